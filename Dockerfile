@@ -1,0 +1,30 @@
+# One image for all three services; what it runs is its first argument:
+#   docker run slotmesh controller_service --help
+
+FROM python:3.11-slim AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+RUN python -m venv /opt/slotmesh
+ENV PATH=/opt/slotmesh/bin:$PATH
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY slotmesh slotmesh
+COPY router_service router_service
+COPY replica_service replica_service
+COPY controller_service controller_service
+# The extra is the digits example's; EXTRAS= builds the mesh alone.
+ARG EXTRAS=digits
+RUN pip install -c constraints.txt ".[${EXTRAS}]"
+
+FROM python:3.11-slim
+RUN useradd --system --uid 10001 --user-group --home-dir /app --shell /usr/sbin/nologin slotmesh
+COPY --from=build /opt/slotmesh /opt/slotmesh
+# Handlers are imported from the working directory: mount or copy yours here.
+WORKDIR /app
+COPY examples examples
+ENV PATH=/opt/slotmesh/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER slotmesh
+# Controller, router, replica; metrics of each.
+EXPOSE 7070 7071 7072 9464 9465 9466
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["python", "-m"]
+CMD ["controller_service", "--help"]

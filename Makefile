@@ -1,0 +1,119 @@
+# Every command of the house. On a fresh machine only Python 3.11+ and make are needed.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Extra arguments, for example: make test PYTEST_ARGS="tests/unit -n 2"
+PYTEST_ARGS ?=
+RUN_ARGS ?=
+BENCH_ARGS ?=
+
+# The first interpreter that is new enough and can build a virtual environment. Looked for only when one is built.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python; do \
+	if $$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	then echo $$python; break; fi; done)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## Show these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# --- run and test ---------------------------------------------------------------------------------------------------
+
+.PHONY: run
+run: $(VENV)/.run-ready ## Start a mesh with the digits example and send it the real images (ONCE=1: report, then end)
+	@$(BIN)/python -m examples.digits.run $(if $(filter 1 yes true,$(ONCE)),--once) $(RUN_ARGS)
+
+# One process by default: the tests start real meshes, and some of them measure time on few cores.
+.PHONY: test
+test: $(VENV)/.dev-ready ## Run the tests (PYTEST_ARGS=... to choose)
+	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+.PHONY: bench
+bench: $(VENV)/.dev-ready ## Measure throughput and latency against a bare grpc.aio server
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+# --- check ----------------------------------------------------------------------------------------------------------
+
+.PHONY: check
+check: check-format check-lint check-types check-imports check-protos ## Check format, lint, types, import contracts, protos
+
+.PHONY: check-format
+check-format: $(VENV)/.dev-ready
+	$(BIN)/ruff format --check .
+
+.PHONY: check-lint
+check-lint: $(VENV)/.dev-ready
+	$(BIN)/ruff check .
+
+.PHONY: check-types
+check-types: $(VENV)/.dev-ready
+	$(BIN)/mypy
+
+.PHONY: check-imports
+check-imports: $(VENV)/.dev-ready
+	$(BIN)/lint-imports
+
+.PHONY: check-protos
+check-protos: $(VENV)/.dev-ready
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code protos
+	$(if $(wildcard protos/baseline.binpb),$(BIN)/buf breaking protos --against protos/baseline.binpb)
+	$(BIN)/python tools/generate_protos.py --check
+
+# --- change ---------------------------------------------------------------------------------------------------------
+
+.PHONY: format
+format: $(VENV)/.dev-ready ## Format the code and the protos, fix what can be fixed safely
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+	$(BIN)/buf format --write protos
+
+.PHONY: protos
+protos: $(VENV)/.dev-ready ## Generate slotmesh/v1 from protos/
+	$(BIN)/python tools/generate_protos.py
+
+.PHONY: baseline
+baseline: $(VENV)/.dev-ready ## Record the protos as what later versions must stay compatible with
+	$(BIN)/buf build protos -o protos/baseline.binpb --exclude-source-info
+
+.PHONY: clean
+clean: ## Remove .venv, caches and build products
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# --- environment ----------------------------------------------------------------------------------------------------
+# Two stamps, because who only wants to see it run should not wait for the developers' tools. They mean nothing when
+# the interpreter has gone, as after an upgrade of Python.
+ifneq ($(shell $(BIN)/python -c 'print("works")' 2>/dev/null),works)
+.PHONY: $(VENV)/.dev-ready $(VENV)/.run-ready
+endif
+
+$(VENV)/.dev-ready: pyproject.toml constraints.txt
+	$(call install,dev$(,)digits)
+	@touch $(VENV)/.run-ready $@
+
+$(VENV)/.run-ready: pyproject.toml constraints.txt
+	$(call install,digits)
+	@touch $@
+
+, := ,
+
+# An environment that does not work is built anew; an installation that was interrupted is completed.
+define install
+@$(BIN)/python -c '' 2>/dev/null || { \
+	python="$(PYTHON)"; \
+	if [ -z "$$python" ]; then \
+		echo "slotmesh needs Python 3.11 or newer with its venv module, and found none." >&2; \
+		for found in python3.11 python3.12 python3.13 python3 python; do \
+			if version=$$($$found --version 2>&1); then echo "  $$found: $$version" >&2; fi; done; \
+		echo "Install one (Debian, Ubuntu: also the package python3-venv), or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python" >&2; \
+		exit 1; \
+	fi; \
+	echo "Creating $(VENV) with $$($$python --version)"; \
+	$$python -m venv --clear $(VENV); \
+}
+@echo "Installing slotmesh and what it needs into $(VENV) (a minute or two, once)"
+@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[$(1)]'
+endef

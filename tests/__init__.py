@@ -1,0 +1,1 @@
+"""Tests by layer: unit, properties, scenarios, sim, contract, e2e, arch."""

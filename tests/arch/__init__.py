@@ -1,0 +1,1 @@
+"""The architecture, where import-linter cannot see it."""
