@@ -1,0 +1,349 @@
+"""Every way a call can fail: the reasons, what each says about execution, and the exceptions users catch.
+
+Purpose: the failure vocabulary of the whole mesh. Pure: the cores decide in these terms.
+Invariants: a `Failure` always states whether the call was executed; each `Reason` has exactly one exception class.
+The gRPC status of a reason is in `slotmesh.status`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from types import MappingProxyType
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class Executed(Enum):
+    """Whether a failed call was executed. The values are those of `slotmesh.v1.Executed`."""
+
+    NO = 1
+    """Not executed, and never will be: a retry elsewhere is always safe."""
+    UNKNOWN = 2
+    """May have been executed, in part or in full: retry only what is idempotent."""
+    YES = 3
+    """Executed."""
+
+
+class Reason(StrEnum):
+    """The stable name of a condition. Low cardinality: doubles as a metric label."""
+
+    ENDPOINT_NOT_FOUND = "ENDPOINT_NOT_FOUND"
+    BACKEND_NOT_FOUND = "BACKEND_NOT_FOUND"
+    METHOD_NOT_FOUND = "METHOD_NOT_FOUND"
+    REPLICA_NOT_FOUND = "REPLICA_NOT_FOUND"
+    BAD_REQUEST = "BAD_REQUEST"
+    BAD_ARGUMENTS = "BAD_ARGUMENTS"
+    PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
+    DUPLICATE_CALL_ID = "DUPLICATE_CALL_ID"
+    BACKEND_IN_USE = "BACKEND_IN_USE"
+    QUEUE_FULL = "QUEUE_FULL"
+    WINDOW_EXCEEDED = "WINDOW_EXCEEDED"
+    NO_SLOT = "NO_SLOT"
+    BACKEND_UNAVAILABLE = "BACKEND_UNAVAILABLE"
+    DRAINING = "DRAINING"
+    STALE_TABLE = "STALE_TABLE"
+    REPLICA_LOST = "REPLICA_LOST"
+    ROUTER_LOST = "ROUTER_LOST"
+    QUEUE_TIMEOUT = "QUEUE_TIMEOUT"
+    DEADLINE_IN_QUEUE = "DEADLINE_IN_QUEUE"
+    DEADLINE_RUNNING = "DEADLINE_RUNNING"
+    CANCELLED = "CANCELLED"
+    SLOT_UNKNOWN = "SLOT_UNKNOWN"
+    SLOT_EXPIRED = "SLOT_EXPIRED"
+    SLOT_USED = "SLOT_USED"
+    REPLICA_GONE = "REPLICA_GONE"
+    SESSION_FENCED = "SESSION_FENCED"
+    RESULT_EVICTED = "RESULT_EVICTED"
+    PREDECESSOR_FAILED = "PREDECESSOR_FAILED"
+    HANDLER_ERROR = "HANDLER_ERROR"
+    BATCH_SIZE_MISMATCH = "BATCH_SIZE_MISMATCH"
+    NOT_IMPLEMENTED = "NOT_IMPLEMENTED"
+    INTERNAL = "INTERNAL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a call, or a whole run of calls, has no result. A value: cores pass it on, edges turn it into frames."""
+
+    reason: Reason
+    message: str
+    """For a person; names the field and the way out. Never a traceback."""
+    executed: Executed = Executed.NO
+    retry_delay_s: float | None = None
+    """When a retry may succeed, seconds from now."""
+    code: int | None = None
+    """gRPC status number where it differs from the reason's own: a handler may choose one."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class SlotmeshError(Exception):
+    """A call or an operation that failed. `str()` starts with `STATUS/REASON: `.
+
+    Catch the class of one reason (`slotmesh.QueueFull`), of a family (`slotmesh.Unavailable`), or this one for all.
+    """
+
+    reason: Reason = Reason.INTERNAL
+    """The stable name of the condition. Decide by it, or by the class."""
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        status: str = "",
+        executed: Executed = Executed.NO,
+        endpoint: str = "",
+        method: str = "",
+        call_id: int = 0,
+        replica_id: str = "",
+        retry_delay_s: float | None = None,
+        metadata: Mapping[str, str] = _NOTHING,
+    ) -> None:
+        super().__init__(text)
+        self.status = status
+        """Name of the gRPC status, as `UNAVAILABLE`."""
+        self.executed = executed
+        """Whether the call was executed."""
+        self.endpoint = endpoint
+        """The endpoint that was called; empty where there was none."""
+        self.method = method
+        """The method that was called; empty where there was none."""
+        self.call_id = call_id
+        """The call's id on its stream; 0 where it had none."""
+        self.replica_id = replica_id
+        """The replica it failed at; empty where none was involved or known."""
+        self.retry_delay_s = retry_delay_s
+        """When a retry may succeed, seconds; None where that is not known."""
+        self.metadata = metadata
+        """Facts about the condition."""
+
+
+class NotFound(SlotmeshError):
+    """What was named does not exist."""
+
+
+class InvalidArgument(SlotmeshError):
+    """The caller's input is wrong; the same input will fail again."""
+
+
+class ResourceExhausted(SlotmeshError):
+    """No room now; `retry_delay_s` says when to try again."""
+
+
+class Unavailable(SlotmeshError):
+    """Something that should be there is not, for the moment."""
+
+
+class DeadlineExceeded(SlotmeshError):
+    """The time was over."""
+
+
+class SlotError(SlotmeshError):
+    """A reserved slot that cannot be used."""
+
+
+class Aborted(SlotmeshError):
+    """Overtaken by something newer."""
+
+
+class EndpointNotFound(NotFound):
+    """No endpoint has this name."""
+
+    reason = Reason.ENDPOINT_NOT_FOUND
+
+
+class BackendNotFound(NotFound):
+    """No backend has this name."""
+
+    reason = Reason.BACKEND_NOT_FOUND
+
+
+class MethodNotFound(NotFound):
+    """The handler has no such public method."""
+
+    reason = Reason.METHOD_NOT_FOUND
+
+
+class ReplicaNotFound(NotFound):
+    """No replica has this id."""
+
+    reason = Reason.REPLICA_NOT_FOUND
+
+
+class BadRequest(InvalidArgument):
+    """A field has a value it must not have; the message names it."""
+
+    reason = Reason.BAD_REQUEST
+
+
+class BadArguments(InvalidArgument):
+    """The payload does not decode to what the handler takes; the message names the path."""
+
+    reason = Reason.BAD_ARGUMENTS
+
+
+class PayloadTooLarge(InvalidArgument):
+    """The payload is over the limit; the message names both sizes."""
+
+    reason = Reason.PAYLOAD_TOO_LARGE
+
+
+class DuplicateCallId(InvalidArgument):
+    """Call ids on a stream must strictly increase."""
+
+    reason = Reason.DUPLICATE_CALL_ID
+
+
+class BackendInUse(SlotmeshError):
+    """A traffic policy names the backend; change the policy first."""
+
+    reason = Reason.BACKEND_IN_USE
+
+
+class QueueFull(ResourceExhausted):
+    """The backend's queue is full."""
+
+    reason = Reason.QUEUE_FULL
+
+
+class WindowExceeded(ResourceExhausted):
+    """More calls or bytes unanswered than the stream's window allows."""
+
+    reason = Reason.WINDOW_EXCEEDED
+
+
+class NoSlot(ResourceExhausted):
+    """No slot was free in time."""
+
+    reason = Reason.NO_SLOT
+
+
+class BackendUnavailable(Unavailable):
+    """No healthy replica, or no route to one."""
+
+    reason = Reason.BACKEND_UNAVAILABLE
+
+
+class Draining(Unavailable):
+    """The peer takes no new work."""
+
+    reason = Reason.DRAINING
+
+
+class StaleTable(Unavailable):
+    """The router's picture of who owns what is older than the replica's."""
+
+    reason = Reason.STALE_TABLE
+
+
+class ReplicaLost(Unavailable):
+    """The replica died, or its link broke, and the call may have run."""
+
+    reason = Reason.REPLICA_LOST
+
+
+class RouterLost(Unavailable):
+    """The router died, or the connection to it broke, and the call may have run."""
+
+    reason = Reason.ROUTER_LOST
+
+
+class QueueTimeout(DeadlineExceeded):
+    """Waited in the queue for longer than the backend's `max_queue_time`."""
+
+    reason = Reason.QUEUE_TIMEOUT
+
+
+class DeadlineInQueue(DeadlineExceeded):
+    """The call's deadline passed before it started."""
+
+    reason = Reason.DEADLINE_IN_QUEUE
+
+
+class DeadlineRunning(DeadlineExceeded):
+    """The call's deadline passed while it ran."""
+
+    reason = Reason.DEADLINE_RUNNING
+
+
+class CallCancelled(SlotmeshError):
+    """The call was taken back."""
+
+    reason = Reason.CANCELLED
+
+
+class SlotUnknown(SlotError):
+    """No slot has this token."""
+
+    reason = Reason.SLOT_UNKNOWN
+
+
+class SlotExpired(SlotError):
+    """The slot's lease ran out."""
+
+    reason = Reason.SLOT_EXPIRED
+
+
+class SlotUsed(SlotError):
+    """A call was dispatched into the slot already."""
+
+    reason = Reason.SLOT_USED
+
+
+class ReplicaGone(SlotError):
+    """The replica that held the slot is gone."""
+
+    reason = Reason.REPLICA_GONE
+
+
+class SessionFenced(Aborted):
+    """The session went on over a newer connection."""
+
+    reason = Reason.SESSION_FENCED
+
+
+class ResultEvicted(Aborted):
+    """The call ended, but its result is no longer kept."""
+
+    reason = Reason.RESULT_EVICTED
+
+
+class PredecessorFailed(Aborted):
+    """A call before it in its lane failed, and the lane stops at failures."""
+
+    reason = Reason.PREDECESSOR_FAILED
+
+
+class HandlerError(SlotmeshError):
+    """The handler raised; the message has the type and the text, the replica's log the traceback."""
+
+    reason = Reason.HANDLER_ERROR
+
+
+class BatchSizeMismatch(SlotmeshError):
+    """A batch handler returned a list of another length."""
+
+    reason = Reason.BATCH_SIZE_MISMATCH
+
+
+class NotImplementedByPeer(SlotmeshError):
+    """The peer does not have this behaviour yet."""
+
+    reason = Reason.NOT_IMPLEMENTED
+
+
+class InternalError(SlotmeshError):
+    """A defect of the mesh; the log of the component has the details."""
+
+    reason = Reason.INTERNAL
+
+
+def _subclasses(cls: type[SlotmeshError]) -> list[type[SlotmeshError]]:
+    return [cls] + [leaf for child in cls.__subclasses__() for leaf in _subclasses(child)]
+
+
+ERROR_OF: Mapping[Reason, type[SlotmeshError]] = MappingProxyType(
+    {cls.reason: cls for cls in _subclasses(SlotmeshError) if "reason" in vars(cls) and cls is not SlotmeshError}
+)
+"""The exception class of each reason."""

@@ -1,0 +1,10 @@
+"""Identities that nobody can guess and no two share."""
+
+from __future__ import annotations
+
+import secrets
+
+
+def new_id(size: int = 16) -> str:
+    """`size` random bytes as hexadecimal digits; 16, the default, is the size of incarnations and sessions."""
+    return secrets.token_hex(size)

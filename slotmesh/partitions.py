@@ -1,0 +1,18 @@
+"""Ordering key -> partition: the one hash that client-neutral routing stands on.
+
+Invariant: the same key maps to the same partition in every process and release; it is part of the wire contract.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import blake2b
+
+PARTITIONS = 4096
+"""Partitions of each endpoint."""
+
+
+@lru_cache(maxsize=65_536)
+def partition_of(ordering_key: str) -> int:
+    """Partition of an ordering key, 0 … 4095: blake2b (8 bytes, big endian) of the UTF-8 key, modulo 4,096."""
+    return int.from_bytes(blake2b(ordering_key.encode(), digest_size=8).digest(), "big") % PARTITIONS

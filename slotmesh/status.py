@@ -1,0 +1,229 @@
+"""The one table between reasons, gRPC statuses and exceptions, and the conversions that read it.
+
+Purpose: domain `Failure` <-> `slotmesh.v1.Failure` in frames <-> `google.rpc.Status` details on rpcs <-> exceptions.
+Invariants: no other module names a `grpc.StatusCode`; every failure on the wire says whether the call was executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from slotmesh.errors import ERROR_OF, Executed, Failure, Reason, SlotmeshError
+from slotmesh.v1 import call_pb2
+
+DOMAIN = "slotmesh"
+"""Domain of every ErrorInfo."""
+
+_Code = grpc.StatusCode
+
+STATUS_OF: Mapping[Reason, grpc.StatusCode] = MappingProxyType(
+    {
+        Reason.ENDPOINT_NOT_FOUND: _Code.NOT_FOUND,
+        Reason.BACKEND_NOT_FOUND: _Code.NOT_FOUND,
+        Reason.METHOD_NOT_FOUND: _Code.NOT_FOUND,
+        Reason.REPLICA_NOT_FOUND: _Code.NOT_FOUND,
+        Reason.BAD_REQUEST: _Code.INVALID_ARGUMENT,
+        Reason.BAD_ARGUMENTS: _Code.INVALID_ARGUMENT,
+        Reason.PAYLOAD_TOO_LARGE: _Code.INVALID_ARGUMENT,
+        Reason.DUPLICATE_CALL_ID: _Code.INVALID_ARGUMENT,
+        Reason.BACKEND_IN_USE: _Code.FAILED_PRECONDITION,
+        Reason.QUEUE_FULL: _Code.RESOURCE_EXHAUSTED,
+        Reason.WINDOW_EXCEEDED: _Code.RESOURCE_EXHAUSTED,
+        Reason.NO_SLOT: _Code.RESOURCE_EXHAUSTED,
+        Reason.BACKEND_UNAVAILABLE: _Code.UNAVAILABLE,
+        Reason.DRAINING: _Code.UNAVAILABLE,
+        Reason.STALE_TABLE: _Code.UNAVAILABLE,
+        Reason.REPLICA_LOST: _Code.UNAVAILABLE,
+        Reason.ROUTER_LOST: _Code.UNAVAILABLE,
+        Reason.QUEUE_TIMEOUT: _Code.DEADLINE_EXCEEDED,
+        Reason.DEADLINE_IN_QUEUE: _Code.DEADLINE_EXCEEDED,
+        Reason.DEADLINE_RUNNING: _Code.DEADLINE_EXCEEDED,
+        Reason.CANCELLED: _Code.CANCELLED,
+        Reason.SLOT_UNKNOWN: _Code.FAILED_PRECONDITION,
+        Reason.SLOT_EXPIRED: _Code.FAILED_PRECONDITION,
+        Reason.SLOT_USED: _Code.FAILED_PRECONDITION,
+        Reason.REPLICA_GONE: _Code.FAILED_PRECONDITION,
+        Reason.SESSION_FENCED: _Code.ABORTED,
+        Reason.RESULT_EVICTED: _Code.ABORTED,
+        Reason.PREDECESSOR_FAILED: _Code.ABORTED,
+        Reason.HANDLER_ERROR: _Code.UNKNOWN,
+        Reason.BATCH_SIZE_MISMATCH: _Code.INTERNAL,
+        Reason.NOT_IMPLEMENTED: _Code.UNIMPLEMENTED,
+        Reason.INTERNAL: _Code.INTERNAL,
+    }
+)
+"""gRPC status of each reason. A handler's own choice (`Failure.code`) goes before it."""
+
+_NUMBER: Mapping[grpc.StatusCode, int] = {code: code.value[0] for code in _Code}
+_CODE: Mapping[int, grpc.StatusCode] = {number: code for code, number in _NUMBER.items()}
+
+
+def code_of(failure: Failure) -> int:
+    """The gRPC status number of a failure."""
+    return failure.code if failure.code is not None else _NUMBER[STATUS_OF[failure.reason]]
+
+
+def name_of(code: int) -> str:
+    """The name of a gRPC status number, as `UNAVAILABLE`; `UNKNOWN` where there is none."""
+    return _CODE.get(code, _Code.UNKNOWN).name
+
+
+# -- frames ------------------------------------------------------------------------------------------------------
+
+
+def to_wire(failure: Failure) -> call_pb2.Failure:
+    """The failure as it travels in a frame."""
+    wire = call_pb2.Failure(
+        code=code_of(failure),
+        message=failure.message,
+        reason=failure.reason.value,
+        executed=failure.executed.value,  # type: ignore[arg-type]  # the enums share their numbers
+        metadata=failure.metadata,
+    )
+    if failure.retry_delay_s is not None:
+        wire.retry_delay.CopyFrom(_duration(failure.retry_delay_s))
+    return wire
+
+
+def from_wire(wire: call_pb2.Failure) -> Failure:
+    """The failure that a frame carries. A reason that is not known here becomes INTERNAL and keeps its status."""
+    try:
+        reason = Reason(wire.reason)
+    except ValueError:
+        reason = Reason.INTERNAL
+    return Failure(
+        reason=reason,
+        message=wire.message,
+        executed=_executed(wire.executed),
+        retry_delay_s=wire.retry_delay.ToTimedelta().total_seconds() if wire.HasField("retry_delay") else None,
+        code=wire.code or None,
+        metadata=dict(wire.metadata),
+    )
+
+
+# -- rpcs --------------------------------------------------------------------------------------------------------
+
+
+def to_status(failure: Failure, violations: Sequence[tuple[str, str]] = ()) -> status_pb2.Status:
+    """The failure as the rich status of an rpc: ErrorInfo, and RetryInfo or BadRequest where they fit.
+
+    `violations` are fields and what is wrong with each, where one message about one field does not say it all.
+    """
+    details: list[Any] = [
+        error_details_pb2.ErrorInfo(
+            reason=failure.reason.value,
+            domain=DOMAIN,
+            metadata={**failure.metadata, "executed": failure.executed.name.lower()},
+        )
+    ]
+    if failure.retry_delay_s is not None:
+        details.append(error_details_pb2.RetryInfo(retry_delay=_duration(failure.retry_delay_s)))
+    if not violations and (field := failure.metadata.get("field")):
+        violations = [(field, failure.message)]
+    if violations:
+        violation = error_details_pb2.BadRequest.FieldViolation
+        details.append(
+            error_details_pb2.BadRequest(
+                field_violations=[violation(field=field, description=text) for field, text in violations]
+            )
+        )
+    packed = []
+    for detail in details:
+        wrapper = any_pb2.Any()
+        wrapper.Pack(detail)
+        packed.append(wrapper)
+    return status_pb2.Status(code=code_of(failure), message=failure.message, details=packed)
+
+
+async def abort(
+    context: grpc.aio.ServicerContext[Any, Any], failure: Failure, violations: Sequence[tuple[str, str]] = ()
+) -> NoReturn:
+    """Ends the rpc with the failure and its details; `violations` as in `to_status`."""
+    await context.abort_with_status(rpc_status.to_status(to_status(failure, violations)))
+    raise AssertionError("abort_with_status returned")
+
+
+def from_rpc_error(error: grpc.RpcError) -> Failure:
+    """What an rpc that failed says. Without ErrorInfo (the transport failed) the call may have run."""
+    code: grpc.StatusCode = error.code()
+    message: str = error.details() or ""
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # an aio error quacks as a call
+    info, retry_delay_s = None, None
+    for detail in status.details if status is not None else ():
+        if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+            info = error_details_pb2.ErrorInfo()
+            detail.Unpack(info)
+        elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+            retry = error_details_pb2.RetryInfo()
+            detail.Unpack(retry)
+            retry_delay_s = retry.retry_delay.ToTimedelta().total_seconds()
+    if info is None or info.domain != DOMAIN:
+        return _transport_failure(code, message)
+    try:
+        reason = Reason(info.reason)
+    except ValueError:
+        reason = Reason.INTERNAL
+    metadata = dict(info.metadata)
+    executed = Executed.__members__.get(metadata.pop("executed", "unknown").upper(), Executed.UNKNOWN)
+    return Failure(
+        reason=reason,
+        message=message,
+        executed=executed,
+        retry_delay_s=retry_delay_s,
+        code=_NUMBER[code],
+        metadata=metadata,
+    )
+
+
+def _transport_failure(code: grpc.StatusCode, message: str) -> Failure:
+    """The transport, not slotmesh, ended the rpc."""
+    reason = {
+        _Code.UNAVAILABLE: Reason.ROUTER_LOST,
+        _Code.CANCELLED: Reason.CANCELLED,
+        _Code.DEADLINE_EXCEEDED: Reason.DEADLINE_RUNNING,
+        _Code.UNIMPLEMENTED: Reason.NOT_IMPLEMENTED,
+        _Code.RESOURCE_EXHAUSTED: Reason.PAYLOAD_TOO_LARGE,
+    }.get(code, Reason.INTERNAL)
+    executed = Executed.NO if code is _Code.UNIMPLEMENTED else Executed.UNKNOWN
+    return Failure(reason=reason, message=message, executed=executed, code=_NUMBER[code])
+
+
+# -- exceptions --------------------------------------------------------------------------------------------------
+
+
+def to_exception(failure: Failure, *, endpoint: str = "", method: str = "", call_id: int = 0) -> SlotmeshError:
+    """The exception that tells a caller of the failure."""
+    status = name_of(code_of(failure))
+    return ERROR_OF[failure.reason](
+        f"{status}/{failure.reason.value}: {failure.message}",
+        status=status,
+        executed=failure.executed,
+        endpoint=endpoint,
+        method=method,
+        call_id=call_id,
+        replica_id=failure.metadata.get("replica_id", ""),
+        retry_delay_s=failure.retry_delay_s,
+        metadata=failure.metadata,
+    )
+
+
+def is_status_number(code: int) -> bool:
+    """Whether a number is a gRPC status other than OK: what a handler may choose."""
+    return code in _CODE and code != code_pb2.OK
+
+
+def _executed(wire: int) -> Executed:
+    return Executed(wire) if wire else Executed.UNKNOWN
+
+
+def _duration(seconds: float) -> duration_pb2.Duration:
+    wire = duration_pb2.Duration()
+    wire.FromNanoseconds(round(seconds * 1e9))
+    return wire
