@@ -1,0 +1,1 @@
+"""The data plane: queues calls, picks replicas, keeps order."""

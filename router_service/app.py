@@ -1,0 +1,93 @@
+"""The router's composition root: the only file that names concrete classes.
+
+Start: metrics, server (NOT_SERVING), membership; SERVING with the first routing table.
+Stop: NOT_SERVING, no new rpcs, what is under way gets its grace, then links and tasks end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from router_service.config import RouterSettings
+from router_service.core.callers import Window
+from router_service.core.replicas import Replica
+from router_service.core.scheduler import Scheduler
+from router_service.metrics import observe
+from router_service.servicer import RouterServicer
+from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.replica_link import ReplicaLink
+from router_service.shell.table_watch import TableWatch
+from router_service.shell.unary import UnaryCalls
+from slotmesh.runtime.announce import announce
+from slotmesh.runtime.backoff import Backoff
+from slotmesh.runtime.clock import MonotonicClock
+from slotmesh.runtime.parent import watch_parent
+from slotmesh.runtime.server import GrpcServer
+from slotmesh.runtime.signals import stop_signals
+from slotmesh.runtime.slots import SlotsNotHere
+from slotmesh.runtime.tasks import Supervisor
+from slotmesh.telemetry.setup import setup_metrics
+from slotmesh.v1 import membership_service_pb2, router_service_pb2_grpc, slot_service_pb2_grpc
+from slotmesh.version import VERSION
+
+STOP_GRACE_S = 5.0
+"""What is under way when the router stops has this long to end."""
+
+
+async def main(settings: RouterSettings) -> None:
+    """Runs a router until it is told to stop."""
+    with stop_signals(ignore_interrupt=settings.parent_fd is not None) as stop:
+        if settings.parent_fd is not None:
+            watch_parent(settings.parent_fd, stop.set)
+        async with serve(settings, on_failure=stop.set) as server:
+            if settings.announce_fd is not None:
+                announce(settings.announce_fd, server.address)
+            await stop.wait()
+
+
+@asynccontextmanager
+async def serve(settings: RouterSettings, on_failure: Callable[[], object] | None = None) -> AsyncIterator[GrpcServer]:
+    """A router on the running event loop, for as long as the block lasts."""
+    clock = MonotonicClock()
+    async with Supervisor(on_failure=on_failure) as tasks:
+
+        def open_link(replica: Replica, dispatcher: Dispatcher) -> ReplicaLink:
+            link = ReplicaLink(replica, dispatcher, settings.router_id, clock, Backoff())
+            link.start(tasks)
+            return link
+
+        dispatcher = Dispatcher(Scheduler(random.random), clock, open_link)
+        window = Window(calls=settings.window_calls, bytes=settings.window_bytes)
+        unary = UnaryCalls(dispatcher, settings.max_pending_unary)
+        server = GrpcServer("router", host=settings.host, port=settings.port, insecure=settings.insecure)
+        servicer = RouterServicer(dispatcher, unary, settings.router_id, window)
+        server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
+        server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, SlotsNotHere())
+        metrics = setup_metrics("router", settings.metrics_host, settings.metrics_port)
+        observe(metrics.meter, dispatcher.scheduler)
+        try:
+            await server.start()
+            hello = membership_service_pb2.RouterHello(
+                router_id=settings.router_id,
+                address=settings.advertise or server.address,
+                version=VERSION,
+                metrics_address=metrics.address or "",
+            )
+            watch = TableWatch(settings.controller, hello, dispatcher, Backoff())
+            dispatcher.on_links_changed = watch.report_soon
+            tasks.start(watch.run(), name="table watch")
+            tasks.start(watch.tick(), name="reports")
+            tasks.start(_serve_with_table(watch.has_table, server), name="readiness")
+            yield server
+        finally:
+            await server.stop(STOP_GRACE_S)
+            dispatcher.close()
+            metrics.shutdown()
+
+
+async def _serve_with_table(has_table: asyncio.Event, server: GrpcServer) -> None:
+    await has_table.wait()
+    server.set_serving()

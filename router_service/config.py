@@ -1,0 +1,25 @@
+"""What a router can be told."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from slotmesh.config import HostPort, ServiceSettings, Size
+from slotmesh.ids import new_id
+
+
+class RouterSettings(ServiceSettings):
+    """The router: queues calls, picks a replica, keeps order."""
+
+    port: int = Field(7071, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
+    metrics_port: int = Field(
+        9465, ge=-1, le=65_535, description="Port of the Prometheus endpoint; 0: a free one, -1: none."
+    )
+    controller: HostPort = Field("127.0.0.1:7070", description="Where the controller is.")
+    advertise: HostPort | None = Field(None, description="Where clients reach this router, if not where it listens.")
+    router_id: str = Field(
+        default_factory=lambda: f"router-{new_id(4)}", min_length=1, description="Identity, unique in the mesh."
+    )
+    window_calls: int = Field(8192, ge=1, description="Calls that a client's stream may have unanswered.")
+    window_bytes: Size = Field(16 * 1024 * 1024, ge=1, description="Payload bytes of a stream's unanswered calls.")
+    max_pending_unary: int = Field(10_000, ge=1, description="Unary calls pending at once; more are refused.")

@@ -1,0 +1,94 @@
+"""One caller: a client's stream, or all unary calls together.
+
+Purpose: what a caller may have unanswered, and which of its runs are alive.
+Invariants: call ids strictly increase; `calls <= window.calls` and `size <= window.bytes`, except that one call is
+always allowed where nothing is unanswered. A call counts until its outcome was put into a frame, so that a client that
+does not read stops being admitted.
+Owner: the scheduler keeps `runs`; the edge calls `admit` and `released`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from slotmesh.errors import Failure, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from router_service.core.calls import Run
+
+MAX_CALL_ID = 2**53 - 1
+"""Largest id: JSON numbers carry it without loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How much a caller may have unanswered."""
+
+    calls: int
+    bytes: int
+    """Payload bytes."""
+
+
+START_WINDOW = Window(calls=1024, bytes=4 * 1024 * 1024)
+"""What clients keep to before a window arrives."""
+
+
+class Caller:
+    """Book-keeping of one caller. Compared by identity."""
+
+    __slots__ = ("calls", "last_id", "runs", "size", "window")
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.calls = 0
+        """Calls accepted whose outcome has not left."""
+        self.size = 0
+        """Their payload bytes."""
+        self.last_id = 0
+        self.runs: dict[Run, None] = {}
+        """Runs with calls that have no outcome, in order of arrival."""
+
+    def admit(self, ids: Sequence[int], size: int) -> Failure | None:
+        """Accepts a batch of `size` payload bytes, or says why it is rejected; then nothing has changed."""
+        count = len(ids)
+        if failure := self._check_ids(ids):
+            return failure
+        window = self.window
+        fits = self.calls + count <= window.calls and self.size + size <= window.bytes
+        if not fits and (self.calls or count > 1):
+            return Failure(
+                reason=Reason.WINDOW_EXCEEDED,
+                message=(
+                    f"{self.calls} calls and {self.size} bytes are unanswered; {count} calls and {size} bytes more "
+                    f"pass the window of {window.calls} calls and {window.bytes} bytes: wait for results"
+                ),
+                retry_delay_s=0.01,
+            )
+        self.calls += count
+        self.size += size
+        self.last_id = ids[-1]
+        return None
+
+    def released(self, calls: int, size: int) -> None:
+        """Outcomes of `calls` calls with `size` request bytes left for the client."""
+        self.calls -= calls
+        self.size -= size
+
+    def _check_ids(self, ids: Sequence[int]) -> Failure | None:
+        first, last = ids[0], ids[-1]
+        if first < 1 or last > MAX_CALL_ID:
+            return Failure(
+                reason=Reason.BAD_REQUEST,
+                message=f"first_call_id: ids are 1 … 2^53 - 1, got {first} … {last}",
+                metadata={"field": "first_call_id"},
+            )
+        if first <= self.last_id or (not isinstance(ids, range) and any(b <= a for a, b in pairwise(ids))):
+            return Failure(
+                reason=Reason.DUPLICATE_CALL_ID,
+                message=f"ids strictly increase on a stream: {self.last_id} was used, then came {first}",
+            )
+        return None

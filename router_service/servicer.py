@@ -1,0 +1,152 @@
+"""The router's gRPC edge: validates, converts, hands on to the shell, maps failures.
+
+Owner: the app registers one instance of each servicer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import grpc
+
+from router_service import convert
+from router_service.core.callers import Window
+from router_service.core.commands import DeliverResults
+from router_service.shell.client_stream import ClientStream
+from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.unary import UnaryCalls
+from slotmesh.codec import JSON
+from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.duplex import read_request, run_stream
+from slotmesh.status import abort
+from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
+from slotmesh.version import VERSION
+
+StreamRequest = router_service_pb2.StreamCallsRequest
+StreamResponse = router_service_pb2.StreamCallsResponse
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
+    """Calls, one at a time or by the stream."""
+
+    def __init__(self, dispatcher: Dispatcher, unary: UnaryCalls, router_id: str, window: Window) -> None:
+        """`window` is granted to each stream."""
+        self._dispatcher = dispatcher
+        self._unary = unary
+        self._router_id = router_id
+        self._window = window
+
+    async def Call(self, request: router_service_pb2.CallRequest, context: Context) -> router_service_pb2.CallResponse:
+        """One call."""
+        outcome = await self._call(request.endpoint, request.options, request.payload)
+        if isinstance(outcome, Failure):
+            await abort(context, outcome)
+        return router_service_pb2.CallResponse(
+            payload=outcome.payloads[0],
+            content_type=outcome.content_type,
+            backend=outcome.replica.backend.name,
+            replica_id=outcome.replica.replica_id,
+        )
+
+    async def CallJson(
+        self, request: router_service_pb2.CallJsonRequest, context: Context
+    ) -> router_service_pb2.CallJsonResponse:
+        """One call with JSON values."""
+        options = request.options
+        if options.content_type not in ("", JSON):
+            await abort(context, _bad("options.content_type", f"must be empty or {JSON}, got {options.content_type!r}"))
+        options.content_type = JSON
+        payload = convert.json_arguments(request.arguments)
+        if isinstance(payload, Failure):
+            await abort(context, payload)
+        outcome = await self._call(request.endpoint, options, payload)
+        if isinstance(outcome, Failure):
+            await abort(context, outcome)
+        return router_service_pb2.CallJsonResponse(result=convert.json_result(outcome.payloads[0]))
+
+    async def CallStreaming(  # type: ignore[override]  # it writes to the context instead of yielding
+        self, request: router_service_pb2.CallStreamingRequest, context: Context
+    ) -> None:
+        """Handlers that yield: not here yet."""
+        await abort(context, _not_here("CallStreaming"))
+
+    async def StreamCalls(  # type: ignore[override]  # it writes to the context instead of yielding
+        self, request_iterator: object, context: Context
+    ) -> None:
+        """Ordered, batched calls with correlated replies."""
+        opening = await read_request(context)
+        if opening is None:
+            return
+        if failure := _opening_mistake(opening):
+            await abort(context, failure)
+        open_stream = opening.open
+        stream = ClientStream(
+            open_stream.endpoint, open_stream.default_options, self._window, self._dispatcher, context.write
+        )
+        stream.say(self._opened())
+        self._dispatcher.attach(stream.caller, stream)
+        counters = self._dispatcher.scheduler.counters
+        counters.streams += 1
+        try:
+            failure = await run_stream(stream.pump, _read(context, stream))
+        finally:
+            counters.streams -= 1
+            self._dispatcher.detach(stream.caller)
+        if failure is not None:
+            await abort(context, failure)
+
+    async def _call(self, endpoint: str, wire: call_pb2.CallOptions, payload: bytes) -> DeliverResults | Failure:
+        if not endpoint:
+            return _bad("endpoint", "is required")
+        options = convert.options_from_wire(wire)
+        if isinstance(options, Failure):
+            return options
+        if len(payload) > convert.MAX_PAYLOAD_BYTES:
+            return convert.too_large(len(payload))
+        return await self._unary.call(endpoint, options, payload)
+
+    def _opened(self) -> StreamResponse:
+        return StreamResponse(
+            opened=router_service_pb2.StreamOpened(
+                router_id=self._router_id,
+                version=VERSION,
+                window=router_service_pb2.Window(calls=self._window.calls, bytes=self._window.bytes),
+                alternates=self._dispatcher.scheduler.topology.table.router_addresses,
+                max_payload_bytes=convert.MAX_PAYLOAD_BYTES,
+            )
+        )
+
+
+async def _read(context: Context, stream: ClientStream) -> Failure | None:
+    """Reads until half-close, then waits for the answers; or says which frame broke the contract."""
+    while (request := await read_request(context)) is not None:
+        match request.WhichOneof("frame"):
+            case "calls":
+                stream.accept(request.calls)
+            case "open":
+                return _bad("open", "the stream is open already; open comes once")
+            case unknown:
+                return _not_here(f"the frame {unknown or 'of a newer protocol'}")
+    await stream.finish()
+    return None
+
+
+def _opening_mistake(request: StreamRequest) -> Failure | None:
+    if request.WhichOneof("frame") != "open":
+        return _bad("open", f"the first frame must be open, got {request.WhichOneof('frame') or 'an unknown frame'}")
+    if not request.open.endpoint:
+        return _bad("open.endpoint", "is required")
+    if request.open.session_id or request.open.epoch:
+        failure = _not_here("a session")
+        return replace(failure, message=f"open.session_id: {failure.message}; leave session_id and epoch unset")
+    return None
+
+
+def _bad(field: str, what: str) -> Failure:
+    return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {what}", metadata={"field": field})
+
+
+def _not_here(what: str) -> Failure:
+    return Failure(reason=Reason.NOT_IMPLEMENTED, message=f"{what} is not known to slotmesh {VERSION}")

@@ -1,0 +1,170 @@
+"""One StreamCalls stream: the router's side of a conversation with a client.
+
+Purpose: reads frames of calls, writes frames of results; the stream lives on through every failure of a call.
+Invariants: the reader never waits for the writer. Results leave in the order in which they became known. A call counts
+against the window until its outcome was put into a frame. After half-close the stream ends once all are answered.
+Owner: the servicer's task of this stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from router_service import convert
+from router_service.core.callers import Caller, Window
+from router_service.core.calls import Batch, CallOptions
+from router_service.core.commands import DeliverFailure, DeliverResults
+from router_service.shell.dispatcher import Dispatcher
+from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.pump import StreamPump
+from slotmesh.status import to_wire
+from slotmesh.telemetry.names import DIRECTION_IN, DIRECTION_OUT
+from slotmesh.v1 import call_pb2, router_service_pb2
+
+Response = router_service_pb2.StreamCallsResponse
+
+MAX_FRAME_CALLS = 16_384
+MAX_FRAME_BYTES = 1024 * 1024
+MAX_UNREAD_BYTES = 4 * 1024 * 1024
+"""Results that may wait for a client that does not read; over it no more calls are admitted."""
+
+
+class ClientStream:
+    """Admits calls into the scheduler, gathers their outcomes into frames."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        default_options: call_pb2.CallOptions,
+        window: Window,
+        dispatcher: Dispatcher,
+        write: Callable[[Response], Awaitable[object]],
+    ) -> None:
+        self.caller = Caller(window)
+        self.pump = StreamPump(write, self.next_frame)
+        self._endpoint = endpoint
+        self._default_options = default_options
+        self._dispatcher = dispatcher
+        self._outcomes: deque[DeliverResults | DeliverFailure] = deque()
+        self._control: deque[Response] = deque()
+        self._unread_bytes = 0
+        self._frame_no = 0
+        self._half_closed = False
+        self._all_answered = asyncio.Event()
+
+    # -- in --------------------------------------------------------------------------------------------------------
+
+    def accept(self, frame: router_service_pb2.CallFrame) -> None:
+        """A frame of calls: each batch is admitted, or rejected as a whole."""
+        self._dispatcher.scheduler.counters.frames[DIRECTION_IN,] += 1
+        admitted: list[Batch] = []
+        for batch in frame.batches:
+            ids = convert.ids_of(batch)
+            if isinstance(ids, Failure):
+                self._reject(batch, ids)
+                continue
+            payloads = list(batch.payloads)
+            sizes = list(map(len, payloads))
+            failure = self._not_reading() or self.caller.admit(ids, sum(sizes))
+            if failure is not None:
+                self._reject(batch, failure)
+                continue
+            wire = batch.options if batch.HasField("options") else self._default_options
+            options = convert.options_from_wire(wire)
+            if isinstance(options, Failure):
+                self.deliver(DeliverFailure(self.caller, ids, options, sum(sizes)))
+            elif max(sizes) > convert.MAX_PAYLOAD_BYTES:
+                admitted += self._without_oversize(options, ids, payloads)
+            else:
+                admitted.append((options, ids, payloads))
+        if admitted:
+            self._dispatcher.submit(self.caller, self._endpoint, admitted)
+
+    async def finish(self) -> None:
+        """The client makes no more calls: returns once all were answered and the answers were written."""
+        self._half_closed = True
+        self.pump.wake()
+        await self._all_answered.wait()
+
+    def say(self, response: Response) -> None:
+        """Queues a frame that is not results; it goes before them."""
+        self._control.append(response)
+        self.pump.wake()
+
+    # -- out -------------------------------------------------------------------------------------------------------
+
+    def deliver(self, outcome: DeliverResults | DeliverFailure) -> None:
+        """Outcomes of calls, for the next frame."""
+        self._outcomes.append(outcome)
+        if isinstance(outcome, DeliverResults):
+            self._unread_bytes += sum(map(len, outcome.payloads))
+        self.pump.wake()
+
+    def next_frame(self) -> Response | None:
+        """Everything that is ready, up to the bounds of a frame."""
+        if self._control:
+            return self._control.popleft()
+        if not self._outcomes:
+            if self._half_closed and not self.caller.runs:
+                self._all_answered.set()
+            return None
+        self._dispatcher.scheduler.counters.frames[DIRECTION_OUT,] += 1
+        self._frame_no += 1
+        response = Response()
+        frame = response.results
+        frame.frame_no = self._frame_no
+        calls = size = request_bytes = 0
+        batch: call_pb2.ResultBatch | None = None
+        while self._outcomes and calls < MAX_FRAME_CALLS and size < MAX_FRAME_BYTES:
+            outcome = self._outcomes.popleft()
+            calls += len(outcome.ids)
+            request_bytes += outcome.size
+            if isinstance(outcome, DeliverResults):
+                if batch is None or batch.content_type != outcome.content_type:
+                    batch = frame.batches.add(content_type=outcome.content_type)
+                batch.call_ids.extend(outcome.ids)
+                batch.payloads.extend(outcome.payloads)
+                size += sum(map(len, outcome.payloads))
+            else:
+                frame.errors.add(call_ids=outcome.ids, failure=to_wire(outcome.failure))
+        self._unread_bytes -= size
+        self.caller.released(calls, request_bytes)
+        return response
+
+    def _reject(self, batch: router_service_pb2.CallBatch, failure: Failure) -> None:
+        self.say(
+            Response(
+                rejected=router_service_pb2.RejectedBatch(
+                    first_call_id=batch.first_call_id,
+                    count=len(batch.payloads),
+                    failure=to_wire(failure),
+                    call_ids=batch.call_ids,
+                )
+            )
+        )
+
+    def _not_reading(self) -> Failure | None:
+        if self._unread_bytes <= MAX_UNREAD_BYTES:
+            return None
+        return Failure(
+            reason=Reason.WINDOW_EXCEEDED,
+            message=f"{self._unread_bytes} bytes of results wait to be read: read them before sending more",
+            retry_delay_s=0.1,
+        )
+
+    def _without_oversize(self, options: CallOptions, ids: Sequence[int], payloads: list[bytes]) -> list[Batch]:
+        """Fails the calls whose payload is too large; the others go on, in order."""
+        batches: list[Batch] = []
+        start = 0
+        for at, payload in enumerate([*payloads, None]):
+            if payload is not None and len(payload) <= convert.MAX_PAYLOAD_BYTES:
+                continue
+            if at > start:
+                batches.append((options, ids[start:at], payloads[start:at]))
+            if payload is not None:
+                size = len(payload)
+                self.deliver(DeliverFailure(self.caller, ids[at : at + 1], convert.too_large(size), size))
+            start = at + 1
+        return batches

@@ -1,0 +1,193 @@
+"""The way to one replica: one Execute stream, kept up for as long as the table names the replica.
+
+Purpose: sends slices and cancels as coalesced frames; turns the replica's frames into events.
+Invariants: a link is up from the replica's first capacity frame until the stream ends, and says so to the dispatcher
+exactly once each; slices that were never put into a frame are handed back as unsent.
+Owner: the app, through the dispatcher; it has one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import grpc
+
+from router_service import convert
+from router_service.core.calls import Sent
+from router_service.core.replicas import Replica
+from router_service.shell.dispatcher import Dispatcher
+from slotmesh.runtime.backoff import Backoff
+from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.clock import Clock
+from slotmesh.runtime.duplex import read_frame, run_stream
+from slotmesh.runtime.pump import StreamPump
+from slotmesh.runtime.tasks import Supervisor
+from slotmesh.status import from_wire
+from slotmesh.telemetry.log import get_logger
+from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
+from slotmesh.version import VERSION
+
+Request = replica_service_pb2.ExecuteRequest
+Response = replica_service_pb2.ExecuteResponse
+Call = grpc.aio.StreamStreamCall[Request, Response]
+
+MAX_FRAME_CALLS = 16_384
+MAX_FRAME_BYTES = 1024 * 1024
+
+_log = get_logger(__name__)
+
+
+class _ProtocolViolation(Exception):
+    """The replica broke the contract."""
+
+
+class ReplicaLink:
+    """Connects, and reconnects, to one incarnation of a replica."""
+
+    def __init__(
+        self, replica: Replica, dispatcher: Dispatcher, router_id: str, clock: Clock, backoff: Backoff
+    ) -> None:
+        self._replica = replica
+        self._dispatcher = dispatcher
+        self._router_id = router_id
+        self._clock = clock
+        self._backoff = backoff
+        self._up = False
+        self._closing = False
+        self._runs: deque[Sent] = deque()
+        self._cancels: list[Sent] = []
+        self._pump: StreamPump[Request] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # -- called by the dispatcher ----------------------------------------------------------------------------------
+
+    def send(self, sent: Sent) -> None:
+        """Sends the slice with the next frame. Only while the link is up."""
+        self._runs.append(sent)
+        self._wake()
+
+    def cancel(self, sent: Sent) -> None:
+        """Tells the replica that nobody waits for the slice any more."""
+        self._cancels.append(sent)
+        self._wake()
+
+    def close(self) -> None:
+        """Ends the link: the replica owes no answer any more."""
+        self._closing = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def start(self, tasks: Supervisor) -> None:
+        """Connects, in a task of its own."""
+        self._task = tasks.start(self._run(), name=f"link {self._replica.replica_id}")
+
+    # -- the task --------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        async with open_channel(self._replica.address) as channel:
+            stub = replica_service_pb2_grpc.ReplicaServiceStub(channel)
+            while not self._closing:
+                why = await self._converse(stub.Execute())
+                await asyncio.sleep(self._backoff.next_delay_s())
+                _log.debug("replica link: connecting again", why=why, **self._who())
+
+    async def _converse(self, call: Call) -> str:
+        """One stream, from its opening to its end; returns why it ended."""
+        why = "the link was closed"
+        self._pump = StreamPump(call.write, self._next_frame)
+        try:
+            await call.write(self._opening())
+            await run_stream(self._pump, self._read(call))
+            why = "the replica ended the stream"
+        except grpc.aio.AioRpcError as error:
+            why = f"{error.code().name}: {error.details()}"
+        except _ProtocolViolation as violation:
+            why = str(violation)
+        finally:
+            call.cancel()
+            self._pump = None
+            self._went_down(why)
+        return why
+
+    async def _read(self, call: Call) -> None:
+        while (response := await read_frame(call)) is not None:
+            self._handle(response)
+
+    def _handle(self, response: Response) -> None:
+        replica, dispatcher = self._replica, self._dispatcher
+        match response.WhichOneof("frame"):
+            case "results":
+                frame = response.results
+                capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
+                dispatcher.completed(replica, convert.results_of(frame), convert.failures_of(frame), capacity)
+            case "capacity":
+                capacity = convert.capacity_from_wire(response.capacity)
+                if self._up:
+                    dispatcher.capacity_changed(replica, capacity)
+                else:
+                    self._up = True
+                    self._backoff.reset()
+                    _log.info("replica linked", **self._who())
+                    dispatcher.link_up(replica, capacity)
+            case "refused":
+                refused = response.refused
+                dispatcher.refused(
+                    replica,
+                    convert.run_ids_of(refused.runs),
+                    from_wire(refused.failure),
+                    convert.capacity_from_wire(refused.capacity),
+                )
+            case "go_away":
+                _log.info("replica drains", reason=response.go_away.message, **self._who())
+            case unknown:
+                raise _ProtocolViolation(f"router {VERSION} does not take the replica's frame {unknown}")
+
+    def _went_down(self, why: str) -> None:
+        if not self._up:
+            return
+        self._up = False
+        unsent = list(self._runs)
+        self._runs.clear()
+        self._cancels.clear()
+        log = _log.info if self._closing or self._replica.draining else _log.warning
+        log("replica link ended", reason=why, unanswered=self._replica.own + self._replica.keyed, **self._who())
+        self._dispatcher.link_down(self._replica, why, unsent)
+
+    # -- frames ----------------------------------------------------------------------------------------------------
+
+    def _opening(self) -> Request:
+        replica_id, incarnation = self._replica.key
+        return Request(
+            open=replica_service_pb2.OpenExecute(
+                router_id=self._router_id, replica_id=replica_id, incarnation=incarnation, version=VERSION
+            )
+        )
+
+    def _next_frame(self) -> Request | None:
+        """Runs first: a cancel may speak of a run of the same moment."""
+        if self._runs:
+            return self._run_frame()
+        if self._cancels:
+            ranges = [call_pb2.IdRange(first=each.first, last=each.first + each.count - 1) for each in self._cancels]
+            self._cancels.clear()
+            return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges))
+        return None
+
+    def _run_frame(self) -> Request:
+        request = Request()
+        frame = request.runs
+        now = self._clock.now()
+        calls = size = 0
+        while self._runs and calls < MAX_FRAME_CALLS and size < MAX_FRAME_BYTES:
+            sent = self._runs.popleft()
+            size += convert.add_run(frame, sent, now)
+            calls += sent.count
+        return request
+
+    def _wake(self) -> None:
+        if self._pump is not None:
+            self._pump.wake()
+
+    def _who(self) -> dict[str, str]:
+        return {"replica": self._replica.replica_id, "backend": self._replica.backend.name}

@@ -1,0 +1,119 @@
+"""The router's membership: an AttachRouter stream, kept up for as long as the router lives.
+
+Purpose: says who the router is and how it does; takes each routing table and acknowledges it.
+Invariants: the last table stays in force while the controller is away; each report tells the table in force and the
+links that work at the moment it is written.
+Owner: the app, which runs `run` and `tick` as tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+
+from router_service import convert
+from router_service.shell.dispatcher import Dispatcher
+from slotmesh.runtime.backoff import Backoff
+from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.duplex import read_frame, run_stream
+from slotmesh.runtime.pump import StreamPump
+from slotmesh.telemetry.log import get_logger
+from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc
+
+Request = membership_service_pb2.AttachRouterRequest
+Response = membership_service_pb2.AttachRouterResponse
+Call = grpc.aio.StreamStreamCall[Request, Response]
+
+REPORT_EVERY_S = 1.0
+
+_log = get_logger(__name__)
+
+
+class TableWatch:
+    """Attaches to the controller, again and again."""
+
+    def __init__(
+        self,
+        controller: str,
+        hello: membership_service_pb2.RouterHello,
+        dispatcher: Dispatcher,
+        backoff: Backoff,
+    ) -> None:
+        self._controller = controller
+        self._hello = hello
+        self._dispatcher = dispatcher
+        self._backoff = backoff
+        self._pump: StreamPump[Request] | None = None
+        self._report_due = False
+        self.has_table = asyncio.Event()
+        """Set with the first table."""
+
+    def report_soon(self) -> None:
+        """Something that reports tell has changed."""
+        self._report_due = True
+        if self._pump is not None:
+            self._pump.wake()
+
+    async def run(self) -> None:
+        """Attaches until cancelled."""
+        async with open_channel(self._controller) as channel:
+            stub = membership_service_pb2_grpc.MembershipServiceStub(channel)
+            while True:
+                why = await self._converse(stub.AttachRouter())
+                _log.warning("controller link ended; the last routing table stays in force", reason=why)
+                await asyncio.sleep(self._backoff.next_delay_s())
+
+    async def tick(self) -> None:
+        """Reports every second until cancelled."""
+        while True:
+            await asyncio.sleep(REPORT_EVERY_S)
+            self.report_soon()
+
+    async def _converse(self, call: Call) -> str:
+        """One stream, from hello to its end; returns why it ended."""
+        self._pump = StreamPump(call.write, self._next_frame)
+        try:
+            await call.write(Request(hello=self._hello))
+            self._report_due = True
+            await run_stream(self._pump, self._read(call))
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        finally:
+            call.cancel()
+            self._pump = None
+        return "the controller ended the stream"
+
+    async def _read(self, call: Call) -> None:
+        while (response := await read_frame(call)) is not None:
+            if response.WhichOneof("frame") == "table":
+                self._backoff.reset()
+                table = convert.table_from_wire(response.table)
+                self._dispatcher.apply(table)
+                _log.info(
+                    "routing table applied",
+                    revision=table.revision,
+                    endpoints=len(table.endpoints),
+                    replicas=sum(len(backend.replicas) for backend in table.backends.values()),
+                )
+                self.has_table.set()
+                self.report_soon()
+
+    def _next_frame(self) -> Request | None:
+        if not self._report_due:
+            return None
+        self._report_due = False
+        topology = self._dispatcher.scheduler.topology
+        return Request(
+            report=membership_service_pb2.RouterReport(
+                generation=topology.table.generation,
+                revision=topology.table.revision,
+                linked_replica_ids=self._dispatcher.linked_replica_ids(),
+                loads=[
+                    membership_service_pb2.BackendLoad(
+                        backend=backend.name, queued=backend.account.calls, ongoing=backend.ongoing
+                    )
+                    for backend in topology.backends.values()
+                ],
+            )
+        )

@@ -1,0 +1,60 @@
+"""Unary calls: each a caller of its own with one call, coalesced with all others on the way to the replicas.
+
+Invariants: at most `max_pending` at once, the rest is refused before it costs anything; a caller that goes away cancels
+its call.
+Owner: the router's servicer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from router_service.core.callers import START_WINDOW, Caller
+from router_service.core.calls import CallOptions
+from router_service.core.commands import DeliverFailure, DeliverResults
+from router_service.shell.dispatcher import Dispatcher
+from slotmesh.errors import Failure, Reason
+
+_IDS = range(1, 2)
+
+
+class UnaryCalls:
+    """Submits single calls and awaits their outcomes."""
+
+    def __init__(self, dispatcher: Dispatcher, max_pending: int) -> None:
+        self._dispatcher = dispatcher
+        self._max_pending = max_pending
+        self._pending = 0
+
+    async def call(self, endpoint: str, options: CallOptions, payload: bytes) -> DeliverResults | Failure:
+        """The outcome of one call."""
+        if self._pending >= self._max_pending:
+            return Failure(
+                reason=Reason.QUEUE_FULL,
+                message=(
+                    f"{self._pending} unary calls are pending, the most this router takes (max_pending_unary); "
+                    "try again later, or use StreamCalls"
+                ),
+                retry_delay_s=0.1,
+            )
+        caller = Caller(START_WINDOW)
+        pending = _Pending()
+        self._dispatcher.attach(caller, pending)
+        self._pending += 1
+        try:
+            self._dispatcher.submit(caller, endpoint, [(options, _IDS, [payload])])
+            return await pending.outcome
+        finally:
+            self._pending -= 1
+            self._dispatcher.detach(caller)
+
+
+class _Pending:
+    __slots__ = ("outcome",)
+
+    def __init__(self) -> None:
+        self.outcome: asyncio.Future[DeliverResults | Failure] = asyncio.get_running_loop().create_future()
+
+    def deliver(self, outcome: DeliverResults | DeliverFailure) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(outcome if isinstance(outcome, DeliverResults) else outcome.failure)

@@ -1,0 +1,146 @@
+"""Payloads <-> arguments: positional arrays, named maps, one bytes, one message.
+
+Purpose: callers encode what they pass; a handler's method decodes and checks it against its annotations.
+Invariants: a decoder is built once per method; what it returns can be passed to the method as it is, or DecodeError
+names the argument. Nothing of the call is executed before its arguments are sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, PROTOBUF
+from slotmesh.codec.errors import DecodeError, EncodeError, unknown_content_type
+from slotmesh.codec.signature import Signature, read_signature
+from slotmesh.codec.structured import NO_NAMED, Arguments, DecodeArguments, refuse, structured_decoder
+from slotmesh.codec.values import decoder, encode_each, encoder, is_message
+from slotmesh.errors import Reason
+
+_BYTES_TYPES: Final = frozenset({bytes, bytearray, memoryview})
+
+# -- callers ------------------------------------------------------------------------------------------------------
+
+
+def encode_arguments(content_type: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    """Encodes what a caller passes: positional arguments as an array, named ones as a map.
+
+    Raises:
+        EncodeError (a TypeError): the content type cannot carry them; the message names the way out.
+    """
+    encode = encoder(content_type)
+    if content_type in {MSGPACK, JSON}:
+        if kwargs:
+            if args:
+                raise EncodeError(
+                    f"got {len(args)} positional and {len(kwargs)} named arguments: a call carries one or the other; "
+                    f"name all of them, or none"
+                )
+            return encode(kwargs)
+        return encode(args)
+    if kwargs or len(args) != 1:
+        raise EncodeError(
+            f"{content_type or OCTET_STREAM} carries exactly one positional argument, "
+            f"got {len(args)} positional and {len(kwargs)} named ones"
+        )
+    if args[0] is None:
+        raise EncodeError(f"{content_type or OCTET_STREAM} cannot carry None; {MSGPACK} carries values")
+    return encode(args[0])
+
+
+def encode_arguments_of_each(content_type: str, columns: Sequence[Iterable[Any]]) -> list[bytes]:
+    """Encodes the arguments of a call for each row of `columns`, an iterable for each positional argument.
+
+    Raises:
+        EncodeError (a TypeError): the content type cannot carry a row.
+        ValueError: the columns differ in length.
+    """
+    if content_type in {MSGPACK, JSON}:
+        lists = [column if isinstance(column, list) else list(column) for column in columns]
+        if len(lists) > 1 and len(set(map(len, lists))) > 1:
+            raise ValueError(f"the iterables differ in length: {', '.join(str(len(items)) for items in lists)}")
+        return encode_each(content_type, zip(*lists, strict=True))
+    if len(columns) != 1:
+        raise EncodeError(f"{content_type or OCTET_STREAM} carries exactly one positional argument, got {len(columns)}")
+    items = list(columns[0])
+    if content_type in {OCTET_STREAM, ""} and set(map(type, items)) <= {bytes}:
+        return items
+    if any(item is None for item in items):
+        raise EncodeError(f"{content_type or OCTET_STREAM} cannot carry None; {MSGPACK} carries values")
+    return encode_each(content_type, items)
+
+
+# -- handlers -----------------------------------------------------------------------------------------------------
+
+
+class ArgumentsDecoder:
+    """Decodes the payloads of one method's calls. Build it with `for_handler`."""
+
+    __slots__ = ("_decoders", "_signature")
+
+    def __init__(self, signature: Signature) -> None:
+        self._signature = signature
+        self._decoders: dict[str, DecodeArguments] = {
+            OCTET_STREAM: _bytes_decoder(signature),
+            JSON: structured_decoder(signature, JSON),
+            MSGPACK: structured_decoder(signature, MSGPACK),
+            PROTOBUF: _protobuf_decoder(signature),
+        }
+        self._decoders[""] = self._decoders[OCTET_STREAM]
+
+    @classmethod
+    def for_handler(cls, function: Callable[..., Any], *, batched: bool = False) -> ArgumentsDecoder:
+        """For a function or a bound method. `batched`: it takes lists, one entry a call.
+
+        Raises:
+            TypeError: an annotation that no payload can become; the message names the parameter.
+        """
+        return cls(read_signature(function, batched=batched))
+
+    @property
+    def signature(self) -> Signature:
+        """What the method takes."""
+        return self._signature
+
+    def decode(self, content_type: str, payload: bytes) -> Arguments:
+        """Decodes and checks the arguments of one call.
+
+        Raises:
+            DecodeError: `failure` says which argument, or that the content type is not known.
+        """
+        return self.of(content_type)(payload)
+
+    def of(self, content_type: str) -> DecodeArguments:
+        """The function that decodes; take it once for a whole run.
+
+        Raises:
+            DecodeError: the content type is not known.
+        """
+        try:
+            return self._decoders[content_type]
+        except KeyError:
+            raise DecodeError(
+                unknown_content_type(content_type), reason=Reason.BAD_REQUEST, field="content_type"
+            ) from None
+
+
+def _bytes_decoder(signature: Signature) -> DecodeArguments:
+    parameter = signature.single
+    if parameter is None:
+        return refuse(f"{OCTET_STREAM} gives one bytes argument, but it takes {signature.text}; send {MSGPACK}")
+    accepted = set(getattr(parameter.wanted, "__args__", ())) | {parameter.wanted}
+    if not accepted & {Any, object, *_BYTES_TYPES}:
+        wanted = getattr(parameter.wanted, "__qualname__", None) or str(parameter.wanted)
+        return refuse(f"args[0]: expected {wanted}, got bytes; {OCTET_STREAM} gives bytes, send {MSGPACK}")
+    convert = parameter.wanted
+    if convert in {bytearray, memoryview}:
+        return lambda payload: ((convert(payload),), NO_NAMED)
+    return lambda payload: ((payload,), NO_NAMED)
+
+
+def _protobuf_decoder(signature: Signature) -> DecodeArguments:
+    parameter = signature.single
+    if parameter is None or not is_message(parameter.wanted):
+        return refuse(f"{PROTOBUF} needs one parameter annotated with a message class, but it takes {signature.text}")
+    parse = decoder(PROTOBUF, parameter.wanted)
+    return lambda payload: ((parse(payload),), NO_NAMED)

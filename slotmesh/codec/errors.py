@@ -1,0 +1,39 @@
+"""What goes wrong between bytes and values.
+
+Invariant: each message says where (a path, as `args[0].pixels[3]`) and what was expected; none holds payload data
+beyond the offending value's type.
+"""
+
+from __future__ import annotations
+
+from slotmesh.codec.content_types import CONTENT_TYPES
+from slotmesh.errors import Executed, Failure, Reason
+
+
+class DecodeError(ValueError):
+    """Bytes that are not what they should be. `failure` is what a caller of a handler is told."""
+
+    def __init__(self, message: str, *, reason: Reason = Reason.BAD_ARGUMENTS, field: str = "payload") -> None:
+        super().__init__(message)
+        self.failure = Failure(reason=reason, message=message, executed=Executed.NO, metadata={"field": field})
+        """Why the call was not executed."""
+
+
+class EncodeError(TypeError):
+    """A value that the content type cannot carry."""
+
+
+def unknown_content_type(content_type: str) -> str:
+    """The message for a content type that is not known."""
+    return f"content_type: must be one of {', '.join(CONTENT_TYPES)}, got {content_type!r}"
+
+
+def where(message: str, root: str) -> str:
+    """A message of msgspec, path first: `args[0].pixels[3]: expected float, got str`."""
+    what, _, path = message.partition(" - at `$")
+    what = what.replace("`", "")
+    path = path.removesuffix("`")
+    if not root:
+        path = path.removeprefix(".")
+    place = f"{root}{path}"
+    return f"{place}: {what[:1].lower()}{what[1:]}" if place else f"{what[:1].lower()}{what[1:]}"

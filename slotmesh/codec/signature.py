@@ -1,0 +1,116 @@
+"""What a handler's method takes, as its signature says: the part of `inspect` that the codec needs.
+
+Invariant: read once, when the method is registered; never on the way of a call.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, get_args, get_origin, get_type_hints
+
+_Kind = inspect.Parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One parameter, `self` aside."""
+
+    name: str
+    wanted: Any
+    """The annotation; Any where there is none, or where its names cannot be resolved at run time."""
+    required: bool
+    positional: bool
+    """May be given by position."""
+    named: bool
+    """May be given by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """Everything a method takes."""
+
+    text: str
+    """As a person would write it, as `classify(pixels, scale=1.0)`."""
+    parameters: tuple[Parameter, ...]
+    more_positional: Any | None
+    """Annotation of `*args`, None without one."""
+    more_named: Any | None
+    """Annotation of `**kwargs`, None without one."""
+
+    @property
+    def positional(self) -> tuple[Parameter, ...]:
+        """Those that may be given by position, in order."""
+        return tuple(parameter for parameter in self.parameters if parameter.positional)
+
+    @property
+    def single(self) -> Parameter | None:
+        """What takes one positional argument, where that one is all that a call needs."""
+        first = self.positional[:1]
+        if any(parameter.required for parameter in self.parameters if parameter not in first):
+            return None
+        if first:
+            return first[0]
+        if self.more_positional is None:
+            return None
+        return Parameter(name="args", wanted=self.more_positional, required=True, positional=True, named=False)
+
+
+def read_signature(function: Callable[..., Any], *, batched: bool = False) -> Signature:
+    """Reads the signature of a function or a bound method.
+
+    `batched`: the function takes lists, one entry a call, so that each call is described by the lists' elements.
+    """
+    signature = inspect.signature(function)
+    parameters, more_positional, more_named = [], None, None
+    for parameter in signature.parameters.values():
+        wanted = _resolve(parameter.annotation, function)
+        if batched:
+            wanted = _element(wanted)
+        match parameter.kind:
+            case _Kind.VAR_POSITIONAL:
+                more_positional = wanted
+            case _Kind.VAR_KEYWORD:
+                more_named = wanted
+            case kind:
+                parameters.append(
+                    Parameter(
+                        name=parameter.name,
+                        wanted=wanted,
+                        required=parameter.default is _Kind.empty,
+                        positional=kind is not _Kind.KEYWORD_ONLY,
+                        named=kind is not _Kind.POSITIONAL_ONLY,
+                    )
+                )
+    bare = signature.replace(
+        parameters=[parameter.replace(annotation=_Kind.empty) for parameter in signature.parameters.values()],
+        return_annotation=inspect.Signature.empty,
+    )
+    return Signature(
+        text=f"{getattr(function, '__name__', 'handler')}{bare}",
+        parameters=tuple(parameters),
+        more_positional=more_positional,
+        more_named=more_named,
+    )
+
+
+def _resolve(annotation: Any, function: Callable[..., Any]) -> Any:
+    if annotation is _Kind.empty:
+        return Any
+    if not isinstance(annotation, str):
+        return annotation
+    plain = inspect.unwrap(getattr(function, "__func__", function))
+    # One annotation at a time, so that one name which only type checkers know costs one check only.
+    alone = SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return get_type_hints(alone, getattr(plain, "__globals__", {}), include_extras=True)["it"]
+    except Exception:  # noqa: BLE001  # whatever a foreign annotation raises, it is no check then
+        return Any
+
+
+def _element(wanted: Any) -> Any:
+    if get_origin(wanted) in {list, Sequence} and (arguments := get_args(wanted)):
+        return arguments[0]
+    return Any

@@ -1,0 +1,222 @@
+"""JSON and msgpack -> arguments: an array of positional ones or a map of named ones, checked by msgspec.
+
+Invariants: msgspec's decoders are built once per method. The first byte says array or map, so that the right one of two
+decoders runs, once. Arguments that are left out keep the method's own defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from slotmesh.codec.content_types import JSON
+from slotmesh.codec.errors import DecodeError, where
+from slotmesh.codec.hooks import from_builtins
+from slotmesh.codec.signature import Parameter, Signature
+
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""To be passed as `method(*arguments[0], **arguments[1])`."""
+
+DecodeArguments = Callable[[bytes], Arguments]
+"""Raises DecodeError."""
+
+NO_NAMED: Final[Mapping[str, Any]] = MappingProxyType({})
+"""Shared by all that have no named arguments."""
+
+_MSGPACK_ARRAY: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
+_MSGPACK_MAP: Final = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
+
+_UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+
+
+def structured_decoder(signature: Signature, content_type: str) -> DecodeArguments:
+    """The decoder of one method for JSON or msgpack.
+
+    Raises:
+        TypeError: an annotation that no payload can become.
+    """
+    positional = _positional_decoder(signature, content_type)
+    named = _named_decoder(signature, content_type)
+    if content_type == JSON:
+        return _guarded(positional, named, signature, _first_of_json, frozenset(b"["), frozenset(b"{"))
+    return _guarded(positional, named, signature, _first_of_msgpack, _MSGPACK_ARRAY, _MSGPACK_MAP)
+
+
+def refuse(message: str) -> DecodeArguments:
+    """The decoder of what can never be."""
+
+    def refuse(_payload: bytes) -> Arguments:
+        raise DecodeError(message)
+
+    return refuse
+
+
+def _guarded(
+    positional: DecodeArguments,
+    named: DecodeArguments,
+    signature: Signature,
+    first_of: Callable[[bytes], int],
+    array: frozenset[int],
+    map_: frozenset[int],
+) -> DecodeArguments:
+    def decode(payload: bytes) -> Arguments:
+        root = "args"
+        try:
+            first = first_of(payload)
+            if first in array:
+                return positional(payload)
+            if first in map_:
+                root = ""
+                return named(payload)
+        except _UNDECODABLE as error:
+            message = where(str(error), root)
+        except IndexError:
+            message = "the payload is empty"
+        else:
+            message = "the top level must be an array of positional arguments or a map of named ones"
+        raise DecodeError(f"{message}; it takes {signature.text}")
+
+    return decode
+
+
+def _first_of_msgpack(payload: bytes) -> int:
+    return payload[0]
+
+
+def _first_of_json(payload: bytes) -> int:
+    first = payload[0]
+    return first if first > 0x20 else payload.lstrip()[0]
+
+
+# -- by position --------------------------------------------------------------------------------------------------
+
+
+def _positional_decoder(signature: Signature, content_type: str) -> DecodeArguments:
+    missing = [it.name for it in signature.parameters if it.required and not it.positional]
+    if missing:
+        return refuse(f"{', '.join(missing)}: can be given by name only; it takes {signature.text}")
+    parameters = signature.positional
+    if signature.more_positional is not None:
+        return _open_ended(parameters, signature.more_positional, content_type)
+    if all(parameter.required for parameter in parameters):
+        exact = _decoder(tuple[tuple(parameter.wanted for parameter in parameters)], content_type, parameters)  # type: ignore[misc]
+        return lambda payload: (exact(payload), NO_NAMED)
+    row = _struct(parameters, array_like=True)
+    decode = _decoder(row, content_type, parameters)
+    astuple = msgspec.structs.astuple
+    return lambda payload: (_given(astuple(decode(payload))), NO_NAMED)
+
+
+def _given(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Without what was left out at the end."""
+    return values[: values.index(UNSET)] if values[-1] is UNSET else values
+
+
+def _open_ended(parameters: Sequence[Parameter], rest: Any, content_type: str) -> DecodeArguments:
+    """`*args`: the parts are taken raw, then checked one by one, as no type of msgspec says `int, then any str`."""
+    split = _decoder(list[msgspec.Raw], content_type, ())
+    decoders = [_decoder(parameter.wanted, content_type, (parameter,)) for parameter in parameters]
+    decode_rest = _decoder(rest, content_type, ())
+    required = sum(parameter.required for parameter in parameters)
+
+    def decode(payload: bytes) -> Arguments:
+        parts = split(payload)
+        if len(parts) < required:
+            raise DecodeError(f"args: expected at least {required}, got {len(parts)}")
+        return tuple(_each(parts, decoders, decode_rest)), NO_NAMED
+
+    return decode
+
+
+def _each(
+    parts: Sequence[msgspec.Raw], decoders: Sequence[Callable[[Any], Any]], rest: Callable[[Any], Any]
+) -> Iterator[Any]:
+    for index, part in enumerate(parts):
+        try:
+            yield (decoders[index] if index < len(decoders) else rest)(part)
+        except msgspec.ValidationError as error:
+            raise DecodeError(where(str(error), f"args[{index}]")) from None
+
+
+# -- by name ------------------------------------------------------------------------------------------------------
+
+
+def _named_decoder(signature: Signature, content_type: str) -> DecodeArguments:
+    unreachable = [it.name for it in signature.parameters if it.required and not it.named]
+    if unreachable:
+        return refuse(f"{', '.join(unreachable)}: can be given by position only; it takes {signature.text}")
+    parameters = [parameter for parameter in signature.parameters if parameter.named]
+    if signature.more_named is not None:
+        return _open_named(parameters, signature.more_named, content_type)
+    names = [parameter.name for parameter in parameters]
+    # Those that can be given by position are, so that a method of one argument gets it the same way always.
+    leading = (
+        sum(parameter.positional for parameter in parameters) if len(parameters) == len(signature.parameters) else 0
+    )
+    decode = _decoder(_struct(parameters, array_like=False), content_type, parameters)
+    astuple = msgspec.structs.astuple
+
+    def decode_named(payload: bytes) -> Arguments:
+        values = astuple(decode(payload))
+        stop = values.index(UNSET) if UNSET in values[:leading] else leading
+        rest = {name: value for name, value in zip(names[stop:], values[stop:], strict=True) if value is not UNSET}
+        return values[:stop], rest or NO_NAMED
+
+    return decode_named
+
+
+def _open_named(parameters: Sequence[Parameter], rest: Any, content_type: str) -> DecodeArguments:
+    """`**kwargs`: split raw, then checked one by one."""
+    split = _decoder(dict[str, msgspec.Raw], content_type, ())
+    decoders = {parameter.name: _decoder(parameter.wanted, content_type, (parameter,)) for parameter in parameters}
+    decode_rest = _decoder(rest, content_type, ())
+    required = [parameter.name for parameter in parameters if parameter.required]
+
+    def decode(payload: bytes) -> Arguments:
+        parts = split(payload)
+        for name in required:
+            if name not in parts:
+                raise DecodeError(f"object missing required field {name}")
+        named = {}
+        for name, part in parts.items():
+            try:
+                named[name] = decoders.get(name, decode_rest)(part)
+            except msgspec.ValidationError as error:
+                raise DecodeError(where(str(error), name)) from None
+        return (), named
+
+    return decode
+
+
+# -- msgspec ------------------------------------------------------------------------------------------------------
+
+
+def _struct(parameters: Sequence[Parameter], *, array_like: bool) -> type[msgspec.Struct]:
+    """A struct of the parameters. Its fields have names of their own: a parameter may be called anything."""
+    fields: list[Any] = [
+        (f"p{index}", parameter.wanted) if parameter.required else (f"p{index}", parameter.wanted, UNSET)
+        for index, parameter in enumerate(parameters)
+    ]
+    return msgspec.defstruct(
+        "Arguments",
+        fields,
+        array_like=array_like,
+        kw_only=not array_like,
+        forbid_unknown_fields=True,
+        rename={f"p{index}": parameter.name for index, parameter in enumerate(parameters)},
+    )
+
+
+def _decoder(wanted: Any, content_type: str, parameters: Sequence[Parameter]) -> Callable[[Any], Any]:
+    make = msgspec.json.Decoder if content_type == JSON else msgspec.msgpack.Decoder
+    try:
+        return make(wanted, dec_hook=from_builtins).decode
+    except TypeError as error:
+        for parameter in parameters if len(parameters) > 1 else ():
+            _decoder(parameter.wanted, content_type, (parameter,))
+        names = ", ".join(parameter.name for parameter in parameters) or "the arguments"
+        raise TypeError(f"the annotation of {names} is nothing that {content_type} can become: {error}") from None

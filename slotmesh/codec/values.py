@@ -1,0 +1,191 @@
+"""Values <-> payloads, one value each: what a handler returns and what a caller gets.
+
+Invariants: a content type's encoder and decoder are inverse for what the type can carry. Never pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+import msgspec
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+from google.protobuf.message import EncodeError as ProtobufEncodeError
+from google.protobuf.message import Message
+
+from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, PROTOBUF
+from slotmesh.codec.errors import DecodeError, EncodeError, unknown_content_type, where
+from slotmesh.codec.hooks import from_builtins, to_builtins
+from slotmesh.errors import Reason
+
+Encode = Callable[[Any], bytes]
+"""Raises EncodeError."""
+Decode = Callable[[bytes], Any]
+"""Raises DecodeError."""
+
+_UNDECODABLE = (msgspec.DecodeError, ProtobufDecodeError, RecursionError, UnicodeDecodeError)
+_UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError)
+
+_to_msgpack = msgspec.msgpack.Encoder(enc_hook=to_builtins).encode
+_to_json = msgspec.json.Encoder(enc_hook=to_builtins).encode
+
+
+def encode(content_type: str, value: Any) -> bytes:
+    """Encodes one value.
+
+    Raises:
+        EncodeError: the content type is not known, or cannot carry the value.
+    """
+    return encoder(content_type)(value)
+
+
+def decode(content_type: str, payload: bytes) -> Any:
+    """Decodes one value, into builtin types. A protobuf message needs its class: `decoder`.
+
+    Raises:
+        DecodeError: the content type is not known, or the payload is not of it.
+    """
+    return _any_decoder(content_type)(payload)
+
+
+@cache
+def _any_decoder(content_type: str) -> Decode:
+    return decoder(content_type)
+
+
+def encoder(content_type: str) -> Encode:
+    """The function that encodes; take it once for many values."""
+    try:
+        return _ENCODERS[content_type]
+    except KeyError:
+        raise EncodeError(unknown_content_type(content_type)) from None
+
+
+def encode_each(content_type: str, values: Iterable[Any]) -> list[bytes]:
+    """Encodes many values, with the cost of a call to Python once.
+
+    Raises:
+        EncodeError: the content type is not known, or cannot carry one of the values.
+    """
+    encode = _QUICK_ENCODERS.get(content_type) or encoder(content_type)
+    try:
+        return list(map(encode, values))
+    except EncodeError:
+        raise
+    except _UNENCODABLE as error:
+        raise EncodeError(f"{content_type} cannot carry this: {error}") from None
+
+
+def decoder(content_type: str, wanted: Any = Any) -> Decode:
+    """The function that decodes into `wanted`; take it once for many payloads.
+
+    Raises:
+        DecodeError: the content type is not known.
+        TypeError: `wanted` is nothing that the content type can become.
+    """
+    raw = _raw_decoder(content_type, wanted)
+    if raw is _bytes:
+        return raw
+
+    def decode(payload: bytes) -> Any:
+        try:
+            return raw(payload)
+        except _UNDECODABLE as error:
+            raise _undecodable(error, content_type) from None
+
+    return decode
+
+
+def decoder_of_each(content_type: str, wanted: Any = Any) -> Callable[[list[bytes]], list[Any]]:
+    """As `decoder`, for lists: either all payloads decode, or DecodeError is raised."""
+    raw = _raw_decoder(content_type, wanted)
+
+    def decode_each(payloads: list[bytes]) -> list[Any]:
+        try:
+            return list(map(raw, payloads))
+        except _UNDECODABLE as error:
+            raise _undecodable(error, content_type) from None
+
+    return list if raw is _bytes else decode_each
+
+
+def is_message(wanted: Any) -> bool:
+    """Whether this is a class of protobuf messages."""
+    return isinstance(wanted, type) and issubclass(wanted, Message)
+
+
+def _raw_decoder(content_type: str, wanted: Any) -> Decode:
+    """Raises one of `_UNDECODABLE` where a payload is not what it should be."""
+    if content_type in {MSGPACK, JSON}:
+        make = msgspec.msgpack.Decoder if content_type == MSGPACK else msgspec.json.Decoder
+        return make(wanted, dec_hook=from_builtins).decode
+    if content_type in {OCTET_STREAM, ""}:
+        if wanted is not Any and wanted is not bytes:
+            raise TypeError(f"{OCTET_STREAM} gives bytes, never {_name(wanted)}")
+        return _bytes
+    if content_type == PROTOBUF:
+        if not is_message(wanted):
+            raise TypeError(f"{PROTOBUF} needs the class of the message, got {_name(wanted)}")
+        parse: Decode = wanted.FromString
+        return parse
+    raise DecodeError(unknown_content_type(content_type), reason=Reason.BAD_REQUEST, field="content_type")
+
+
+def _undecodable(error: Exception, content_type: str) -> DecodeError:
+    if content_type == PROTOBUF:
+        return DecodeError(f"payload: not a message of its class: {error}")
+    return DecodeError(where(str(error), "value"))
+
+
+def _bytes(payload: bytes) -> bytes:
+    return payload
+
+
+def _encode_bytes(value: Any) -> bytes:
+    if type(value) is bytes:
+        return value
+    if value is None:  # a handler without a result
+        return b""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise EncodeError(f"{OCTET_STREAM} carries bytes, got {_name(type(value))}; {MSGPACK} carries values")
+
+
+def _encode_message(value: Any) -> bytes:
+    if value is None:
+        return b""
+    if not isinstance(value, Message):
+        raise EncodeError(f"{PROTOBUF} carries a protobuf message, got {_name(type(value))}")
+    try:
+        return value.SerializeToString()
+    except ProtobufEncodeError as error:
+        raise EncodeError(f"{value.DESCRIPTOR.full_name}: {error}") from None
+
+
+def _encode_msgpack(value: Any) -> bytes:
+    try:
+        return _to_msgpack(value)
+    except _UNENCODABLE as error:
+        raise EncodeError(f"{MSGPACK} cannot carry this: {error}") from None
+
+
+def _encode_json(value: Any) -> bytes:
+    try:
+        return _to_json(value)
+    except _UNENCODABLE as error:
+        raise EncodeError(f"{JSON} cannot carry this: {error}") from None
+
+
+def _name(wanted: Any) -> str:
+    return getattr(wanted, "__qualname__", None) or str(wanted)
+
+
+_ENCODERS: dict[str, Encode] = {
+    "": _encode_bytes,
+    OCTET_STREAM: _encode_bytes,
+    JSON: _encode_json,
+    MSGPACK: _encode_msgpack,
+    PROTOBUF: _encode_message,
+}
+_QUICK_ENCODERS: dict[str, Encode] = {JSON: _to_json, MSGPACK: _to_msgpack}

@@ -1,0 +1,37 @@
+"""Exponential back-off with full jitter: many that lost the same peer do not come back at the same moment."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+
+class Backoff:
+    """Gives the delay before each retry: random between 0 and a ceiling that doubles up to `max_s`."""
+
+    def __init__(
+        self,
+        *,
+        initial_s: float = 0.1,
+        max_s: float = 1.0,
+        factor: float = 2.0,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """`draw` gives numbers in [0, 1)."""
+        if not (0 < initial_s <= max_s and factor >= 1):
+            raise ValueError(f"need 0 < initial_s <= max_s and factor >= 1, got {initial_s}, {max_s}, {factor}")
+        self._initial_s = initial_s
+        self._max_s = max_s
+        self._factor = factor
+        self._draw = draw
+        self._ceiling_s = initial_s
+
+    def next_delay_s(self) -> float:
+        """Seconds to wait before the next attempt."""
+        delay_s = self._ceiling_s * self._draw()
+        self._ceiling_s = min(self._max_s, self._ceiling_s * self._factor)
+        return delay_s
+
+    def reset(self) -> None:
+        """It worked: the next failure starts from the beginning."""
+        self._ceiling_s = self._initial_s

@@ -1,0 +1,88 @@
+"""The transport's options, for every channel and every server of the mesh, each with its reason.
+
+Purpose: one place for what grpcio must be told so that bursts, outages and silent peers behave.
+Invariants: both sides agree on the largest message and the largest metadata.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+
+import grpc
+
+from slotmesh.units import join_host_port, parse_host_port
+
+MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+"""Largest message, either way. The payload limits of the mesh are far below: this one only protects memory."""
+
+MAX_METADATA_BYTES = 16 * 1024
+"""Largest metadata of an rpc. Soft and hard limit are equal: between the two grpcio rejects at random."""
+
+LOOKAHEAD_BYTES = 1024 * 1024
+"""What a stream buffers unread, and a half more. Memory is bounded by streams times this: probing for more is off."""
+
+Options = Sequence[tuple[str, int]]
+
+_SHARED: Options = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
+    # With so little look-ahead, the usual 16 KiB frames would halve the speed of messages of a megabyte.
+    ("grpc.http2.max_frame_size", LOOKAHEAD_BYTES),
+    # A peer whose host vanished (no FIN, no RST) is found after 15 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+CHANNEL_OPTIONS: Options = (
+    *_SHARED,
+    # By default a peer that was away for 12 s is missed for another 4.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # The mesh decides what is safe to try again; the transport does not know.
+    ("grpc.enable_retries", 0),
+    # A connection of its own for each channel: closing the channel closes it.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+"""Options of every channel."""
+
+
+def server_options(*, so_reuseport: bool = False) -> Options:
+    """Options of every server. `so_reuseport`: several processes share the port on purpose."""
+    return (
+        *_SHARED,
+        # The defaults fail bursts of a few thousand unary calls with CANCELLED. Admission is ours.
+        ("grpc.server.max_pending_requests", 100_000),
+        ("grpc.server.max_pending_requests_hard_limit", 100_000),
+        # Silent connections would be held for 120 s, in any number.
+        ("grpc.server_handshake_timeout_ms", 5_000),
+        ("grpc.max_allowed_incoming_connections", _max_connections()),
+        # Clients may ping as often as our own do, with and without calls.
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        # Otherwise two servers take the same port without a word, and split its clients.
+        ("grpc.so_reuseport", int(so_reuseport)),
+    )
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A channel to `HOST:PORT`, connected at first use. The caller closes it.
+
+    Raises:
+        ValueError: `address` is not HOST:PORT.
+    """
+    host, port = parse_host_port(address)
+    target = join_host_port(host, port)
+    return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+
+
+def _max_connections() -> int:
+    """Half of the descriptors stay for everything else."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 10_000 if descriptors == resource.RLIM_INFINITY else min(10_000, descriptors // 2)

@@ -1,0 +1,51 @@
+"""Both halves of a stream, as one piece of work.
+
+Purpose: a pump writes beside a reader, and neither outlives the other.
+Invariants: ends when the reader ends; a transport that fails is the reader's to report, a defect of the writer is
+raised.
+Owner: the task that awaits `run_stream`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import grpc
+
+from slotmesh.runtime.pump import StreamPump
+
+T = TypeVar("T")
+Frame = TypeVar("Frame")
+
+_TRANSPORT = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
+
+
+async def read_frame(call: grpc.aio.StreamStreamCall[Any, Frame]) -> Frame | None:
+    """The peer's next frame; None at the end of the stream."""
+    frame: Any = await call.read()
+    return None if frame is grpc.aio.EOF else frame
+
+
+async def read_request(context: grpc.aio.ServicerContext[Frame, Any]) -> Frame | None:
+    """The client's next frame; None after half-close."""
+    frame: Any = await context.read()
+    return None if frame is grpc.aio.EOF else frame
+
+
+async def run_stream(pump: StreamPump[Any], reading: Coroutine[Any, Any, T]) -> T:
+    """Pumps beside `reading` and returns what that returns."""
+    reader = asyncio.ensure_future(reading)
+    writer = asyncio.ensure_future(pump.run())
+    try:
+        await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+        if writer.done() and not reader.done():
+            error = writer.exception()
+            if error is not None and not isinstance(error, _TRANSPORT):
+                raise error
+        return await reader
+    finally:
+        for task in (reader, writer):
+            task.cancel()
+        await asyncio.gather(reader, writer, return_exceptions=True)

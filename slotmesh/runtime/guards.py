@@ -1,0 +1,180 @@
+"""What stands between gRPC and a servicer: wrong input and errors become statuses that tell the truth and no secrets.
+
+Purpose: wraps the handlers of a service once, at registration, so that no interceptor runs for each rpc.
+Invariants: bytes that are no valid message end the rpc with INVALID_ARGUMENT; a `SlotmeshError` ends it with its status
+and details; a client that is gone is no error; anything else is logged with its traceback, and the client reads
+INTERNAL and nothing more. Nothing is added to the messages of a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any, NoReturn, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import code_pb2
+
+from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
+from slotmesh.status import abort, to_exception
+from slotmesh.telemetry.log import get_logger
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only
+Parse = Callable[[bytes], Any]
+
+_log = get_logger(__name__)
+
+
+class GuardedRegistration:
+    """Stands in for the server in the generated `add_XServicer_to_server`, and registers guarded handlers."""
+
+    def __init__(self, server: grpc.aio.Server, name: str) -> None:
+        """`name` is whose log a client is sent to."""
+        self._server = server
+        self._name = name
+        self.services: list[str] = []
+        """Full names, in the order of registration."""
+
+    def add_generic_rpc_handlers(self, handlers: object) -> None:
+        """The unguarded form of what is registered by method: left out."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
+        guarded = {
+            method: guard(handler, method=f"{service}/{method}", server=self._name)
+            for method, handler in handlers.items()
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, guarded),))
+        self._server.add_registered_method_handlers(service, guarded)
+        if service not in self.services:
+            self.services.append(service)
+
+
+def guard(handler: Handler, *, method: str, server: str) -> Handler:
+    """The same handler, guarded. It is made of coroutine functions, or of async generators where it streams.
+
+    `method` is its full name; `server` is whose log the client is sent to.
+    """
+    end = _Ending(method, server)
+    parse = _parser(handler.request_deserializer)
+    behavior: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    serialise: Any = handler.response_serializer
+    # Where the request is one message it is parsed in here: grpc.aio would report a failure to parse it by itself.
+    match handler.request_streaming, handler.response_streaming:
+        case False, False:
+            return grpc.unary_unary_rpc_method_handler(_unary(behavior, parse, serialise, end))
+        case False, True:
+            return grpc.unary_stream_rpc_method_handler(_streaming(behavior, parse, end), response_serializer=serialise)
+        case True, False:
+            return grpc.stream_unary_rpc_method_handler(
+                _unary(behavior, None, serialise, end), request_deserializer=parse
+            )
+        case _:
+            return grpc.stream_stream_rpc_method_handler(
+                _streaming(behavior, None, end), request_deserializer=parse, response_serializer=serialise
+            )
+
+
+def failure_of(error: SlotmeshError) -> Failure:
+    """What an exception of ours says, as a value."""
+    return Failure(
+        reason=error.reason,
+        message=str(error).removeprefix(f"{error.status}/{error.reason}: "),
+        executed=error.executed,
+        retry_delay_s=error.retry_delay_s,
+        code=code_pb2.Code.Value(error.status) if error.status else None,
+        metadata=error.metadata,
+    )
+
+
+class _Ending:
+    """Ends an rpc whose handler raised."""
+
+    def __init__(self, method: str, server: str) -> None:
+        self._method = method
+        self._server = server
+
+    async def __call__(self, error: Exception, context: Context) -> NoReturn:
+        leaves = list(_leaves(error))
+        failures = [failure_of(leaf) for leaf in leaves if isinstance(leaf, SlotmeshError)]
+        defects = [leaf for leaf in leaves if not (isinstance(leaf, SlotmeshError) or _is_end(leaf, context))]
+        if defects:
+            _log.error("rpc failed", method=self._method, exc_info=error)
+        if context.done() or not (failures or defects):
+            # The rpc has ended, by the handler or by the transport, and nobody is left to tell.
+            raise asyncio.CancelledError from error
+        failure = (
+            failures[0]
+            if failures
+            else Failure(
+                reason=Reason.INTERNAL,
+                message=f"internal error; see the log of {self._server}",
+                executed=Executed.UNKNOWN,
+            )
+        )
+        await abort(context, failure)
+
+
+def _is_end(error: BaseException, context: Context) -> bool:
+    """Whether gRPC says that the rpc or the server has ended. Of its errors, only misuse of a live rpc is a defect."""
+    return isinstance(error, grpc.aio.BaseError) and (not isinstance(error, grpc.aio.UsageError) or context.done())
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group of a task group, or the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
+
+
+def _parser(deserializer: Parse | None) -> Parse | None:
+    if deserializer is None:
+        return None
+    # `FromString` is a bound method of the generated message class.
+    message = getattr(getattr(deserializer, "__self__", None), "DESCRIPTOR", None)
+    name = message.full_name if message is not None else "message"
+
+    def parse(raw: bytes) -> Any:
+        try:
+            return deserializer(raw)
+        except DecodeError as error:
+            failure = Failure(reason=Reason.BAD_REQUEST, message=f"not a valid {name}: malformed protobuf")
+            raise to_exception(failure) from error
+
+    return parse
+
+
+def _unary(behavior: Callable[..., Any], parse: Parse | None, serialise: Callable[[Any], bytes], end: _Ending) -> Any:
+    async def guarded(request: Any, context: Context) -> bytes:
+        try:
+            return serialise(await behavior(request if parse is None else parse(request), context))
+        except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
+            await end(error, context)
+
+    return guarded
+
+
+def _streaming(behavior: Callable[..., Any], parse: Parse | None, end: _Ending) -> Any:
+    # grpc.aio asks by inspection which of the two it has.
+    if inspect.isasyncgenfunction(behavior):
+
+        async def generate(request: Any, context: Context) -> AsyncIterator[Any]:
+            try:
+                async for response in behavior(request if parse is None else parse(request), context):
+                    yield response
+            except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
+                await end(error, context)
+
+        return generate
+
+    async def guarded(request: Any, context: Context) -> None:
+        try:
+            await behavior(request if parse is None else parse(request), context)
+        except Exception as error:  # noqa: BLE001 - the outermost boundary: logged, mapped and redacted
+            await end(error, context)
+
+    return guarded

@@ -1,0 +1,60 @@
+"""The frame around every process of the mesh: event loop, logs, exit status.
+
+Exit status: 0 done · 1 failed (the log has the traceback) or cannot start (one line on stderr) · 2 wrong settings ·
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+from slotmesh.config import LogFormat, LogLevel, SettingsError
+from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.tasks import TaskFailed
+from slotmesh.telemetry.log import get_logger, setup_logging
+
+_log = get_logger(__name__)
+
+
+def run(
+    main: Callable[[], Coroutine[Any, Any, int | None]],
+    *,
+    log_format: LogFormat = "console",
+    log_level: LogLevel = "info",
+) -> NoReturn:
+    """Runs the coroutine on a fresh event loop (uvloop where there is one) and exits with its status; None is 0."""
+    setup_logging(log_format, log_level)
+    # gRPC's core writes to stderr by itself, past all formats; a peer that goes away is not worth a line of it.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    sys.exit(_run(main))
+
+
+def _run(main: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(main()) or 0
+    except KeyboardInterrupt:
+        return 130
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return SettingsError.exit_code
+    except CannotStart as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    except TaskFailed:
+        return 1  # its supervisor logged it
+    except Exception:  # noqa: BLE001 - the outermost frame: logged, and told by the exit status
+        _log.exception("failed")
+        return 1
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415 - there is none on Windows
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,87 @@
+"""No process is left behind: a child notices that its launcher is gone, however it went.
+
+Purpose: the launcher holds the write end of a pipe and writes nothing; the kernel closes it when the launcher ends,
+by SIGKILL too, and each child reads the end of the file.
+Invariants: the write end is never inherited; a child that does not manage to stop within its grace is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from slotmesh.telemetry.log import get_logger
+
+_log = get_logger(__name__)
+
+ORPHANED_EXIT_CODE = 3
+"""Exit status of a child that lost its launcher and did not stop in time."""
+
+
+class ParentPipe:
+    """The launcher's side. One pipe serves any number of children; closing it tells all of them to stop."""
+
+    def __init__(self) -> None:
+        self._read_end, self._write_end = os.pipe()  # neither is inherited, unless passed
+
+    @property
+    def fd(self) -> int:
+        """What children inherit: `--parent-fd {fd}`."""
+        return self._read_end
+
+    @property
+    def pass_fds(self) -> tuple[int, ...]:
+        """For `subprocess` and `asyncio.create_subprocess_exec`."""
+        return (self._read_end,)
+
+    def close(self) -> None:
+        """The children stop. May be called again."""
+        for fd in (self._write_end, self._read_end):
+            if fd >= 0:
+                os.close(fd)
+        self._read_end = self._write_end = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def watch_parent(
+    fd: int,
+    on_gone: Callable[[], object],
+    *,
+    grace_s: float = 10.0,
+    hard_exit: Callable[[int], object] = os._exit,
+) -> threading.Thread:
+    """The child's side: when the launcher is gone, calls `on_gone` on the running loop; ends the process in `grace_s`.
+
+    A thread, because it has to work while a handler blocks the loop. Takes over `fd`.
+    """
+    loop = asyncio.get_running_loop()
+
+    def watch() -> None:
+        try:
+            while os.read(fd, 1):
+                pass
+        except OSError:
+            pass  # not readable is as good as closed: nobody holds the other end for us
+        try:
+            loop.call_soon_threadsafe(on_gone)
+        except RuntimeError:
+            return  # the loop has ended: the process is on its way out
+        _log.warning("the launcher is gone; stopping", grace_s=grace_s)
+        time.sleep(grace_s)
+        hard_exit(ORPHANED_EXIT_CODE)
+
+    thread = threading.Thread(target=watch, name="watch-parent", daemon=True)
+    thread.start()
+    return thread

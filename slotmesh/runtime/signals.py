@@ -1,0 +1,45 @@
+"""SIGTERM and SIGINT as an event to await: whoever waits for it ends the process in order.
+
+A second signal changes nothing: a terminal and a launcher often send one each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from slotmesh.telemetry.log import get_logger
+
+_log = get_logger(__name__)
+
+
+@contextmanager
+def stop_signals(*, ignore_interrupt: bool = False) -> Iterator[asyncio.Event]:
+    """The event is set by SIGTERM, and by SIGINT unless `ignore_interrupt`. Needs the main thread's running loop.
+
+    `ignore_interrupt` is for processes with a launcher: Ctrl-C in a terminal reaches the whole group, and the launcher
+    decides the order in which it ends.
+    """
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def ask(received: signal.Signals) -> None:
+        if not stop.is_set():
+            _log.info("stopping", signal=received.name)
+            stop.set()
+
+    handled = [signal.SIGTERM] if ignore_interrupt else [signal.SIGTERM, signal.SIGINT]
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    if ignore_interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for each in handled:
+        loop.add_signal_handler(each, ask, each)
+    try:
+        yield stop
+    finally:
+        for each in handled:
+            loop.remove_signal_handler(each)
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,1 @@
+"""Services over real gRPC on the loopback interface."""

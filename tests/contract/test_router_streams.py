@@ -1,0 +1,386 @@
+"""The router over real gRPC, between a scripted controller, scripted replicas and a bare client stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from google.protobuf import duration_pb2
+
+from slotmesh.errors import Executed
+from slotmesh.runtime.duplex import read_frame
+from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from tests.fakes.controller import table
+from tests.fakes.replica import echo, hold, results
+from tests.support.router_bench import Call, Request, RouterBench, next_frame, router_bench
+from tests.support.wait import wait_until
+
+Options = call_pb2.CallOptions
+
+
+@pytest_asyncio.fixture
+async def mesh() -> AsyncIterator[RouterBench]:
+    async with router_bench() as bench:
+        yield bench
+
+
+async def _read_to_the_end(call: Call) -> None:
+    while await read_frame(call) is not None:
+        pass
+
+
+def calls(first: int, *payloads: bytes, **options: Any) -> Request:
+    batch = router_service_pb2.CallBatch(first_call_id=first, payloads=payloads, options=Options(**options))
+    return Request(calls=router_service_pb2.CallFrame(batches=[batch]))
+
+
+async def outcomes(call: Call, count: int) -> tuple[dict[int, bytes], dict[int, call_pb2.Failure]]:
+    """Reads until `count` calls have their outcome."""
+    done: dict[int, bytes] = {}
+    failed: dict[int, call_pb2.Failure] = {}
+    last_frame = 0
+    while len(done) + len(failed) < count:
+        frame = (await next_frame(call)).results
+        assert frame.frame_no > last_frame
+        last_frame = frame.frame_no
+        for batch in frame.batches:
+            assert not set(batch.call_ids) & (done.keys() | failed.keys())
+            done.update(zip(batch.call_ids, batch.payloads, strict=True))
+        for errors in frame.errors:
+            assert not set(errors.call_ids) & (done.keys() | failed.keys())
+            failed.update(dict.fromkeys(errors.call_ids, errors.failure))
+    return done, failed
+
+
+@pytest.mark.asyncio
+async def test_each_reply_comes_at_its_own_call(mesh: RouterBench) -> None:
+    call = await mesh.open()
+    payloads = [b"%d" % number for number in range(100)]
+    await call.write(calls(1, *payloads[:60]))
+    await call.write(calls(61, *payloads[60:]))
+    done, failed = await outcomes(call, 100)
+    assert done == {number + 1: payload for number, payload in enumerate(payloads)}
+    assert not failed
+    assert sum(len(run.payloads) for replica in mesh.replicas for run in replica.runs) == 100
+    assert all(replica.runs for replica in mesh.replicas), "an unkeyed run is spread over idle replicas"
+
+
+@pytest.mark.asyncio
+async def test_batches_may_follow_open_at_once_and_half_close_answers_all(mesh: RouterBench) -> None:
+    call = mesh.stub.StreamCalls()
+    await call.write(Request(open=router_service_pb2.OpenStream(endpoint="echo")))
+    await call.write(calls(1, b"a", b"b"))
+    await call.done_writing()
+    frames = []
+    while (frame := await read_frame(call)) is not None:
+        frames.append(frame)
+    assert frames[0].WhichOneof("frame") == "opened"
+    assert sum(len(batch.call_ids) for frame in frames for batch in frame.results.batches) == 2
+    assert await call.code() is grpc.StatusCode.OK
+
+
+@pytest.mark.asyncio
+async def test_512_calls_with_512_keys_are_one_message_a_hop(mesh: RouterBench) -> None:
+    await mesh.linked(mesh.replicas[0])
+    replica = mesh.replicas[0]
+    held: list[replica_service_pb2.RunBatch] = []
+    replica.answer = held.append
+    call = await mesh.open()
+    batches = [
+        router_service_pb2.CallBatch(
+            first_call_id=number, payloads=[b"%d" % number], options=Options(ordering_key=f"key-{number}")
+        )
+        for number in range(1, 513)
+    ]
+    before = len(replica.frames)
+    await call.write(Request(calls=router_service_pb2.CallFrame(batches=batches)))
+    await wait_until(lambda: len(held) == 512, what="all runs arrive")
+    assert len(replica.frames) - before == 1
+    assert [run.options.ordering_key for run in held] == [f"key-{number}" for number in range(1, 513)]
+    answer = replica_service_pb2.ExecuteResponse(
+        results=call_pb2.ResultFrame(
+            batches=[
+                call_pb2.ResultBatch(
+                    call_ids=[run.first_run_id for run in held], payloads=[run.payloads[0] for run in held]
+                )
+            ]
+        )
+    )
+    await replica.say(answer)
+    frame = (await next_frame(call)).results
+    assert len(frame.batches) == 1
+    assert list(frame.batches[0].call_ids) == list(range(1, 513))
+    assert list(frame.batches[0].payloads) == [b"%d" % number for number in range(1, 513)]
+
+
+@pytest.mark.asyncio
+async def test_keyed_runs_go_to_the_owner_of_their_partition(mesh: RouterBench) -> None:
+    call = await mesh.open()
+    for number in range(1, 21):
+        await call.write(calls(number, b"x", ordering_key=f"key-{number % 5}"))
+    await outcomes(call, 20)
+    for index, replica in enumerate(mesh.replicas):
+        for run in replica.runs:
+            assert run.partition % 2 == index
+            assert run.owner_epoch == 1
+
+
+@pytest.mark.asyncio
+async def test_a_batch_with_decreasing_ids_is_rejected_and_the_stream_lives_on(mesh: RouterBench) -> None:
+    call = await mesh.open()
+    await call.write(calls(10, b"a", b"b"))
+    await outcomes(call, 2)
+    await call.write(calls(11, b"again"))
+    rejected = (await next_frame(call)).rejected
+    assert (rejected.first_call_id, rejected.count) == (11, 1)
+    assert rejected.failure.reason == "DUPLICATE_CALL_ID"
+    assert rejected.failure.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+    assert rejected.failure.executed == Executed.NO.value
+    await call.write(calls(12, b"on"))
+    assert (await outcomes(call, 1))[0] == {12: b"on"}
+
+
+@pytest.mark.asyncio
+async def test_sparse_ids_are_answered_under_their_own_ids(mesh: RouterBench) -> None:
+    call = await mesh.open()
+    batch = router_service_pb2.CallBatch(call_ids=[3, 7, 100], payloads=[b"3", b"7", b"100"])
+    await call.write(Request(calls=router_service_pb2.CallFrame(batches=[batch])))
+    assert (await outcomes(call, 3))[0] == {3: b"3", 7: b"7", 100: b"100"}
+    for bad in (
+        router_service_pb2.CallBatch(call_ids=[101, 102], payloads=[b"one"]),
+        router_service_pb2.CallBatch(call_ids=[103, 103], payloads=[b"one", b"two"]),
+        router_service_pb2.CallBatch(first_call_id=104),
+        router_service_pb2.CallBatch(first_call_id=104, payloads=[b"x"], resend=True),
+        router_service_pb2.CallBatch(first_call_id=2**53, payloads=[b"x"]),
+    ):
+        await call.write(Request(calls=router_service_pb2.CallFrame(batches=[bad])))
+        assert (await next_frame(call)).WhichOneof("frame") == "rejected"
+
+
+@pytest.mark.asyncio
+async def test_over_the_window_a_batch_is_rejected_and_room_returns_with_results(mesh: RouterBench) -> None:
+    for replica in mesh.replicas:
+        replica.answer = hold
+    call = await mesh.open()
+    await call.write(calls(1, *[b"x"] * 8192))
+    await call.write(calls(8193, b"one more"))
+    rejected = (await next_frame(call)).rejected
+    assert rejected.failure.reason == "WINDOW_EXCEEDED"
+    assert rejected.failure.HasField("retry_delay")
+    await wait_until(lambda: all(replica.runs for replica in mesh.replicas))
+    for replica in mesh.replicas:
+        held = replica.runs
+        replica.answer = echo
+        for run in held:
+            await replica.say(echo(run))
+    await outcomes(call, 8192)
+    await call.write(calls(8194, b"fits"))
+    assert (await outcomes(call, 1))[0] == {8194: b"fits"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("options", "code", "reason"),
+    [
+        ({"content_type": "text/plain"}, grpc.StatusCode.INVALID_ARGUMENT, "BAD_REQUEST"),
+        ({"timeout": duration_pb2.Duration(seconds=-1)}, grpc.StatusCode.INVALID_ARGUMENT, "BAD_REQUEST"),
+        ({"metadata": {"slotmesh-x": "1"}}, grpc.StatusCode.INVALID_ARGUMENT, "BAD_REQUEST"),
+        ({"method": "_private"}, grpc.StatusCode.NOT_FOUND, "METHOD_NOT_FOUND"),
+        ({"no_reply": True}, grpc.StatusCode.UNIMPLEMENTED, "NOT_IMPLEMENTED"),
+        ({"relative_slo": duration_pb2.Duration(seconds=1)}, grpc.StatusCode.UNIMPLEMENTED, "NOT_IMPLEMENTED"),
+        ({"shard_key": "a"}, grpc.StatusCode.UNIMPLEMENTED, "NOT_IMPLEMENTED"),
+    ],
+)
+async def test_bad_options_fail_these_calls_only(
+    mesh: RouterBench, options: dict[str, Any], code: grpc.StatusCode, reason: str
+) -> None:
+    call = await mesh.open()
+    await call.write(calls(1, b"x", b"y", **options))
+    await call.write(calls(3, b"fine"))
+    done, failed = await outcomes(call, 3)
+    assert done == {3: b"fine"}
+    assert set(failed) == {1, 2}
+    assert failed[1].code == code.value[0]
+    assert failed[1].reason == reason
+    assert failed[1].executed == Executed.NO.value
+    (name,) = options
+    assert f"options.{name}" in failed[1].message
+
+
+@pytest.mark.asyncio
+async def test_an_unknown_endpoint_fails_each_call_until_it_exists(mesh: RouterBench) -> None:
+    call = await mesh.open("nowhere")
+    await call.write(calls(1, b"x"))
+    _, failed = await outcomes(call, 1)
+    assert failed[1].reason == "ENDPOINT_NOT_FOUND"
+    assert "echo" in failed[1].message, "says what there is"
+    mesh.revision += 1
+    wire = table(mesh.revision, {"r0": mesh.replicas[0].address})
+    wire.endpoints[0].name = "nowhere"
+    mesh.controller.push(wire)
+    await wait_until(lambda: any(report.revision == mesh.revision for report in mesh.controller.reports))
+    await call.write(calls(2, b"now"))
+    assert (await outcomes(call, 1))[0] == {2: b"now"}
+
+
+@pytest.mark.asyncio
+async def test_an_oversize_payload_fails_alone(mesh: RouterBench) -> None:
+    call = await mesh.open()
+    await call.write(calls(1, b"a", bytes(4 * 1024 * 1024 + 1), b"c"))
+    done, failed = await outcomes(call, 3)
+    assert done == {1: b"a", 3: b"c"}
+    assert failed[2].reason == "PAYLOAD_TOO_LARGE"
+    assert failed[2].metadata["actual"] == "4194305"
+    assert failed[2].metadata["limit"] == "4194304"
+
+
+@pytest.mark.asyncio
+async def test_a_lost_replica_fails_what_it_had_and_nothing_else(mesh: RouterBench) -> None:
+    lost, other = mesh.replicas
+    lost.answer = hold
+    call = await mesh.open()
+    await call.write(calls(1, *[b"x"] * 10))
+    await wait_until(lambda: lost.runs and other.runs, what="both have runs")
+    lost.break_link()
+    done, failed = await outcomes(call, 10)
+    assert len(done) == 5
+    assert {failure.reason for failure in failed.values()} == {"REPLICA_LOST"}
+    assert {failure.executed for failure in failed.values()} == {Executed.UNKNOWN.value}
+    assert {failure.metadata["replica_id"] for failure in failed.values()} == {"r0"}
+
+
+@pytest.mark.asyncio
+async def test_refused_runs_go_elsewhere_unseen(mesh: RouterBench) -> None:
+    full, other = mesh.replicas
+
+    def refuse(run: replica_service_pb2.RunBatch) -> replica_service_pb2.ExecuteResponse:
+        last = run.first_run_id + len(run.payloads) - 1
+        return replica_service_pb2.ExecuteResponse(
+            refused=replica_service_pb2.RunsRefused(
+                runs=[call_pb2.IdRange(first=run.first_run_id, last=last)],
+                failure=call_pb2.Failure(code=8, reason="QUEUE_FULL", executed=Executed.NO.value),  # type: ignore[arg-type]
+                capacity=call_pb2.Capacity(max_ongoing=512, others=512, keyed_window=8192),
+            )
+        )
+
+    full.answer = refuse
+    call = await mesh.open()
+    await call.write(calls(1, *[b"x"] * 10))
+    done, failed = await outcomes(call, 10)
+    assert len(done) == 10
+    assert not failed
+    assert sum(len(run.payloads) for run in other.runs) == 10
+
+
+@pytest.mark.asyncio
+async def test_deadlines_in_the_queue_and_at_the_replica(mesh: RouterBench) -> None:
+    await mesh.linked(mesh.replicas[0])
+    replica = mesh.replicas[0]
+    replica.answer = hold
+    call = await mesh.open()
+    soon = duration_pb2.Duration(nanos=50_000_000)
+    await call.write(calls(1, b"x", timeout=soon))
+    _, failed = await outcomes(call, 1)
+    assert failed[1].reason == "DEADLINE_RUNNING"
+    assert failed[1].executed == Executed.UNKNOWN.value
+    await wait_until(lambda: replica.frames[-1].WhichOneof("frame") == "cancel", what="the replica is told")
+    assert 0 < replica.runs[0].time_left.nanos <= 50_000_000
+    await mesh.linked()
+    await call.write(calls(2, b"y", timeout=soon))
+    _, failed = await outcomes(call, 1)
+    assert failed[2].reason == "DEADLINE_IN_QUEUE"
+    assert failed[2].executed == Executed.NO.value
+
+
+@pytest.mark.asyncio
+async def test_a_full_queue_and_a_queue_time_that_passes(mesh: RouterBench) -> None:
+    await mesh.linked(max_queued_calls=3, max_queue_time=duration_pb2.Duration(nanos=50_000_000))
+    call = await mesh.open()
+    await call.write(calls(1, *[b"x"] * 5))
+    _, failed = await outcomes(call, 5)
+    assert [failed[number].reason for number in range(1, 6)] == ["QUEUE_TIMEOUT"] * 3 + ["QUEUE_FULL"] * 2
+    assert {failure.executed for failure in failed.values()} == {Executed.NO.value}
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_leaves_cancels_what_it_left(mesh: RouterBench) -> None:
+    await mesh.linked(mesh.replicas[0])
+    replica = mesh.replicas[0]
+    replica.answer = hold
+    call = await mesh.open()
+    await call.write(calls(1, b"x", b"y"))
+    await wait_until(lambda: replica.runs)
+    call.cancel()
+    await wait_until(lambda: replica.frames[-1].WhichOneof("frame") == "cancel", what="the replica is told")
+    cancelled = replica.frames[-1].cancel.runs[0]
+    assert (cancelled.first, cancelled.last) == (replica.runs[0].first_run_id, replica.runs[0].first_run_id + 1)
+    replica.answer = echo
+    second = await mesh.open()
+    await second.write(calls(1, b"z"))
+    assert (await outcomes(second, 1))[0] == {1: b"z"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("frames", "code", "text"),
+    [
+        ([calls(1, b"x")], grpc.StatusCode.INVALID_ARGUMENT, "open"),
+        ([Request(open=router_service_pb2.OpenStream())], grpc.StatusCode.INVALID_ARGUMENT, "open.endpoint"),
+        (
+            [Request(open=router_service_pb2.OpenStream(endpoint="echo", session_id="ab", epoch=1))],
+            grpc.StatusCode.UNIMPLEMENTED,
+            "session_id",
+        ),
+        ([Request(open=router_service_pb2.OpenStream(endpoint="echo"))] * 2, grpc.StatusCode.INVALID_ARGUMENT, "open"),
+        (
+            [
+                Request(open=router_service_pb2.OpenStream(endpoint="echo")),
+                Request(heartbeat=call_pb2.Heartbeat(stamp=1)),
+            ],
+            grpc.StatusCode.UNIMPLEMENTED,
+            "heartbeat",
+        ),
+        (
+            [Request(open=router_service_pb2.OpenStream(endpoint="echo")), Request()],
+            grpc.StatusCode.UNIMPLEMENTED,
+            "0.1.0",
+        ),
+    ],
+)
+async def test_frames_that_break_the_contract_end_the_stream(
+    mesh: RouterBench, frames: list[Request], code: grpc.StatusCode, text: str
+) -> None:
+    call = mesh.stub.StreamCalls()
+    for frame in frames:
+        await call.write(frame)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await _read_to_the_end(call)
+    assert caught.value.code() is code
+    assert text in (caught.value.details() or "")
+
+
+@pytest.mark.asyncio
+async def test_results_out_of_order_and_in_pieces_find_their_calls(mesh: RouterBench) -> None:
+    await mesh.linked(mesh.replicas[0])
+    replica = mesh.replicas[0]
+    replica.answer = hold
+    call = await mesh.open()
+    await call.write(calls(1, *[b"%d" % number for number in range(1, 9)]))
+    await wait_until(lambda: replica.runs)
+    run = replica.runs[0]
+    order = [5, 0, 1, 7, 6, 3, 2, 4]
+    frame = call_pb2.ResultFrame(
+        batches=[
+            call_pb2.ResultBatch(
+                call_ids=[run.first_run_id + offset for offset in order],
+                payloads=[run.payloads[offset] for offset in order],
+            )
+        ]
+    )
+    await replica.say(replica_service_pb2.ExecuteResponse(results=frame))
+    await replica.say(results(run, [b"again"]))
+    done, _ = await outcomes(call, 8)
+    assert done == {number: b"%d" % number for number in range(1, 9)}

@@ -1,0 +1,178 @@
+"""Unary calls through the router, over real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from google.protobuf import duration_pb2, struct_pb2
+
+from slotmesh.codec import JSON
+from slotmesh.errors import Executed, Reason
+from slotmesh.runtime.channels import open_channel
+from slotmesh.status import from_rpc_error
+from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2, slot_service_pb2, slot_service_pb2_grpc
+from tests.fakes.controller import table
+from tests.fakes.replica import echo, hold, results
+from tests.support.router_bench import RouterBench, router_bench
+from tests.support.wait import wait_until
+
+Options = call_pb2.CallOptions
+
+
+@pytest_asyncio.fixture
+async def mesh() -> AsyncIterator[RouterBench]:
+    async with router_bench() as bench:
+        yield bench
+
+
+def request(payload: bytes = b"x", endpoint: str = "echo", **options: Any) -> router_service_pb2.CallRequest:
+    return router_service_pb2.CallRequest(endpoint=endpoint, payload=payload, options=Options(**options))
+
+
+async def failure_of(call: Any) -> Any:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return from_rpc_error(caught.value)
+
+
+@pytest.mark.asyncio
+async def test_a_call_says_who_executed_it(mesh: RouterBench) -> None:
+    response = await mesh.stub.Call(request(b"hello"))
+    assert response.payload == b"hello"
+    assert response.backend == "b"
+    assert response.replica_id in {"r0", "r1"}
+
+
+@pytest.mark.asyncio
+async def test_failures_carry_their_reason_and_whether_the_call_ran(mesh: RouterBench) -> None:
+    failure = await failure_of(mesh.stub.Call(request(endpoint="nowhere")))
+    assert (failure.reason, failure.executed) == (Reason.ENDPOINT_NOT_FOUND, Executed.NO)
+    failure = await failure_of(mesh.stub.Call(request(endpoint="")))
+    assert failure.reason is Reason.BAD_REQUEST
+    assert "endpoint" in failure.message
+    failure = await failure_of(mesh.stub.Call(request(bytes(4 * 1024 * 1024 + 1))))
+    assert failure.reason is Reason.PAYLOAD_TOO_LARGE
+    failure = await failure_of(mesh.stub.Call(request(content_type="text/html")))
+    assert failure.reason is Reason.BAD_REQUEST
+
+    def fail(run: replica_service_pb2.RunBatch) -> replica_service_pb2.ExecuteResponse:
+        wire = call_pb2.Failure(
+            code=2, reason="HANDLER_ERROR", message="ValueError: no", executed=call_pb2.EXECUTED_YES
+        )
+        errors = call_pb2.CallErrors(call_ids=[run.first_run_id], failure=wire)
+        return replica_service_pb2.ExecuteResponse(results=call_pb2.ResultFrame(errors=[errors]))
+
+    for replica in mesh.replicas:
+        replica.answer = fail
+    failure = await failure_of(mesh.stub.Call(request()))
+    assert (failure.reason, failure.executed) == (Reason.HANDLER_ERROR, Executed.YES)
+    assert failure.metadata["replica_id"] in {"r0", "r1"}
+
+
+@pytest.mark.asyncio
+async def test_a_lost_replica_and_a_deadline(mesh: RouterBench) -> None:
+    await mesh.linked(mesh.replicas[0])
+    replica = mesh.replicas[0]
+    replica.answer = hold
+    failure = await failure_of(mesh.stub.Call(request(timeout=duration_pb2.Duration(nanos=30_000_000))))
+    assert (failure.reason, failure.executed) == (Reason.DEADLINE_RUNNING, Executed.UNKNOWN)
+    pending = asyncio.ensure_future(failure_of(mesh.stub.Call(request())))
+    await wait_until(lambda: len(replica.runs) == 2)
+    replica.break_link()
+    failure = await pending
+    assert (failure.reason, failure.executed) == (Reason.REPLICA_LOST, Executed.UNKNOWN)
+
+
+@pytest.mark.asyncio
+async def test_a_caller_that_leaves_cancels_its_call(mesh: RouterBench) -> None:
+    await mesh.linked(mesh.replicas[0])
+    replica = mesh.replicas[0]
+    replica.answer = hold
+    call = mesh.stub.Call(request())
+    await wait_until(lambda: replica.runs)
+    call.cancel()
+    await wait_until(lambda: replica.frames[-1].WhichOneof("frame") == "cancel", what="the replica is told")
+
+
+@pytest.mark.asyncio
+async def test_json_values_in_and_out(mesh: RouterBench) -> None:
+    seen: list[bytes] = []
+
+    def answer(run: replica_service_pb2.RunBatch) -> replica_service_pb2.ExecuteResponse:
+        seen.append(run.payloads[0])
+        assert run.options.content_type == JSON
+        return results(run, [b'{"sum":3,"half":1.5,"none":null}'])
+
+    for replica in mesh.replicas:
+        replica.answer = answer
+    arguments = struct_pb2.Value()
+    arguments.list_value.extend([1, 2.0, 2.5, "x", True, None])
+    response = await mesh.stub.CallJson(router_service_pb2.CallJsonRequest(endpoint="echo", arguments=arguments))
+    assert seen == [b'[1,2,2.5,"x",true,null]']
+    assert response.result.struct_value["sum"] == 3
+    assert response.result.struct_value["half"] == 1.5
+    named = struct_pb2.Value()
+    named.struct_value.update({"a": 1})
+    await mesh.stub.CallJson(router_service_pb2.CallJsonRequest(endpoint="echo", arguments=named))
+    await mesh.stub.CallJson(router_service_pb2.CallJsonRequest(endpoint="echo"))
+    assert seen[1:] == [b'{"a":1}', b"[]"]
+    scalar = struct_pb2.Value(number_value=3)
+    wrong = mesh.stub.CallJson(router_service_pb2.CallJsonRequest(endpoint="echo", arguments=scalar))
+    failure = await failure_of(wrong)
+    assert failure.reason is Reason.BAD_ARGUMENTS
+    assert "arguments" in failure.message
+
+
+@pytest.mark.asyncio
+async def test_what_is_not_here_yet_says_so(mesh: RouterBench) -> None:
+    stream = mesh.stub.CallStreaming(router_service_pb2.CallStreamingRequest(endpoint="echo"))
+    assert (await failure_of(stream.read())).reason is Reason.NOT_IMPLEMENTED
+    async with open_channel(mesh.address) as channel:
+        slots: Any = slot_service_pb2_grpc.SlotServiceStub(channel)
+        failure = await failure_of(slots.ReserveSlot(slot_service_pb2.ReserveSlotRequest(endpoint="echo")))
+    assert failure.reason is Reason.NOT_IMPLEMENTED
+    assert failure.executed is Executed.NO
+
+
+@pytest.mark.asyncio
+async def test_a_burst_of_20000_calls_ends_ok_or_exhausted_and_none_is_cancelled(mesh: RouterBench) -> None:
+    await mesh.linked(*mesh.replicas, max_ongoing=64)
+    replica_answers = echo
+    for replica in mesh.replicas:
+        replica.answer = replica_answers
+    outcomes: Counter[grpc.StatusCode] = Counter()
+
+    async def one() -> None:
+        try:
+            await mesh.stub.Call(request())
+            outcomes[grpc.StatusCode.OK] += 1
+        except grpc.aio.AioRpcError as error:
+            outcomes[error.code()] += 1
+
+    await asyncio.gather(*(one() for _ in range(20_000)))
+    assert set(outcomes) <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}, outcomes
+    assert outcomes.total() == 20_000
+    assert outcomes[grpc.StatusCode.OK] >= 10_000
+    assert (await mesh.stub.Call(request(b"after"))).payload == b"after"
+
+
+@pytest.mark.asyncio
+async def test_an_endpoint_that_is_removed_fails_what_is_queued(mesh: RouterBench) -> None:
+    await mesh.linked()
+    pending = [asyncio.ensure_future(failure_of(mesh.stub.Call(request()))) for _ in range(3)]
+    await wait_until(
+        lambda: any(load.queued == 3 for report in mesh.controller.reports for load in report.loads),
+        what="the calls are queued",
+    )
+    mesh.revision += 1
+    wire = table(mesh.revision, {})
+    del wire.endpoints[:]
+    mesh.controller.push(wire)
+    failures = await asyncio.gather(*pending)
+    assert {failure.reason for failure in failures} == {Reason.ENDPOINT_NOT_FOUND}

@@ -1,0 +1,100 @@
+"""A scripted controller over real gRPC: routers that attach get the table that a test names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from slotmesh.partitions import PARTITIONS
+from slotmesh.runtime.duplex import read_request
+from slotmesh.runtime.server import GrpcServer
+from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc, mesh_pb2
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def table(
+    revision: int, replicas: Mapping[str, str], *, epoch: int = 1, max_ongoing: int = 512, **bounds: Any
+) -> membership_service_pb2.RoutingTable:
+    """Endpoint `echo`, served by backend `b` with these replicas (id -> address), who own the partitions in turn."""
+    owners = [membership_service_pb2.PartitionOwner(replica_id=each, incarnation="life") for each in replicas]
+    return membership_service_pb2.RoutingTable(
+        generation="g",
+        revision=revision,
+        endpoints=[
+            membership_service_pb2.EndpointRoute(
+                name="echo",
+                traffic=mesh_pb2.TrafficPolicy(weights={"b": 1.0}),
+                owners=owners,
+                partition_owners=[number % len(owners) if owners else -1 for number in range(PARTITIONS)],
+                owner_epochs=[epoch] * PARTITIONS,
+            )
+        ],
+        backends=[
+            membership_service_pb2.BackendRoute(
+                name="b",
+                replicas=[
+                    membership_service_pb2.ReplicaRoute(
+                        replica_id=each, incarnation="life", address=address, max_ongoing=max_ongoing
+                    )
+                    for each, address in replicas.items()
+                ],
+                **bounds,
+            )
+        ],
+    )
+
+
+class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
+    """Pushes each table to the one router that is attached."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.hellos: list[membership_service_pb2.RouterHello] = []
+        self.reports: list[membership_service_pb2.RouterReport] = []
+        self._tables: asyncio.Queue[membership_service_pb2.RoutingTable] = asyncio.Queue()
+
+    def push(self, wire: membership_service_pb2.RoutingTable) -> None:
+        """The router gets this table next."""
+        self._tables.put_nowait(wire)
+
+    async def AttachRouter(  # type: ignore[override]  # it writes to the context instead of yielding
+        self, request_iterator: object, context: Context
+    ) -> None:
+        writing = asyncio.ensure_future(self._write(context))
+        try:
+            while (request := await read_request(context)) is not None:
+                if request.WhichOneof("frame") == "hello":
+                    self.hellos.append(request.hello)
+                else:
+                    self.reports.append(request.report)
+        finally:
+            writing.cancel()
+
+    async def AttachReplica(  # type: ignore[override]  # it aborts
+        self, request_iterator: object, context: Context
+    ) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "only routers attach here")
+
+    async def _write(self, context: Context) -> None:
+        while True:
+            wire = await self._tables.get()
+            await context.write(membership_service_pb2.AttachRouterResponse(table=wire))
+
+
+@asynccontextmanager
+async def fake_controller() -> AsyncIterator[FakeController]:
+    """A scripted controller on a free port."""
+    controller = FakeController()
+    server = GrpcServer("fake controller")
+    server.add(membership_service_pb2_grpc.add_MembershipServiceServicer_to_server, controller)
+    await server.start()
+    controller.address = server.address
+    try:
+        yield controller
+    finally:
+        await server.stop()

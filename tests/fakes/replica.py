@@ -1,0 +1,100 @@
+"""A scripted replica over real gRPC: it answers runs as a test tells it to, and remembers every frame."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from slotmesh.runtime.duplex import read_request
+from slotmesh.runtime.server import GrpcServer
+from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
+
+Response = replica_service_pb2.ExecuteResponse
+Context = grpc.aio.ServicerContext[Any, Any]
+Answer = Callable[[replica_service_pb2.RunBatch], Response | None]
+
+
+def echo(batch: replica_service_pb2.RunBatch) -> Response:
+    """Each call's result is its payload."""
+    return results(batch, list(batch.payloads))
+
+
+def results(batch: replica_service_pb2.RunBatch, payloads: list[bytes]) -> Response:
+    """These results, for the calls of the batch."""
+    ids = range(batch.first_run_id, batch.first_run_id + len(payloads))
+    content_type = batch.options.content_type
+    return Response(
+        results=call_pb2.ResultFrame(
+            batches=[call_pb2.ResultBatch(call_ids=ids, payloads=payloads, content_type=content_type)]
+        )
+    )
+
+
+def hold(_batch: replica_service_pb2.RunBatch) -> None:
+    """No answer."""
+
+
+class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
+    """Answers each run with `answer`, which a test may replace at any time."""
+
+    def __init__(self, answer: Answer = echo, max_ongoing: int = 512) -> None:
+        self.answer = answer
+        self.capacity = call_pb2.Capacity(max_ongoing=max_ongoing, keyed_window=8192)
+        self.frames: list[replica_service_pb2.ExecuteRequest] = []
+        self.address = ""
+        self.contexts: list[Context] = []
+        self._broken = asyncio.Event()
+
+    @property
+    def runs(self) -> list[replica_service_pb2.RunBatch]:
+        """Every run that arrived, in order."""
+        return [batch for frame in self.frames for batch in frame.runs.batches]
+
+    async def Execute(  # type: ignore[override]  # it writes to the context instead of yielding
+        self, request_iterator: object, context: Context
+    ) -> None:
+        self.contexts.append(context)
+        self._broken = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(self._read(context))
+            broken = tasks.create_task(self._broken.wait())
+            await asyncio.wait((reading, broken), return_when=asyncio.FIRST_COMPLETED)
+            reading.cancel()
+            broken.cancel()
+        if self._broken.is_set():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+
+    async def _read(self, context: Context) -> None:
+        await read_request(context)
+        await context.write(Response(capacity=self.capacity))
+        while (request := await read_request(context)) is not None:
+            self.frames.append(request)
+            for batch in request.runs.batches:
+                if (response := self.answer(batch)) is not None:
+                    await context.write(response)
+
+    def break_link(self) -> None:
+        """The newest router sees the stream break."""
+        self._broken.set()
+
+    async def say(self, response: Response) -> None:
+        """Sends a frame to the newest router."""
+        await self.contexts[-1].write(response)
+
+
+@asynccontextmanager
+async def fake_replica(answer: Answer = echo, max_ongoing: int = 512) -> AsyncIterator[FakeReplica]:
+    """A scripted replica on a free port."""
+    replica = FakeReplica(answer, max_ongoing)
+    server = GrpcServer("fake replica")
+    server.add(replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server, replica)
+    await server.start()
+    replica.address = server.address
+    try:
+        yield replica
+    finally:
+        await server.stop()

@@ -1,0 +1,1 @@
+"""Cores against naive models, under arbitrary interleavings."""

@@ -1,0 +1,1 @@
+"""What tests lean on: waits with deadlines, real meshes, records."""

@@ -1,0 +1,85 @@
+"""A real controller over real gRPC, with whatever launcher a test needs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from controller_service.app import Controller, MakeLauncher, open_controller
+from controller_service.config import ControllerSettings
+from controller_service.shell.launchers.external import ExternalLauncher
+from slotmesh.runtime.channels import open_channel
+from slotmesh.spec.document import parse_mesh
+from slotmesh.spec.wire import mesh_to_wire
+from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub
+from tests.fakes.launcher import FakeLauncher
+from tests.support.wait import wait_until
+
+
+@dataclass(frozen=True, slots=True)
+class Controlled:
+    """A controller, a channel to it and an operator's stub."""
+
+    controller: Controller
+    channel: grpc.aio.Channel
+    operator: Any
+    launcher: FakeLauncher | None
+
+    async def apply(self, yaml: str, *, prune: bool = False) -> pb.ApplyMeshResponse:
+        mesh = mesh_to_wire(parse_mesh(yaml))
+        response: pb.ApplyMeshResponse = await self.operator.ApplyMesh(pb.ApplyMeshRequest(mesh=mesh, prune=prune))
+        return response
+
+    async def replicas(self) -> dict[str, Any]:
+        """What ListReplicas says, by id."""
+        response = await self.operator.ListReplicas(pb.ListReplicasRequest())
+        return {replica.replica_id: replica for replica in response.replicas}
+
+    async def wait_for_launches(self, count: int) -> list[str]:
+        """Ids of what was launched, once there are that many."""
+        launcher = self.launcher
+        assert launcher is not None
+        await wait_until(lambda: len(launcher.started) >= count, what=f"{count} launches")
+        assert len(launcher.started) == count
+        return [order.replica_id for order in launcher.started]
+
+
+@asynccontextmanager
+async def running_controller(*, launches: bool = False, lease_s: float = 60.0) -> AsyncIterator[Controlled]:
+    """A controller whose replicas attach by themselves, or are launched by a `FakeLauncher`."""
+    fakes: list[FakeLauncher] = []
+
+    def make_fake(_address: str, on_exit: Any) -> FakeLauncher:
+        fakes.append(FakeLauncher(on_exit))
+        return fakes[0]
+
+    make_launcher: MakeLauncher = make_fake if launches else lambda _address, _on_exit: ExternalLauncher()
+    settings = ControllerSettings(
+        port=0, launcher="process" if launches else "external", lease=timedelta(seconds=lease_s)
+    )
+    async with open_controller(settings, make_launcher) as controller:
+        channel = open_channel(controller.address)
+        try:
+            yield Controlled(controller, channel, ControllerServiceStub(channel), fakes[0] if fakes else None)
+        finally:
+            await channel.close()
+
+
+def violations(error: grpc.RpcError) -> dict[str, str]:
+    """Field violations of a refused rpc."""
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # an aio error quacks as a call
+    assert status is not None
+    for detail in status.details:
+        if detail.Is(error_details_pb2.BadRequest.DESCRIPTOR):
+            bad_request = error_details_pb2.BadRequest()
+            detail.Unpack(bad_request)
+            return {violation.field: violation.description for violation in bad_request.field_violations}
+    return {}

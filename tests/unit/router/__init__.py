@@ -1,0 +1,1 @@
+"""The router, piece by piece."""
