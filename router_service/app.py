@@ -15,9 +15,9 @@ from router_service.config import RouterSettings
 from router_service.core.callers import Window
 from router_service.core.replicas import Replica
 from router_service.core.scheduler import Scheduler
-from router_service.metrics import observe
 from router_service.servicer import RouterServicer
 from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.metrics import observe
 from router_service.shell.replica_link import ReplicaLink
 from router_service.shell.table_watch import TableWatch
 from router_service.shell.unary import UnaryCalls

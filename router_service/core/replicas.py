@@ -133,7 +133,7 @@ class Replica:
                 continue
             offset = first - sent.first
             count = min(sent.count - offset, end - at)
-            if count > 1 and ids[at + count - 1] != first + count - 1:
+            if count > 1 and ids[at : at + count] != list(range(first, first + count)):
                 count = _run_length(ids, at, count)
             yield sent, offset, at, count
             at += count

@@ -203,6 +203,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         ids = sorted(r for r in chosen if not held.runs[r][1] or firsts[held.runs[r][1]] == r)
         if not ids:
             return
+        ids = data.draw(st.permutations(ids))
         calls = [held.runs.pop(run_id)[0] for run_id in ids]
         capacity = ROOM if report else None
         if fail:

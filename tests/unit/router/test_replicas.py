@@ -95,11 +95,11 @@ def test_equals_take_turns() -> None:
         balancer.changed(each)
     picked = []
     for _ in range(12):
-        each = balancer.pick()
-        assert each is not None
-        each.own += 1
-        balancer.changed(each)
-        picked.append(each.replica_id)
+        turn = balancer.pick()
+        assert turn is not None
+        turn.own += 1
+        balancer.changed(turn)
+        picked.append(turn.replica_id)
     assert picked == [str(number) for number in range(4)] * 3
 
 

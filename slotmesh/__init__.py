@@ -1,0 +1,136 @@
+"""slotmesh: a gRPC-native serving mesh. What applications import, and nothing else.
+
+The client and the decorators are loaded when they are first asked for: a service that needs the errors does not pay.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from slotmesh.errors import (
+    Aborted,
+    BackendInUse,
+    BackendNotFound,
+    BackendUnavailable,
+    BadArguments,
+    BadRequest,
+    BatchSizeMismatch,
+    CallCancelled,
+    DeadlineExceeded,
+    DeadlineInQueue,
+    DeadlineRunning,
+    Draining,
+    DuplicateCallId,
+    EndpointNotFound,
+    Executed,
+    HandlerError,
+    InternalError,
+    InvalidArgument,
+    MethodNotFound,
+    NoSlot,
+    NotFound,
+    NotImplementedByPeer,
+    PayloadTooLarge,
+    PredecessorFailed,
+    QueueFull,
+    QueueTimeout,
+    Reason,
+    ReplicaGone,
+    ReplicaLost,
+    ReplicaNotFound,
+    ResourceExhausted,
+    ResultEvicted,
+    RouterLost,
+    SessionFenced,
+    SlotError,
+    SlotExpired,
+    SlotmeshError,
+    SlotUnknown,
+    SlotUsed,
+    StaleTable,
+    Unavailable,
+    WindowExceeded,
+)
+from slotmesh.version import VERSION
+
+if TYPE_CHECKING:
+    from slotmesh.client import Endpoint, Lane, Mesh, Method, connect
+    from slotmesh.handlers import batch, deployment
+
+_LATER = {
+    "Endpoint": "slotmesh.client",
+    "Lane": "slotmesh.client",
+    "Mesh": "slotmesh.client",
+    "Method": "slotmesh.client",
+    "batch": "slotmesh.handlers",
+    "connect": "slotmesh.client",
+    "deployment": "slotmesh.handlers",
+}
+
+__version__ = VERSION
+
+__all__ = [
+    "Aborted",
+    "BackendInUse",
+    "BackendNotFound",
+    "BackendUnavailable",
+    "BadArguments",
+    "BadRequest",
+    "BatchSizeMismatch",
+    "CallCancelled",
+    "DeadlineExceeded",
+    "DeadlineInQueue",
+    "DeadlineRunning",
+    "Draining",
+    "DuplicateCallId",
+    "Endpoint",
+    "EndpointNotFound",
+    "Executed",
+    "HandlerError",
+    "InternalError",
+    "InvalidArgument",
+    "Lane",
+    "Mesh",
+    "Method",
+    "MethodNotFound",
+    "NoSlot",
+    "NotFound",
+    "NotImplementedByPeer",
+    "PayloadTooLarge",
+    "PredecessorFailed",
+    "QueueFull",
+    "QueueTimeout",
+    "Reason",
+    "ReplicaGone",
+    "ReplicaLost",
+    "ReplicaNotFound",
+    "ResourceExhausted",
+    "ResultEvicted",
+    "RouterLost",
+    "SessionFenced",
+    "SlotError",
+    "SlotExpired",
+    "SlotUnknown",
+    "SlotUsed",
+    "SlotmeshError",
+    "StaleTable",
+    "Unavailable",
+    "WindowExceeded",
+    "__version__",
+    "batch",
+    "connect",
+    "deployment",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        value = getattr(import_module(_LATER[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

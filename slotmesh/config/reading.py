@@ -1,0 +1,229 @@
+"""One reading of all sources of settings: defaults < file < environment < flags.
+
+Invariants: every source is read before anything is refused; each mistake says where it was made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from slotmesh.config.fields import default_of, expects, is_flag_only, kind_of, plain_type
+
+SettingsT = TypeVar("SettingsT", bound=BaseModel)
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used; one line for each mistake."""
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, *mistakes: str) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = mistakes
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A value as it was given, and where."""
+
+    value: Any
+    origin: str
+    """A variable, or a file and its key; empty for a flag."""
+
+    @property
+    def told(self) -> str:
+        """For the end of a mistake."""
+        return f" (from {self.origin})" if self.origin else ""
+
+
+class _Help(argparse.HelpFormatter):
+    """Shows the value of a flag as optional only where it is: at a switch."""
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        metavar = str(action.metavar or default_metavar)
+        return f"[{metavar}]" if action.const == "true" else metavar
+
+
+class _Flags(argparse.ArgumentParser):
+    """A parser that reports by exception, so that its mistakes join the others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingsError(message)
+
+
+_NOTHING = object()
+"""Given as a flag without its value."""
+
+
+class Reading(Generic[SettingsT]):
+    """Reads the settings of one class for one program."""
+
+    def __init__(self, settings: type[SettingsT], prog: str) -> None:
+        self._settings = settings
+        self._fields = settings.model_fields
+        self._in_sources = [name for name, field in self._fields.items() if not is_flag_only(field)]
+        self._prog = prog
+        self._mistakes: list[str] = []
+        self._unread = False
+        """A source could not be read at all: what is missing may have been in there."""
+
+    def read(self, argv: Sequence[str], env: Mapping[str, str]) -> SettingsT:
+        flags = self._flags(argv)
+        variables = self._variables(env)
+        file = flags.pop("config", None) or variables.pop("config", None)
+        given = {**(self._file(file) if file else {}), **variables, **flags}
+        usable = {name: one.value for name, one in given.items() if one.value is not _NOTHING}
+        self._mistakes += [
+            f"{_flag(name)}: needs {expects(self._fields[name])}" for name in given if name not in usable
+        ]
+        try:
+            settings = self._settings.model_validate(usable)
+        except ValidationError as error:
+            self._mistakes += [
+                self._mistake(each, given)
+                for each in error.errors(include_url=False)
+                if not (each["type"] == "missing" and (self._unread or each["loc"][0] in given))
+            ]
+            raise SettingsError(*self._mistakes) from None
+        if self._mistakes:
+            raise SettingsError(*self._mistakes)
+        return settings
+
+    # -- sources -------------------------------------------------------------------------------------------------
+
+    def _flags(self, argv: Sequence[str]) -> dict[str, _Given]:
+        parser = self._parser()
+        try:
+            known, unknown = parser.parse_known_args(argv)
+        except SettingsError as error:
+            self._mistakes += [f"{each}; see --help" for each in error.mistakes]
+            self._unread = True
+            return {}
+        before = ""
+        for each in unknown:
+            flag, equals, _ = each.partition("=")
+            if each.startswith("-"):
+                meant = _meant(flag, [_flag(name) for name in [*self._fields, "config"]])
+                self._mistakes.append(f"{flag}: no such flag{meant}; see --help")
+            elif not before.startswith("-"):  # otherwise it is the value of a flag that does not exist
+                self._mistakes.append(f"{each}: unexpected argument; see --help")
+            before = "" if equals else each
+        return {name: _Given(value, "") for name, value in vars(known).items()}
+
+    def _variables(self, env: Mapping[str, str]) -> dict[str, _Given]:
+        # Others' variables share the prefix: what is not ours is left alone.
+        return {
+            name: _Given(value, _variable(name))
+            for name in [*self._in_sources, "config"]
+            if (value := env.get(_variable(name), "")) != ""
+        }
+
+    def _file(self, path: _Given) -> dict[str, _Given]:
+        content = self._yaml(path)
+        for key in content:
+            if key not in self._in_sources:
+                self._mistakes.append(f"{path.value}: {key}: no such setting{_meant(str(key), self._in_sources)}")
+        return {
+            key: _Given(_text(value), f"{path.value}: {key}")
+            for key, value in content.items()
+            if key in self._in_sources and value is not None
+        }
+
+    def _yaml(self, path: _Given) -> dict[Any, Any]:
+        if path.value is _NOTHING:
+            problem = "needs a path"
+        else:
+            try:
+                content = yaml.safe_load(Path(path.value).read_text(encoding="utf-8"))
+            except (OSError, UnicodeError) as error:
+                problem = f"{path.value} cannot be read: {getattr(error, 'strerror', None) or error}"
+            except yaml.YAMLError as error:
+                problem = f"{path.value} is not valid YAML: {' '.join(str(error).split())}"
+            else:
+                if content is None:
+                    return {}
+                if isinstance(content, dict):
+                    return content
+                problem = f"expected {path.value} to hold a map of settings, got {content!r:.40}"
+        self._unread = True
+        self._mistakes.append(f"--config: {problem}{path.told}")
+        return {}
+
+    # -- help and mistakes -------------------------------------------------------------------------------------
+
+    def _parser(self) -> _Flags:
+        parser = _Flags(
+            prog=self._prog,
+            description=(self._settings.__doc__ or "").strip().partition("\n")[0],
+            epilog="Flags go before SLOTMESH_* variables, which go before the file. Exit status 2: wrong settings.",
+            formatter_class=_Help,
+            allow_abbrev=False,
+            argument_default=argparse.SUPPRESS,
+        )
+        for name, field in self._fields.items():
+            kind, is_switch = kind_of(field), plain_type(field) is bool
+            parser.add_argument(
+                _flag(name),
+                dest=name,
+                nargs="?",  # a value that is missing is told with all other mistakes
+                const="true" if is_switch else _NOTHING,
+                metavar="true|false" if is_switch else kind.placeholder,
+                help=self._help(name).replace("%", "%%"),
+            )
+            if is_switch:
+                no = "--no-" + _flag(name)[2:]
+                parser.add_argument(no, dest=name, action="store_const", const="false", help=argparse.SUPPRESS)
+        parser.add_argument(
+            "--config",
+            nargs="?",
+            const=_NOTHING,
+            metavar="FILE",
+            help=f"YAML file with settings: a map of the names above, with _ for - (env {_variable('config')})",
+        )
+        return parser
+
+    def _help(self, name: str) -> str:
+        field = self._fields[name]
+        variable = "" if is_flag_only(field) else f", env {_variable(name)}"
+        return f"{field.description or ''} ({default_of(field)}{variable})"
+
+    def _mistake(self, error: ErrorDetails, given: Mapping[str, _Given]) -> str:
+        words = str(error["ctx"]["error"]) if error["type"] in {"value_error", "assertion_error"} else ""
+        if not error["loc"]:  # a check over several fields: its words name them
+            return words or error["msg"]
+        name = str(error["loc"][0])
+        field, flag = self._fields[name], _flag(name)
+        if error["type"] == "missing":
+            variable = "" if is_flag_only(field) else f" or {_variable(name)}"
+            return f"{flag}: required; give {flag} {kind_of(field).placeholder}{variable}"
+        one = given.get(name, _Given(error["input"], ""))
+        return f"{flag}: {words or f'expected {expects(field)}, got {one.value!r}'}{one.told}"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _variable(name: str) -> str:
+    return "SLOTMESH_" + name.upper()
+
+
+def _meant(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _text(value: Any) -> Any:
+    """A scalar of the file as a flag would say it, so that both are checked alike."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value

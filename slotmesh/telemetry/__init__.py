@@ -1,0 +1,1 @@
+"""Set-up, and every name of spans, metrics and attributes, once."""

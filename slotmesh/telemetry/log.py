@@ -1,0 +1,81 @@
+"""Logs: events with fields, `key=value` on a console or JSON for machines, to stderr.
+
+Purpose: everything that logs goes through the standard library, gRPC and other people's packages included, so an
+application that embeds a part of slotmesh keeps its own set-up, and the services have one format.
+Invariants: an event is a short constant text, what differs is a field; no log call on the path of a call.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict, ProcessorReturnValue, WrappedLogger
+
+_FIELDS = "slotmesh_fields"
+"""Attribute of a log record that carries the event's fields."""
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """A logger that takes fields: `log.info("listening", address=...)`. Works whether or not logs were set up."""
+    logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
+        logging.getLogger(name),
+        processors=[structlog.stdlib.filter_by_level, _to_record],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    return logger
+
+
+def setup_logging(log_format: str = "console", log_level: str = "info") -> None:
+    """Sends all logs of the process to stderr in one format. For programs: a library leaves this to its application.
+
+    `log_format` is `console` or `json`; `log_level` is the name of the least severe level. May be called again.
+    """
+    renderers: list[structlog.typing.Processor]
+    if log_format == "json":
+        renderers = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=str)]
+    else:
+        renderers = [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[
+                _from_record,
+                structlog.stdlib.add_log_level,
+                structlog.stdlib.add_logger_name,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+            ],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(handler)
+    root.setLevel(log_level.upper())
+    logging.captureWarnings(True)
+
+
+def _to_record(_logger: WrappedLogger, _method: str, event: EventDict) -> ProcessorReturnValue:
+    """Last step of our loggers: a record of the standard library, readable without us, with the fields beside it."""
+    text = event.pop("event", "")
+    options: dict[str, Any] = {key: event.pop(key) for key in ("exc_info", "stack_info") if key in event}
+    if isinstance(error := options.get("exc_info"), BaseException):
+        options["exc_info"] = (type(error), error, error.__traceback__)
+    readable = " ".join([str(text), *(f"{key}={value}" for key, value in event.items())])
+    return (readable,), {"extra": {_FIELDS: (text, event)}, **options}
+
+
+def _from_record(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """First step of our format: the event and its fields again, where the record is of ours."""
+    text, fields = getattr(event["_record"], _FIELDS, (None, {}))
+    if text is not None:
+        event["event"] = text
+        event.update(fields)
+    return event

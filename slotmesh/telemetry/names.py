@@ -1,0 +1,66 @@
+"""Every name of a metric and of an attribute, once.
+
+Invariants: names follow OpenTelemetry's conventions (dots, singular units in braces); values of attributes come from
+closed sets: names in the mesh's specification, the reasons of `slotmesh.errors`, outcomes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+SERVICE_NAME: Final = "service.name"
+ENDPOINT: Final = "slotmesh.endpoint"
+BACKEND: Final = "slotmesh.backend"
+REPLICA_ID: Final = "slotmesh.replica.id"
+REASON: Final = "slotmesh.reason"
+KIND: Final = "slotmesh.member.kind"
+DIRECTION: Final = "slotmesh.direction"
+OUTCOME: Final = "slotmesh.outcome"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What is measured: name, unit (UCUM, or what is counted in braces), meaning, and the attributes of each value."""
+
+    name: str
+    unit: str
+    description: str
+    attributes: tuple[str, ...] = ()
+
+
+ROUTER_CALLS = Metric("slotmesh.router.calls", "{call}", "Calls accepted, whatever became of them.", (ENDPOINT,))
+ROUTER_FAILURES = Metric(
+    "slotmesh.router.failures",
+    "{call}",
+    "Calls that ended in a failure; the backend is empty where none was chosen.",
+    (ENDPOINT, BACKEND, REASON),
+)
+ROUTER_QUEUED = Metric("slotmesh.router.queued", "{call}", "Calls waiting for a replica.", (BACKEND,))
+ROUTER_ONGOING = Metric("slotmesh.router.ongoing", "{call}", "Calls at a replica, not answered yet.", (BACKEND,))
+ROUTER_REFUSALS = Metric(
+    "slotmesh.router.refusals", "{call}", "Calls that a replica handed back unexecuted.", (BACKEND, REASON)
+)
+ROUTER_LINK_FAILURES = Metric("slotmesh.router.link.failures", "{link}", "Links to replicas that broke.", (BACKEND,))
+ROUTER_FRAMES = Metric(
+    "slotmesh.router.frames", "{frame}", "Frames with calls (in) and with results (out) of clients.", (DIRECTION,)
+)
+ROUTER_STREAMS = Metric("slotmesh.router.streams", "{stream}", "Open client streams.")
+
+REPLICA_CALLS = Metric("slotmesh.replica.calls", "{call}", "Calls executed to their end.", (BACKEND,))
+REPLICA_FAILURES = Metric(
+    "slotmesh.replica.failures", "{call}", "Calls that ended in a failure at the replica.", (BACKEND, REASON)
+)
+REPLICA_ONGOING = Metric("slotmesh.replica.ongoing", "{call}", "Calls being executed.", (BACKEND,))
+REPLICA_WAITING = Metric("slotmesh.replica.waiting", "{call}", "Calls waiting for a permit or in a lane.", (BACKEND,))
+REPLICA_BATCHES = Metric("slotmesh.replica.batches", "{batch}", "Batches handed to batch handlers.", (BACKEND,))
+REPLICA_BATCH_SIZE = Metric("slotmesh.replica.batch.size", "{call}", "Calls in a batch.", (BACKEND,))
+
+CONTROLLER_MEMBERS = Metric("slotmesh.controller.members", "{member}", "Attached routers and replicas.", (KIND,))
+CONTROLLER_REVISION = Metric("slotmesh.controller.revision", "{revision}", "Newest revision of the routing table.")
+CONTROLLER_LAUNCHES = Metric("slotmesh.controller.launches", "{process}", "Replica processes started.", (BACKEND,))
+
+DIRECTION_IN: Final = "in"
+DIRECTION_OUT: Final = "out"
+KIND_ROUTER: Final = "router"
+KIND_REPLICA: Final = "replica"

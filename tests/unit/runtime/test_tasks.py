@@ -1,0 +1,146 @@
+"""A supervisor leaves no task behind, and no failure untold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from slotmesh.runtime.tasks import Supervisor, TaskFailed
+from tests.support.wait import wait_until
+
+
+async def fail(text: str = "broken") -> None:
+    raise ValueError(text)
+
+
+@pytest.mark.asyncio
+async def test_leaving_ends_all_tasks_newest_first() -> None:
+    ended: list[str] = []
+
+    async def work(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # clean-up that waits
+            ended.append(name)
+
+    async with Supervisor() as tasks:
+        for name in ("first", "second", "third"):
+            tasks.start(work(name), name=name)
+        await asyncio.sleep(0)
+    assert ended == ["third", "second", "first"]
+    assert tasks.failure is None
+
+
+@pytest.mark.asyncio
+async def test_a_failure_is_logged_asks_for_a_stop_and_is_raised_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    stop = asyncio.Event()
+    siblings: list[asyncio.Task[object]] = []
+
+    async def own() -> None:
+        async with Supervisor(on_failure=stop.set) as tasks:
+            siblings.append(tasks.start(asyncio.Event().wait(), name="sibling"))
+            tasks.start(fail(), name="link")
+            async with asyncio.timeout(5):
+                await stop.wait()
+            assert not siblings[0].done(), "siblings go on until the orderly end"
+
+    with caplog.at_level(logging.ERROR), pytest.raises(TaskFailed, match="task link failed: ValueError") as caught:
+        await own()
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert siblings[0].cancelled()
+    (record,) = caplog.records
+    assert "task=link" in record.getMessage()
+    assert record.exc_info is not None
+
+
+@pytest.mark.asyncio
+async def test_the_first_failure_counts(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[int] = []
+
+    async def own() -> None:
+        async with Supervisor(on_failure=lambda: asked.append(1)) as tasks:
+            tasks.start(fail("one"), name="a")
+            tasks.start(fail("two"), name="b")
+            await wait_until(lambda: len(caplog.records) == 2, what="both failures are logged")
+
+    with pytest.raises(TaskFailed, match="one"):
+        await own()
+    assert asked == [1]
+
+
+@pytest.mark.asyncio
+async def test_an_error_of_the_owner_goes_before_that_of_a_task() -> None:
+    async def own() -> None:
+        async with Supervisor() as tasks:
+            tasks.start(fail(), name="a")
+            await wait_until(lambda: tasks.failure, what="the task failed")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await own()
+
+
+@pytest.mark.asyncio
+async def test_a_failure_in_clean_up_is_told() -> None:
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("in clean-up")
+
+    async def own() -> None:
+        async with Supervisor() as tasks:
+            tasks.start(work(), name="a")
+            await asyncio.sleep(0)
+
+    with pytest.raises(TaskFailed, match="in clean-up"):
+        await own()
+
+
+@pytest.mark.asyncio
+async def test_ending_by_itself_and_being_cancelled_are_no_failures() -> None:
+    async with Supervisor() as tasks:
+        done = tasks.start(asyncio.sleep(0, "result"), name="a")
+        cancelled = tasks.start(asyncio.Event().wait(), name="b")
+        cancelled.cancel()
+        assert await done == "result"
+        await wait_until(cancelled.done, what="the task was cancelled")
+    assert tasks.failure is None
+
+
+@pytest.mark.asyncio
+async def test_an_owner_that_is_cancelled_while_it_ends_leaves_no_task_behind() -> None:
+    cleaning = asyncio.Event()
+
+    async def work() -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if cleaning.is_set():
+                    raise
+                cleaning.set()  # not yet: it takes two
+
+    async def own() -> None:
+        async with Supervisor() as tasks:
+            tasks.start(work(), name="stubborn")
+            await asyncio.sleep(0)
+
+    owner = asyncio.create_task(own())
+    await cleaning.wait()
+    owner.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await owner
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name() == "stubborn"] == []
+
+
+@pytest.mark.asyncio
+async def test_nothing_starts_after_the_end() -> None:
+    async with Supervisor() as tasks:
+        pass
+    await tasks.close()
+    with pytest.raises(RuntimeError, match="cannot start late"):
+        tasks.start(fail(), name="late")

@@ -1,0 +1,104 @@
+"""Logs are readable with our set-up and without it, by people and by machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from slotmesh.telemetry.log import get_logger, setup_logging
+
+
+@pytest.fixture
+def stderr(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
+    """Gives what was written to stderr; the logs of the test process are put back in the end."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers[:] = []
+    yield lambda: capsys.readouterr().err
+    logging.captureWarnings(False)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_json_has_the_event_and_its_fields(stderr: Callable[[], str]) -> None:
+    setup_logging("json", "info")
+    get_logger("slotmesh.test").info("replica attached", replica_id="r-1", slots=3, name="n", args=[1], module="m")
+    (line,) = stderr().splitlines()
+    said = json.loads(line)
+    assert said.pop("timestamp").endswith("Z")
+    assert said == {
+        "event": "replica attached",
+        "replica_id": "r-1",
+        "slots": 3,
+        "name": "n",
+        "args": [1],
+        "module": "m",
+        "level": "info",
+        "logger": "slotmesh.test",
+    }
+
+
+def test_a_console_line_is_one_line(stderr: Callable[[], str]) -> None:
+    setup_logging("console", "info")
+    get_logger("slotmesh.test").warning("link lost", replica_id="r-1", share="100%")
+    (line,) = stderr().splitlines()
+    assert "link lost" in line
+    assert "replica_id=r-1" in line
+    assert "share=100%" in line
+    assert "warning" in line
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_others_logs_and_warnings_take_the_same_form(stderr: Callable[[], str], log_format: str) -> None:
+    setup_logging(log_format, "info")
+    logging.getLogger("grpc").error("from %s", "elsewhere")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("take care", stacklevel=1)
+    first, *rest = stderr().splitlines()
+    assert "from elsewhere" in first
+    assert "grpc" in first
+    assert "take care" in " ".join(rest)
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_an_error_comes_with_its_traceback(stderr: Callable[[], str], log_format: str) -> None:
+    setup_logging(log_format, "info")
+    log = get_logger("slotmesh.test")
+    try:
+        raise ValueError("broken")
+    except ValueError as error:
+        log.error("task failed", task="t", exc_info=error)  # noqa: TRY400 - both forms are tested
+        log.exception("again")
+    text = stderr()
+    assert text.count("ValueError") >= 2
+    assert "test_log.py" in text
+    if log_format == "json":
+        assert [json.loads(line)["event"] for line in text.splitlines()] == ["task failed", "again"]
+
+
+def test_the_level_holds_and_can_be_set_again(stderr: Callable[[], str]) -> None:
+    log = get_logger("slotmesh.test")
+    setup_logging("json", "warning")
+    log.info("quiet")
+    setup_logging("json", "debug")
+    log.debug("loud")
+    assert [json.loads(line)["event"] for line in stderr().splitlines()] == ["loud"]
+
+
+def test_what_json_cannot_say_is_said_as_text(stderr: Callable[[], str]) -> None:
+    setup_logging("json", "info")
+    get_logger("slotmesh.test").info("odd", thing=object(), many={1, 2})
+    assert "object object" in json.loads(stderr())["thing"]
+
+
+def test_without_set_up_a_record_is_plain_and_complete(caplog: pytest.LogCaptureFixture) -> None:
+    log = get_logger("slotmesh.test")
+    with caplog.at_level(logging.INFO):
+        log.info("listening", address="127.0.0.1:1", share="100%", name="n")
+        log.debug("not this")
+    assert [record.getMessage() for record in caplog.records] == ["listening address=127.0.0.1:1 share=100% name=n"]
