@@ -6,6 +6,7 @@ Arrays and their scalars (`.tolist()`: numpy and everything that follows it) and
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 
@@ -27,7 +28,7 @@ def from_builtins(wanted: Any, value: Any) -> Any:
             return value
         model_validate = getattr(wanted, "model_validate", None)
         if model_validate is not None:
-            return model_validate(value)
+            return _validated(model_validate, value)
     origin = getattr(wanted, "__origin__", wanted)
     numpy = sys.modules.get("numpy")  # where a handler speaks of numpy, it has imported it
     if numpy is not None and origin is numpy.ndarray and isinstance(value, list):
@@ -35,3 +36,13 @@ def from_builtins(wanted: Any, value: Any) -> Any:
     if numpy is not None and isinstance(origin, type) and issubclass(origin, numpy.generic):
         return origin(value)
     raise TypeError(f"Expected `{getattr(origin, '__qualname__', origin)}`, got `{type(value).__qualname__}`")
+
+
+def _validated(validate: Callable[[Any], Any], value: Any) -> Any:
+    """Pydantic's own text runs over several lines and quotes the input: this keeps where and what."""
+    try:
+        return validate(value)
+    except ValueError as error:
+        errors: list[dict[str, Any]] = getattr(error, "errors", list)()
+        problems = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in errors]
+        raise ValueError("; ".join(problems) or str(error)) from None

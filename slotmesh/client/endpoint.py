@@ -1,0 +1,133 @@
+"""An endpoint and its lanes: where methods are found by name.
+
+Invariants: views and lanes of one endpoint share one stream. The same method of the same view is the same object, so
+that its calls travel as one batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final
+
+from slotmesh.client.method import Method
+from slotmesh.client.runs import CallQueue
+from slotmesh.client.spec import CallSpec, ViewOptions, seconds
+from slotmesh.client.stream import CallStream
+
+_UNCHANGED: Final[Any] = object()
+
+
+class MethodSpace(ABC):
+    """Methods by name: every attribute that is not our own is a method of the handler."""
+
+    def __init__(self, stream: CallStream, options: ViewOptions) -> None:
+        self._stream = stream
+        self._options = options
+        self._methods: dict[str, Method[Any]] = {}
+
+    def method(self, name: str) -> Method[Any]:
+        """The handler's method of that name: for names that are attributes of ours, and for computed ones."""
+        method = self._methods.get(name)
+        if method is None:
+            if not name or (name.startswith("_") and name != "__call__"):
+                raise ValueError(f"a method needs a name that does not start with an underscore, got {name!r}")
+            spec = CallSpec(self._stream.endpoint, name, self._options, self._new_queue())
+            method = self._methods[name] = Method(self._stream, spec)
+        return method
+
+    @abstractmethod
+    def _new_queue(self) -> CallQueue:
+        """Where calls of one more method wait their turn."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        """Calls the handler itself: a function, or an object with `__call__`."""
+        return self.method("__call__")(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Method[Any]:
+        if name.startswith("_"):  # never a handler's method; Python asks for many of these
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        method = self.method(name)
+        self.__dict__[name] = method  # from now on found without coming here
+        return method
+
+
+class Endpoint(MethodSpace):
+    """The public name that one calls: `await mesh.endpoint("digits").classify(pixels)`."""
+
+    def options(
+        self,
+        *,
+        content_type: str = _UNCHANGED,
+        timeout: float | timedelta | None = _UNCHANGED,
+        metadata: Mapping[str, str] = _UNCHANGED,
+        idempotent: bool = _UNCHANGED,
+    ) -> Endpoint:
+        """A view of the same endpoint whose calls differ in what is given here. Make it once, and keep it.
+
+        Args:
+            content_type: one of `slotmesh.codec.CONTENT_TYPES`; msgpack at first.
+            timeout: what a call may take in all, from its arrival at the router; seconds or a timedelta. None: no limit
+                but the backend's `max_queue_time`.
+            metadata: handed to the handler, replaces the view's. Keys are lower case.
+            idempotent: a call may be executed more than once.
+
+        Raises:
+            ValueError: a value that no call may have.
+        """
+        given: dict[str, Any] = {
+            "content_type": content_type,
+            "timeout_s": timeout if timeout is _UNCHANGED else seconds(timeout),
+            "metadata": metadata if metadata is _UNCHANGED else dict(metadata),
+            "idempotent": idempotent,
+        }
+        changes = {name: value for name, value in given.items() if value is not _UNCHANGED}
+        return Endpoint(self._stream, replace(self._options, **changes))
+
+    def ordered(self, key: str) -> Lane:
+        """A lane: calls of one ordering key, executed one after another, in the order in which they were made.
+
+        Raises:
+            ValueError: the key is empty.
+        """
+        if not key:
+            raise ValueError("an ordering key must not be empty")
+        return Lane(self._stream, replace(self._options, ordering_key=key))
+
+    def _new_queue(self) -> CallQueue:
+        return CallQueue()
+
+    def __repr__(self) -> str:
+        return f"<slotmesh endpoint {self._stream.endpoint}>"
+
+
+class Lane(MethodSpace):
+    """Calls of one ordering key. All lanes of one key are one, within a client and for the mesh.
+
+    `async with` waits on its way out until all calls of the key have their outcomes, unless an exception passes.
+    """
+
+    def __init__(self, stream: CallStream, options: ViewOptions) -> None:
+        super().__init__(stream, options)
+        self._queue = stream.queue_of(options.ordering_key)
+
+    def _new_queue(self) -> CallQueue:
+        return self._queue
+
+    async def __aenter__(self) -> Lane:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and not self._queue.idle:
+            answered = asyncio.Event()
+            self._queue.call_when_idle(answered.set)
+            await answered.wait()
+
+    def __repr__(self) -> str:
+        return f"<slotmesh lane {self._options.ordering_key!r} of {self._stream.endpoint}>"

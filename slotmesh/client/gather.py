@@ -1,0 +1,53 @@
+"""The outcome of a `map`: one list and one future for any number of calls.
+
+Invariants: the future is done only when every call has its outcome (or when somebody cancelled it). Of several failures
+the first by input order is raised, whichever came first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+
+class Gather:
+    """Collects results at their places."""
+
+    __slots__ = ("_failed_at", "_failure", "_keeps_failures", "_left", "_results", "future")
+
+    def __init__(self, count: int, future: asyncio.Future[list[Any]], *, keeps_failures: bool) -> None:
+        """`keeps_failures`: exceptions stand in the list, and nothing is raised."""
+        self.future = future
+        self._keeps_failures = keeps_failures
+        self._results: list[Any] = [None] * count
+        self._left = count
+        self._failure: Exception | None = None
+        self._failed_at = count
+
+    def done(self) -> bool:
+        """Whether nobody waits any more."""
+        return self.future.done()
+
+    def put(self, at: int, results: list[Any]) -> None:
+        """Results of calls that stand side by side."""
+        self._results[at : at + len(results)] = results
+        self._settled(len(results))
+
+    def fail(self, at: int, failures: Sequence[Exception]) -> None:
+        """Failures of calls that stand side by side."""
+        if self._keeps_failures:
+            self._results[at : at + len(failures)] = failures
+        elif at < self._failed_at:
+            self._failed_at, self._failure = at, failures[0]
+        self._settled(len(failures))
+
+    def _settled(self, count: int) -> None:
+        self._left -= count
+        if self._left or self.future.done():
+            return
+        if self._failure is not None:
+            self.future.set_exception(self._failure)
+        else:
+            self.future.set_result(self._results)
+        self._results = []

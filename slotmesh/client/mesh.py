@@ -1,0 +1,99 @@
+"""The client's connection to a mesh.
+
+Invariants: one channel, one stream an endpoint, opened by the first call. After `aclose` no future is left pending.
+Owner: the application; used on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from types import TracebackType
+
+import grpc
+
+from slotmesh.client.endpoint import Endpoint
+from slotmesh.client.spec import ViewOptions, seconds
+from slotmesh.client.stream import CallStream
+from slotmesh.runtime.channels import open_channel
+from slotmesh.units import parse_host_port
+from slotmesh.v1 import router_service_pb2_grpc
+
+
+def connect(address: str, *, connect_timeout: float | timedelta = 10.0, close_grace: float | timedelta = 30.0) -> Mesh:
+    """A client of the router at `HOST:PORT`. It connects when the first call is made.
+
+    Args:
+        address: where a router listens.
+        connect_timeout: how long calls wait for a router that does not answer; seconds or a timedelta.
+        close_grace: how long leaving the `async with` waits for unanswered calls; seconds or a timedelta.
+
+    Raises:
+        ValueError: `address` is not HOST:PORT, or a time is not positive.
+    """
+    connect_timeout_s, close_grace_s = seconds(connect_timeout), seconds(close_grace)
+    if connect_timeout_s is None or not connect_timeout_s > 0:
+        raise ValueError(f"connect_timeout must be more than 0 seconds, got {connect_timeout!r}")
+    if close_grace_s is None or not close_grace_s >= 0:
+        raise ValueError(f"close_grace must be at least 0 seconds, got {close_grace!r}")
+    parse_host_port(address)
+    return Mesh(address, connect_timeout_s, close_grace_s)
+
+
+class Mesh:
+    """Endpoints by name. Made by `slotmesh.connect`."""
+
+    def __init__(self, address: str, connect_timeout_s: float, close_grace_s: float) -> None:
+        self._address = address
+        self._connect_timeout_s = connect_timeout_s
+        self._close_grace_s = close_grace_s
+        self._channel: grpc.aio.Channel | None = None
+        self._endpoints: dict[str, Endpoint] = {}
+        self._streams: list[CallStream] = []
+        self._closed = False
+
+    def endpoint(self, name: str) -> Endpoint:
+        """The endpoint of that name. It need not exist yet: calls say ENDPOINT_NOT_FOUND until it does.
+
+        Raises:
+            RuntimeError: the mesh is closed, or no event loop runs here.
+            ValueError: the name is empty.
+        """
+        endpoint = self._endpoints.get(name)
+        if endpoint is None:
+            if self._closed:
+                raise RuntimeError("the mesh is closed")
+            if not name:
+                raise ValueError("an endpoint's name must not be empty")
+            if self._channel is None:
+                asyncio.get_running_loop()  # the channel belongs to the loop that runs now
+                self._channel = open_channel(self._address)
+            stub = router_service_pb2_grpc.RouterServiceStub(self._channel)
+            stream = CallStream(name, self._address, stub, self._connect_timeout_s)
+            self._streams.append(stream)
+            endpoint = self._endpoints[name] = Endpoint(stream, ViewOptions())
+        return endpoint
+
+    async def aclose(self, grace: float | timedelta | None = None) -> None:
+        """Makes no more calls, waits for those that are unanswered (at most `grace`), then fails the rest."""
+        self._closed = True
+        grace_s = seconds(grace)
+        if grace_s is None:
+            grace_s = self._close_grace_s
+        try:
+            await asyncio.gather(*(stream.aclose(grace_s) for stream in self._streams))
+        finally:
+            if self._channel is not None:
+                await self._channel.close()
+
+    async def __aenter__(self) -> Mesh:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Waits for unanswered calls, unless an exception passes: then nobody wants them any more."""
+        await self.aclose(None if error is None else 0)
+
+    def __repr__(self) -> str:
+        return f"<slotmesh mesh at {self._address}>"

@@ -1,0 +1,112 @@
+"""A handler's method, as callers see it.
+
+Invariant: a call is made when it is called, not when it is awaited: a lane's calls are in the order of the statements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar, cast
+
+import grpc
+
+from slotmesh.client.spec import CallSpec
+from slotmesh.client.stream import CallStream
+from slotmesh.codec import DecodeError, EncodeError
+from slotmesh.status import from_rpc_error, to_exception
+from slotmesh.v1 import router_service_pb2
+
+ResultT = TypeVar("ResultT")
+OtherT = TypeVar("OtherT")
+
+_UNARY_SLACK_S = 1.0
+"""What the router gets to tell that a deadline passed, before the transport gives up."""
+
+
+class Method(Generic[ResultT]):
+    """Calls one method of an endpoint's handler. Get it as an attribute: `digits.classify`."""
+
+    __slots__ = ("_spec", "_stream", "_submit")
+
+    def __init__(self, stream: CallStream, spec: CallSpec) -> None:
+        self._stream = stream
+        self._spec = spec
+        self._submit = stream.submit
+
+    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+        """Makes a call; await the result at will. The call leaves with its neighbours in one frame.
+
+        Arguments are positional, or named. Cancelling the future gives the result up; a call that has left goes on.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments.
+            SlotmeshError: from the future: the call failed, and how.
+        """
+        spec = self._spec
+        try:
+            return self._submit(spec, spec.encode(args, kwargs))
+        except EncodeError as error:
+            raise self._named(error) from None
+
+    def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> asyncio.Future[list[ResultT]]:
+        """Makes a call for each item; the results come as one list, in the order of the items.
+
+        Takes an iterable for each positional argument, all of the same length, as the builtin `map` does. All calls end
+        before the failure of the first one (by input order) is raised; with `return_exceptions` failures stand in the
+        list instead.
+
+        Raises:
+            TypeError: the content type cannot carry an item. No call was made.
+            ValueError: the iterables differ in length. No call was made.
+            SlotmeshError: from the future: a call failed.
+        """
+        spec = self._spec
+        try:
+            payloads = spec.encode_each(columns)
+        except EncodeError as error:
+            raise self._named(error) from None
+        return self._stream.submit_map(spec, payloads, keeps_failures=return_exceptions)
+
+    async def unary(self, *args: Any, **kwargs: Any) -> ResultT:
+        """Makes a call by a unary rpc of its own: many times the cost, and no order among calls.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments.
+            SlotmeshError: the call failed, and how.
+        """
+        spec = self._spec
+        timeout_s = spec.options.timeout_s
+        try:
+            payload = spec.encode(args, kwargs)
+        except EncodeError as error:
+            raise self._named(error) from None
+        request = router_service_pb2.CallRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
+        try:
+            response = await self._stream.stub.Call(
+                request, timeout=None if timeout_s is None else timeout_s + _UNARY_SLACK_S
+            )
+        except grpc.RpcError as error:
+            failure = from_rpc_error(error)
+            raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
+        try:
+            return cast("ResultT", response.payload if spec.decode is None else spec.decode(response.payload))
+        except DecodeError as error:
+            raise spec.undecodable(error) from None
+
+    def returning(self, result_type: type[OtherT]) -> Method[OtherT]:
+        """The same method, with results of this type: a Struct, a dataclass, any annotation; a protobuf message class.
+
+        A result that is not of the type raises DecodeError (a ValueError) from the future.
+
+        Raises:
+            TypeError: the view's content type never becomes this type.
+        """
+        spec = self._spec
+        return Method(self._stream, CallSpec(spec.endpoint, spec.method, spec.options, spec.queue, result_type))
+
+    def _named(self, error: EncodeError) -> EncodeError:
+        return EncodeError(f"{self._spec.endpoint}.{self._spec.method}: {error}")
+
+    def __repr__(self) -> str:
+        return f"<slotmesh method {self._spec.endpoint}.{self._spec.method}>"

@@ -1,0 +1,129 @@
+"""Calls that were sent and have no outcome yet: which call an id on the wire means.
+
+Purpose: correlates answers with calls, by slices: cost is per run of neighbouring ids, not per call. Pure.
+Invariants: ids strictly increase over the life of an endpoint's client. Each call is settled at most once; an id that
+is unknown or settled already is counted as stray and changes nothing. `calls` and `nbytes` are what is unanswered.
+Owner: the endpoint's `RouterLink`; the next link goes on where the ids of the last one ended.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from slotmesh.client.runs import Part
+
+Settled = tuple[Part, int, int, int]
+"""Neighbours that have their outcome now: their part, the place of the first in it, where they start in the list of ids
+that was asked about, and how many they are."""
+
+
+class PendingCalls:
+    """The parts that were sent, until all of their calls are settled."""
+
+    __slots__ = ("_firsts", "_parts", "calls", "nbytes", "next_id", "strays")
+
+    def __init__(self, next_id: int = 1) -> None:
+        self._parts: dict[int, Part] = {}
+        self._firsts: list[int] = []
+        self.calls = 0
+        """Unanswered calls."""
+        self.nbytes = 0
+        """Their payload bytes."""
+        self.next_id = next_id
+        """The id of the next call to be sent."""
+        self.strays = 0
+        """Answers that belonged to no unanswered call."""
+
+    def add(self, part: Part) -> None:
+        """Gives the calls of a part their ids, for they leave now."""
+        part.first_id = self.next_id
+        self.next_id += part.count
+        self._parts[part.first_id] = part
+        self._firsts.append(part.first_id)
+        self.calls += part.count
+        self.nbytes += part.nbytes
+
+    def settle(self, ids: list[int]) -> Iterator[Settled]:
+        """Finds the calls with these ids, which are unanswered no longer, in slices of neighbours."""
+        start, total = 0, len(ids)
+        while start < total:
+            first = ids[start]
+            part = self._parts.get(first) or self._part_around(first)
+            if part is None:
+                self.strays += 1
+                start += 1
+                continue
+            at = first - part.first_id
+            count = _consecutive(ids, start, min(total - start, part.count - at))
+            if part.answered is None or 1 not in part.answered[at : at + count]:
+                self._mark(part, at, count)
+                yield part, at, start, count
+            else:
+                yield from self._settle_singly(part, at, start, count)
+            start += count
+
+    def drain(self) -> Iterator[Settled]:
+        """All that is left, in the order sent, which is unanswered no longer. There is no list of ids here."""
+        for part in list(self._parts.values()):
+            if part.answered is None:
+                count = part.count
+                self._mark(part, 0, count)
+                yield part, 0, 0, count
+            else:
+                for at in range(part.count):
+                    if not part.answered[at]:
+                        self._mark(part, at, 1)
+                        yield part, at, 0, 1
+
+    def _part_around(self, call_id: int) -> Part | None:
+        index = bisect_right(self._firsts, call_id) - 1
+        if index < 0:
+            return None
+        part = self._parts.get(self._firsts[index])
+        return part if part is not None and call_id < part.first_id + part.count else None
+
+    def _mark(self, part: Part, at: int, count: int) -> None:
+        self.calls -= count
+        part.left -= count
+        if not part.left:
+            self.nbytes -= part.nbytes
+            part.nbytes = 0
+            del self._parts[part.first_id]
+            # Firsts of finished parts stay until they are the greater half: deleting each would move the whole list.
+            if len(self._firsts) > 2 * len(self._parts) + 64:
+                self._firsts = list(self._parts)
+            return
+        if part.answered is None:
+            part.answered = bytearray(part.count)
+        part.answered[at : at + count] = b"\1" * count
+        nbytes = sum(part.sizes[at : at + count])
+        part.nbytes -= nbytes
+        self.nbytes -= nbytes
+
+    def _settle_singly(self, part: Part, at: int, start: int, count: int) -> Iterator[Settled]:
+        """Some of these were answered before."""
+        for index in range(count):
+            if part.left and part.answered is not None and not part.answered[at + index]:
+                self._mark(part, at + index, 1)
+                yield part, at + index, start + index, 1
+            else:
+                self.strays += 1
+
+
+def _consecutive(ids: list[int], start: int, limit: int) -> int:
+    """How many of the next `limit` ids, one at least, follow one by one. May say 1 where ids are out of order."""
+    if limit == 1 or ids[start + 1] != ids[start] + 1:
+        return 1
+    base = ids[start] - start
+    if ids[start + limit - 1] - (start + limit - 1) != base:
+        low, high = 2, limit - 1  # where it ends, if the ids ascend
+        while low < high:
+            middle = (low + high + 1) // 2
+            if ids[start + middle - 1] - (start + middle - 1) == base:
+                low = middle
+            else:
+                high = middle - 1
+        limit = low
+    first = ids[start]
+    return limit if ids[start : start + limit] == list(range(first, first + limit)) else 1

@@ -1,0 +1,131 @@
+"""How calls are made: the options of a view, and what they come to for one method.
+
+Invariants: options never change once made; each view and method has one `CallSpec`, so that "the same options" is one
+identity check a call, and the options' message is built once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from slotmesh.client.runs import CallQueue
+from slotmesh.codec import (
+    CONTENT_TYPES,
+    MSGPACK,
+    OCTET_STREAM,
+    PROTOBUF,
+    DecodeError,
+    decoder,
+    decoder_of_each,
+    encode_arguments,
+    encode_arguments_of_each,
+)
+from slotmesh.v1 import call_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewOptions:
+    """What a view of an endpoint says about all of its calls."""
+
+    content_type: str = MSGPACK
+    timeout_s: float | None = None
+    """From the call's arrival at the router, seconds. None: only the backend's `max_queue_time` limits it."""
+    metadata: Mapping[str, str] | None = None
+    idempotent: bool = False
+    ordering_key: str = ""
+
+    def __post_init__(self) -> None:
+        if self.content_type not in CONTENT_TYPES:
+            raise ValueError(f"content_type must be one of {', '.join(CONTENT_TYPES)}, got {self.content_type!r}")
+        if self.timeout_s is not None and not (0 <= self.timeout_s < math.inf):
+            raise ValueError(f"timeout must be a number of seconds, at least 0, got {self.timeout_s!r}")
+
+    def to_wire(self, method: str) -> call_pb2.CallOptions:
+        """The options of calls of one method. `__call__` travels as the empty name."""
+        wire = call_pb2.CallOptions(
+            method="" if method == "__call__" else method,
+            content_type=self.content_type,
+            ordering_key=self.ordering_key,
+            idempotent=self.idempotent,
+            metadata=self.metadata or {},
+        )
+        if self.timeout_s is not None:
+            wire.timeout.FromNanoseconds(round(self.timeout_s * 1e9))
+        return wire
+
+
+def seconds(timeout: float | timedelta | None) -> float | None:
+    """A timeout as people write it, in seconds."""
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+
+
+class CallSpec:
+    """All that calls of one method of one view share."""
+
+    __slots__ = (
+        "content_type",
+        "decode",
+        "decode_each",
+        "encode",
+        "endpoint",
+        "method",
+        "options",
+        "queue",
+        "wanted",
+        "wire",
+    )
+
+    def __init__(self, endpoint: str, method: str, options: ViewOptions, queue: CallQueue, wanted: Any = Any) -> None:
+        self.endpoint = endpoint
+        self.method = method
+        self.options = options
+        self.queue = queue
+        """Where its calls wait their turn."""
+        self.wanted = wanted
+        """Type of the results."""
+        self.content_type = options.content_type
+        self.wire = options.to_wire(method)
+        """Shared by all batches; never changed."""
+        self.encode: Callable[[tuple[Any, ...], Mapping[str, Any]], bytes] = self._encode
+        """Raises EncodeError, a TypeError."""
+        self.decode: Callable[[bytes], Any] | None = None
+        """None where the payload is the result. Raises DecodeError."""
+        self.decode_each: Callable[[list[bytes]], list[Any]] = list
+        """As `decode`, for neighbours."""
+        if self.content_type == OCTET_STREAM:
+            decoder(OCTET_STREAM, wanted)  # says no to types that bytes never become
+            self.encode = self._encode_bytes
+        elif self.content_type == PROTOBUF and wanted is Any:
+            self.encode = self._refuse
+        else:
+            self.decode = decoder(self.content_type, wanted)
+            self.decode_each = decoder_of_each(self.content_type, wanted)
+
+    def encode_each(self, columns: tuple[Iterable[Any], ...]) -> list[bytes]:
+        """The payloads of a call for each row of `columns`."""
+        if self.content_type == PROTOBUF and self.wanted is Any:
+            self._refuse((), {})
+        return encode_arguments_of_each(self.content_type, columns)
+
+    def undecodable(self, error: DecodeError) -> DecodeError:
+        """The error of a result that is not what was asked for."""
+        return DecodeError(f"the result of {self.endpoint}.{self.method} is not what was asked for: {error}")
+
+    def _encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        return encode_arguments(self.content_type, args, kwargs)
+
+    @staticmethod
+    def _encode_bytes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        if len(args) == 1 and type(args[0]) is bytes and not kwargs:
+            return args[0]
+        return encode_arguments(OCTET_STREAM, args, kwargs)
+
+    def _refuse(self, _args: tuple[Any, ...], _kwargs: Mapping[str, Any]) -> bytes:
+        raise TypeError(
+            f"results in {PROTOBUF} need the class of their message: "
+            f"{self.endpoint}.{self.method}.returning(MessageClass)(...)"
+        )

@@ -1,0 +1,138 @@
+"""What makes a specification valid, resource by resource. Pure.
+
+Invariants: a check never stops at the first mistake; the same resource gets the same mistakes whether it came as YAML
+or over the wire. Whether the backends that a policy names exist is the controller's to say: it knows what is there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from slotmesh.spec.model import Backend, Endpoint, Mesh, Mistake, TrafficPolicy
+
+WEIGHT_TOLERANCE: Final = 1e-8
+"""How far from 1 the sum of weights may be."""
+
+MAX_REPLICAS: Final = 10_000
+MAX_PERMITS: Final = 1_000_000
+MAX_QUEUED_CALLS: Final = 10_000_000
+MAX_QUEUED_BYTES: Final = 2**40
+MAX_TIME_S: Final = 86_400.0
+MAX_CONFIG_DEPTH: Final = 32
+MAX_EXACT_INTEGER: Final = 2**53
+"""Configuration travels as JSON numbers do: larger integers would lose digits."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_HANDLER: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_SHOWN: Final = 80
+"""Characters of an input that a message repeats."""
+
+
+def mesh_mistakes(mesh: Mesh) -> list[Mistake]:
+    """All mistakes of a mesh that can be seen without knowing what is there already."""
+    mistakes = [*_repeated("backends", [backend.name for backend in mesh.backends])]
+    mistakes += _repeated("endpoints", [endpoint.name for endpoint in mesh.endpoints])
+    for backend in mesh.backends:
+        mistakes += backend_mistakes(backend)
+    for endpoint in mesh.endpoints:
+        mistakes += endpoint_mistakes(endpoint)
+    return mistakes
+
+
+def backend_mistakes(backend: Backend) -> Iterator[Mistake]:
+    """All mistakes of a backend."""
+    path = f"backends.{show(backend.name)}"
+    yield from _name_mistakes(path, backend.name)
+    if backend.handler and not _HANDLER.fullmatch(backend.handler):
+        yield Mistake(f"{path}.handler", f"must be MODULE:NAME, is {show(backend.handler)!r}")
+    yield from _bounded(f"{path}.num_replicas", backend.num_replicas, 0, MAX_REPLICAS)
+    yield from _bounded(f"{path}.max_ongoing", backend.max_ongoing, 1, MAX_PERMITS)
+    yield from _bounded(f"{path}.prefetch", backend.prefetch, 0, MAX_PERMITS)
+    yield from _config_mistakes(f"{path}.user_config", backend.user_config, MAX_CONFIG_DEPTH)
+    yield from _bounded(f"{path}.max_queued_calls", backend.max_queued_calls, 1, MAX_QUEUED_CALLS)
+    yield from _bounded(f"{path}.max_queued_bytes", backend.max_queued_bytes, 1, MAX_QUEUED_BYTES)
+    yield from _bounded(f"{path}.max_queue_time", backend.max_queue_time_s, 0.001, MAX_TIME_S, unit=" s")
+    yield from _bounded(f"{path}.graceful_timeout", backend.graceful_timeout_s, 0.0, MAX_TIME_S, unit=" s")
+
+
+def endpoint_mistakes(endpoint: Endpoint) -> Iterator[Mistake]:
+    """All mistakes of an endpoint, its policy included."""
+    path = f"endpoints.{show(endpoint.name)}"
+    yield from _name_mistakes(path, endpoint.name)
+    if endpoint.traffic is not None:
+        yield from traffic_mistakes(path, endpoint.traffic)
+
+
+def traffic_mistakes(path: str, traffic: TrafficPolicy) -> Iterator[Mistake]:
+    """All mistakes of a traffic policy; `path` is its endpoint's."""
+    shares_in_range = [*_share_mistakes(f"{path}.traffic", traffic.weights)]
+    yield from shares_in_range
+    if not traffic.weights:
+        yield Mistake(f"{path}.traffic", "needs at least one backend with its weight, as {digits-v1: 1.0}")
+    elif not shares_in_range:
+        total = math.fsum(traffic.weights.values())
+        if abs(total - 1.0) > WEIGHT_TOLERANCE:
+            yield Mistake(f"{path}.traffic", f"weights sum to {total:.12g}, must be 1")
+    yield from _share_mistakes(f"{path}.shadows", traffic.shadows)
+
+
+def is_name(text: str) -> bool:
+    """Whether a backend or an endpoint may have this name."""
+    return _NAME.fullmatch(text) is not None
+
+
+def show(text: str) -> str:
+    """An input as a message may repeat it: bounded, and in printable characters."""
+    clipped = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return "".join(char if char.isprintable() else "?" for char in clipped) or "(empty)"
+
+
+def _name_mistakes(path: str, name: str) -> Iterator[Mistake]:
+    if not is_name(name):
+        yield Mistake(path, "a name has 1 to 63 of `a-z A-Z 0-9 _ . -` and starts with a letter or digit")
+
+
+def _share_mistakes(path: str, shares: Mapping[str, float]) -> Iterator[Mistake]:
+    for name, share in shares.items():
+        if not 0.0 <= share <= 1.0:  # also false for NaN
+            yield Mistake(f"{path}.{show(name)}", f"must be 0 … 1, is {share:g}")
+
+
+def _bounded(path: str, value: float | None, low: float, high: float, *, unit: str = "") -> Iterator[Mistake]:
+    if value is not None and not low <= value <= high:
+        yield Mistake(path, f"must be {low:,}{unit} … {high:,}{unit}, is {value:,}{unit}")
+
+
+def _config_mistakes(path: str, value: object, depth: int) -> Iterator[Mistake]:
+    """`value` should be a JSON value, and may be whatever YAML can say."""
+    match value:
+        case None | bool() | str():
+            return
+        case int():
+            if abs(value) > MAX_EXACT_INTEGER:
+                yield Mistake(path, "integers over 2^53 lose digits on the way: make it a string")
+        case float():
+            if not math.isfinite(value):
+                yield Mistake(path, f"must be finite, is {value}")
+        case _ if depth == 0:
+            yield Mistake(path, f"is nested deeper than {MAX_CONFIG_DEPTH}")
+        case Mapping():
+            for name, inner in value.items():
+                if not isinstance(name, str):
+                    yield Mistake(path, f"{show(str(name))} is a {type(name).__name__}, not a name: quote it")
+                yield from _config_mistakes(f"{path}.{show(str(name))}", inner, depth - 1)
+        case list() | tuple():
+            for index, inner in enumerate(value):
+                yield from _config_mistakes(f"{path}[{index}]", inner, depth - 1)
+        case _:
+            yield Mistake(path, f"a {type(value).__name__} is no JSON value: make it a string")
+
+
+def _repeated(kind: str, names: list[str]) -> Iterator[Mistake]:
+    for name, times in Counter(names).items():
+        if times > 1:
+            yield Mistake(f"{kind}.{show(name)}", f"is given {times} times")

@@ -1,0 +1,314 @@
+"""A router that does as it is told: real gRPC on a free port of 127.0.0.1, no replica behind it.
+
+It echoes each call's payload, or answers as `answer` says. Tests script it: `held` keeps answers back, `set_window`
+narrows, `refusal`, `silent`, `break_streams` and `FakeStream.reject` do what a real router does in rare moments. It
+checks what every client has to keep to (ids strictly increase, the window is never passed) in `breaches`, and remembers
+every batch in `batches`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.channels import server_options
+from slotmesh.runtime.pump import StreamPump
+from slotmesh.status import abort, to_wire
+from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
+
+Response = router_service_pb2.StreamCallsResponse
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch as it arrived."""
+
+    frame: int
+    """Which frame of the stream, counted from 1."""
+    first_id: int
+    options: call_pb2.CallOptions
+    payloads: list[bytes]
+
+    @property
+    def ids(self) -> range:
+        return range(self.first_id, self.first_id + len(self.payloads))
+
+
+Answer = Callable[[Batch], Sequence[bytes | Failure]]
+"""One result or failure for each call of a batch."""
+
+
+def echo(batch: Batch) -> Sequence[bytes | Failure]:
+    return batch.payloads
+
+
+@dataclass(eq=False)
+class FakeStream:
+    """One StreamCalls stream."""
+
+    router: FakeRouter
+    endpoint: str
+    pump: StreamPump[Response]
+    outgoing: deque[Response] = field(default_factory=deque)
+    unanswered: dict[int, int] = field(default_factory=dict)
+    """Payload bytes by id."""
+    last_id: int = 0
+    frames: int = 0
+    frame_no: int = 0
+    broken: asyncio.Event = field(default_factory=asyncio.Event)
+    half_closed: bool = False
+    all_answered: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def say(self, response: Response) -> None:
+        self.outgoing.append(response)
+        self.pump.wake()
+
+    def next_frame(self) -> Response | None:
+        """One frame; neighbouring results leave together, as a real router's do."""
+        if not self.outgoing:
+            return None
+        response = self.outgoing.popleft()
+        if response.WhichOneof("frame") == "results":
+            while self.outgoing and self.outgoing[0].WhichOneof("frame") == "results":
+                response.results.MergeFrom(self.outgoing.popleft().results)
+            self.frame_no += 1
+            response.results.frame_no = self.frame_no
+        return response
+
+    def accept(self, frame: router_service_pb2.CallFrame, defaults: call_pb2.CallOptions) -> None:
+        self.frames += 1
+        for wire in frame.batches:
+            options = wire.options if wire.HasField("options") else defaults
+            batch = Batch(self.frames, wire.first_call_id, options, list(wire.payloads))
+            self._check(batch)
+            self.router.accept(self, batch)
+
+    def answer(self, batch: Batch, outcomes: Sequence[bytes | Failure]) -> None:
+        """Results and failures of a batch, in one frame."""
+        self.answer_ids(list(batch.ids), outcomes, batch.options.content_type)
+
+    def answer_ids(self, ids: Sequence[int], outcomes: Sequence[bytes | Failure], content_type: str = "") -> None:
+        frame = call_pb2.ResultFrame()
+        results = call_pb2.ResultBatch(content_type=content_type)
+        for call_id, outcome in zip(ids, outcomes, strict=True):
+            self.unanswered.pop(call_id, None)
+            if isinstance(outcome, Failure):
+                frame.errors.add(call_ids=[call_id], failure=to_wire(outcome))
+            else:
+                results.call_ids.append(call_id)
+                results.payloads.append(outcome)
+        if results.call_ids:
+            frame.batches.append(results)
+        self._answered(Response(results=frame))
+
+    def fail(self, ids: Sequence[int], failure: Failure) -> None:
+        """One failure for all of them, as one entry."""
+        for call_id in ids:
+            self.unanswered.pop(call_id, None)
+        errors = [call_pb2.CallErrors(call_ids=ids, failure=to_wire(failure))]
+        self._answered(Response(results=call_pb2.ResultFrame(errors=errors)))
+
+    def reject(self, batch: Batch, failure: Failure) -> None:
+        for call_id in batch.ids:
+            self.unanswered.pop(call_id, None)
+        rejected = router_service_pb2.RejectedBatch(
+            first_call_id=batch.first_id, count=len(batch.payloads), failure=to_wire(failure)
+        )
+        self._answered(Response(rejected=rejected))
+
+    def finish(self) -> None:
+        self.half_closed = True
+        self._end_if_answered()
+
+    def _answered(self, response: Response) -> None:
+        self.say(response)
+        self._end_if_answered()
+
+    def _end_if_answered(self) -> None:
+        if self.half_closed and not self.unanswered:
+            self.pump.close()
+
+    def _check(self, batch: Batch) -> None:
+        if batch.first_id <= self.last_id:
+            self.router.breaches.append(f"id {batch.first_id} after {self.last_id}")
+        self.last_id = batch.ids[-1]
+        alone = not self.unanswered and len(batch.payloads) == 1
+        self.unanswered.update(zip(batch.ids, map(len, batch.payloads), strict=True))
+        calls, nbytes = len(self.unanswered), sum(self.unanswered.values())
+        if not alone and (calls > self.router.window_calls or nbytes > self.router.window_bytes):
+            self.router.breaches.append(f"{calls} calls of {nbytes} bytes unanswered")
+
+
+class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
+    """Use it as `async with FakeRouter() as router:`; it listens at `router.address`."""
+
+    def __init__(
+        self,
+        *,
+        answer: Answer = echo,
+        window_calls: int = 1_024,
+        window_bytes: int = 4 * 1024 * 1024,
+        max_payload_bytes: int = 4 * 1024 * 1024,
+        port: int = 0,
+        keep_batches: bool = True,
+    ) -> None:
+        self.answer = answer
+        self.window_calls = window_calls
+        self.window_bytes = window_bytes
+        self.max_payload_bytes = max_payload_bytes
+        self.held = False
+        """While true, batches wait in `waiting` for `release` or for a test that answers them itself."""
+        self.refusal: Failure | None = None
+        """What opening a stream is answered with, instead of `opened`."""
+        self.silent = False
+        """While true, opening a stream is not answered."""
+        self.batches: list[Batch] = []
+        self.waiting: list[tuple[FakeStream, Batch]] = []
+        self.streams: list[FakeStream] = []
+        """Open ones."""
+        self.refused = 0
+        """Streams answered with `refusal`."""
+        self.half_closed = 0
+        """Streams whose client said that it makes no more calls."""
+        self.opened = 0
+        """Streams opened ever."""
+        self.breaches: list[str] = []
+        """What a client did that it must not do. Tests check that it is empty."""
+        self._keep_batches = keep_batches
+        self._port = port
+        self._changed = asyncio.Condition()
+        self._server: grpc.aio.Server | None = None
+
+    # -- what tests do with it -------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    async def until(self, condition: Callable[[], bool], within_s: float = 10.0) -> None:
+        """Waits until something is so. Looks whenever a frame came or a stream opened or ended."""
+        async with asyncio.timeout(within_s), self._changed:
+            await self._changed.wait_for(condition)
+
+    def calls(self) -> int:
+        """Calls that arrived."""
+        return sum(len(batch.payloads) for batch in self.batches)
+
+    def release(self) -> None:
+        """Answers what was held, and holds no more."""
+        self.held = False
+        waiting, self.waiting = self.waiting, []
+        for stream, batch in waiting:
+            stream.answer(batch, self.answer(batch))
+
+    def set_window(self, calls: int, nbytes: int) -> None:
+        """A new window for all streams. Checked from now on, so set it while nothing is on its way."""
+        self.window_calls, self.window_bytes = calls, nbytes
+        self.say(Response(window=router_service_pb2.Window(calls=calls, bytes=nbytes)))
+
+    def say(self, response: Response) -> None:
+        for stream in self.streams:
+            stream.say(response)
+
+    def break_streams(self) -> None:
+        """Ends every stream with UNAVAILABLE, whatever is unanswered."""
+        for stream in self.streams:
+            stream.broken.set()
+
+    # -- the service -----------------------------------------------------------------------------------------------
+
+    def accept(self, stream: FakeStream, batch: Batch) -> None:
+        if self._keep_batches:
+            self.batches.append(batch)
+        if self.held:
+            self.waiting.append((stream, batch))
+        else:
+            stream.answer(batch, self.answer(batch))
+
+    async def StreamCalls(  # type: ignore[override]  # reads and writes by the context, which is quicker
+        self, request_iterator: object, context: Context
+    ) -> None:
+        opening = (await context.read()).open
+        if self.refusal is not None:
+            self.refused += 1
+            await self._tell()
+            await abort(context, self.refusal)
+        pump: StreamPump[Response] = StreamPump(context.write, lambda: stream.next_frame())  # noqa: PLW0108
+        stream = FakeStream(self, opening.endpoint, pump)
+        self.streams.append(stream)
+        self.opened += 1
+        await self._tell()
+        if not self.silent:
+            window = router_service_pb2.Window(calls=self.window_calls, bytes=self.window_bytes)
+            opened = router_service_pb2.StreamOpened(window=window, max_payload_bytes=self.max_payload_bytes)
+            stream.say(Response(opened=opened))
+        reader = asyncio.create_task(self._read(context, stream, opening.default_options))
+        writer = asyncio.create_task(pump.run())
+        breaker = asyncio.create_task(stream.broken.wait())
+        try:
+            await asyncio.wait((writer, breaker), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (reader, writer, breaker):
+                task.cancel()
+            await asyncio.gather(reader, writer, breaker, return_exceptions=True)
+            self.streams.remove(stream)
+            await asyncio.shield(self._tell())
+        if stream.broken.is_set():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "told to break")
+
+    async def Call(self, request: router_service_pb2.CallRequest, context: Context) -> router_service_pb2.CallResponse:
+        outcome = self.answer(Batch(0, 0, request.options, [request.payload]))[0]
+        if isinstance(outcome, Failure):
+            await abort(context, outcome)
+        return router_service_pb2.CallResponse(payload=outcome, content_type=request.options.content_type)
+
+    async def CallJson(self, request: object, context: Context) -> router_service_pb2.CallJsonResponse:
+        await abort(context, Failure(reason=Reason.NOT_IMPLEMENTED, message="a fake"))
+
+    async def CallStreaming(  # type: ignore[override]  # it only fails
+        self, request: object, context: Context
+    ) -> None:
+        await abort(context, Failure(reason=Reason.NOT_IMPLEMENTED, message="a fake"))
+
+    async def _read(self, context: Context, stream: FakeStream, defaults: call_pb2.CallOptions) -> None:
+        while (request := await context.read()) is not grpc.aio.EOF:
+            stream.accept(request.calls, defaults)
+            await self._tell()
+        self.half_closed += 1
+        stream.finish()
+        await self._tell()
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._server = grpc.aio.server(options=server_options())
+        router_service_pb2_grpc.add_RouterServiceServicer_to_server(self, self._server)
+        self._port = self._server.add_insecure_port(f"127.0.0.1:{self._port}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Goes away at once, as if killed: streams break with what the transport says."""
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    async def __aenter__(self) -> FakeRouter:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()

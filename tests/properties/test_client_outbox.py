@@ -1,0 +1,113 @@
+"""The client's outbox and window against one list a queue, under arbitrary calls, cancellations and answers."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from slotmesh.client.outbox import Outbox
+from slotmesh.client.pending import PendingCalls
+from slotmesh.client.runs import CallQueue
+from tests.unit.client.parts import Sink, make_call, make_spec
+
+QUEUES = 3
+METHODS = 2
+
+
+class OutboxMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.outbox = Outbox()
+        self.pending = PendingCalls()
+        queues = [CallQueue() for _ in range(QUEUES)]
+        self.specs = [[make_spec(f"m{method}", queue) for method in range(METHODS)] for queue in queues]
+        self.waiting: list[list[Sink]] = [[] for _ in range(QUEUES)]
+        self.unanswered: dict[int, tuple[int, int]] = {}
+        """Id -> queue, payload bytes."""
+        self.window_calls, self.window_bytes = 4, 100
+        self.idle_told = [0] * QUEUES
+
+    @rule(queue=st.integers(0, QUEUES - 1), method=st.integers(0, METHODS - 1), size=st.integers(0, 150))
+    def call(self, queue: int, method: int, size: int) -> None:
+        sink = make_call(self.outbox, self.specs[queue][method], b"x" * size)
+        sink.name = (method, size)
+        self.waiting[queue].append(sink)
+
+    @rule(data=st.data(), queue=st.integers(0, QUEUES - 1))
+    def cancel(self, data: st.DataObject, queue: int) -> None:
+        if self.waiting[queue]:
+            sink = data.draw(st.sampled_from(self.waiting[queue]))
+            sink.cancelled = True
+
+    @rule(calls=st.integers(1, 8), nbytes=st.integers(1, 300))
+    def change_the_window(self, calls: int, nbytes: int) -> None:
+        self.window_calls, self.window_bytes = calls, nbytes
+
+    @rule()
+    def write_a_frame(self) -> None:
+        calls = self.window_calls - self.pending.calls
+        nbytes = self.window_bytes - self.pending.nbytes
+        nothing_unanswered = not self.pending.calls
+        parts = self.outbox.take(calls, nbytes, alone=nothing_unanswered)
+        for part, payloads in parts:
+            queue = next(index for index, specs in enumerate(self.specs) if part.spec in specs)
+            wanted = [sink for sink in self.waiting[queue] if not sink.cancelled]
+            assert part.sinks == wanted[: part.count], "a call overtook another one of its queue"
+            assert all(
+                sink.name == (self.specs[queue].index(part.spec), len(p))
+                for sink, p in zip(part.sinks, payloads, strict=True)
+            )
+            last = self.waiting[queue].index(part.sinks[-1])
+            self.waiting[queue] = self.waiting[queue][last + 1 :]
+            self.pending.add(part)
+            for offset, payload in enumerate(payloads):
+                self.unanswered[part.first_id + offset] = (queue, len(payload))
+        sent = sum(part.count for part, _ in parts)
+        assert sent <= max(calls, 0)
+        if sum(part.nbytes for part, _ in parts) > max(nbytes, 0):
+            assert nothing_unanswered
+            assert sent == 1, "only one call alone may pass the window"
+        wanted_sizes = [sink.name[1] for queue in self.waiting for sink in queue if not sink.cancelled]
+        if not parts and wanted_sizes:
+            assert calls <= 0 or (not nothing_unanswered and max(wanted_sizes) > nbytes), "calls wait for no reason"
+
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        ids = data.draw(st.lists(st.sampled_from(sorted(self.unanswered)), unique=True)) if self.unanswered else []
+        for part, _, _, count in self.pending.settle(ids):
+            part.spec.queue.settled(count)
+        for call_id in ids:
+            del self.unanswered[call_id]
+
+    @rule()
+    def give_up(self) -> None:
+        parts = list(self.outbox.drain())
+        left = [[sink for sink in queue if not sink.cancelled] for queue in self.waiting]
+        for queue, specs in enumerate(self.specs):
+            assert [sink for part in parts if part.spec in specs for sink in part.sinks] == left[queue]
+        for part in parts:
+            part.spec.queue.settled(part.count)
+        self.waiting = [[] for _ in range(QUEUES)]
+        assert not self.outbox
+
+    @rule()
+    def everything_leaves_in_the_end(self) -> None:
+        self.window_calls, self.window_bytes = 10**6, 10**9
+        while self.outbox:
+            self.write_a_frame()
+        assert not any(sink for queue in self.waiting for sink in queue if not sink.cancelled)
+
+    @invariant()
+    def queues_are_idle_exactly_when_nothing_is_open(self) -> None:
+        for queue, specs in enumerate(self.specs):
+            unanswered = any(owner == queue for owner, _ in self.unanswered.values())
+            wanted = any(not sink.cancelled for sink in self.waiting[queue])
+            if unanswered or wanted:
+                assert not specs[0].queue.idle
+            elif not self.waiting[queue]:
+                assert specs[0].queue.idle
+
+
+TestOutbox = OutboxMachine.TestCase
+TestOutbox.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,0 +1,81 @@
+"""The client's pending calls against a dictionary of ids, under arbitrary interleavings of answers."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from slotmesh.client.pending import PendingCalls
+from slotmesh.client.runs import Part
+from tests.unit.client.parts import make_part
+
+sizes = st.lists(st.integers(0, 100), min_size=1, max_size=12)
+
+
+class PendingMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pending = PendingCalls()
+        self.model: dict[int, tuple[Part, int]] = {}
+        """Unanswered: id -> its part, its payload bytes."""
+        self.next_id = 1
+
+    @rule(sizes=sizes)
+    def send(self, sizes: list[int]) -> None:
+        part = make_part(*sizes)
+        self.pending.add(part)
+        assert part.first_id == self.next_id
+        for size in sizes:
+            self.model[self.next_id] = (part, size)
+            self.next_id += 1
+
+    @rule(data=st.data(), strangers=st.lists(st.integers(-5, 200), max_size=3))
+    def answer_in_any_order(self, data: st.DataObject, strangers: list[int]) -> None:
+        known = data.draw(st.lists(st.sampled_from(sorted(self.model)), max_size=20)) if self.model else []
+        self.answer(data.draw(st.permutations([*known, *strangers])))
+
+    @rule(data=st.data())
+    def answer_neighbours(self, data: st.DataObject) -> None:
+        first = data.draw(st.integers(1, self.next_id))
+        last = data.draw(st.integers(first, self.next_id + 3))
+        self.answer(list(range(first, last + 1)))
+
+    @rule(data=st.data())
+    def answer_stretches(self, data: st.DataObject) -> None:
+        """What a router's frames look like: stretches of neighbours, with gaps, in no order."""
+        stretches = data.draw(
+            st.lists(st.tuples(st.integers(1, self.next_id), st.integers(1, 10)), min_size=1, max_size=4)
+        )
+        self.answer([first + offset for first, count in stretches for offset in range(count)])
+
+    @rule()
+    def lose_the_stream(self) -> None:
+        left = [part.first_id + at + i for part, at, _, count in self.pending.drain() for i in range(count)]
+        assert left == sorted(self.model)
+        self.model.clear()
+
+    def answer(self, ids: list[int]) -> None:
+        strays = self.pending.strays
+        heard: dict[int, tuple[Part, int]] = {}
+        for part, at, start, count in self.pending.settle(ids):
+            assert count > 0
+            for offset in range(count):
+                call_id = ids[start + offset]
+                assert call_id == part.first_id + at + offset
+                assert call_id not in heard, "settled twice"
+                heard[call_id] = self.model.pop(call_id)
+                assert heard[call_id][0] is part
+        assert set(heard) == set(ids) & (set(heard) | set(self.model)), "an unanswered call was passed over"
+        assert not set(ids) & set(self.model)
+        assert self.pending.strays - strays == len(ids) - len(heard)
+
+    @invariant()
+    def counts_what_is_unanswered(self) -> None:
+        assert self.pending.calls == len(self.model)
+        assert self.pending.nbytes == sum(size for _, size in self.model.values())
+        assert self.pending.next_id == self.next_id
+
+
+TestPending = PendingMachine.TestCase
+TestPending.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)

@@ -1,0 +1,1 @@
+"""The client's book-keeping, without a wire."""

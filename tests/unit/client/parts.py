@@ -1,0 +1,42 @@
+"""Specs, sinks and parts for the client's book-keeping, made in one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from slotmesh.client.outbox import Outbox
+from slotmesh.client.runs import CallQueue, Part
+from slotmesh.client.spec import CallSpec, ViewOptions
+from slotmesh.codec import OCTET_STREAM
+
+
+@dataclass(eq=False)
+class Sink:
+    """A future, as far as the book-keeping is concerned."""
+
+    name: Any = None
+    cancelled: bool = False
+
+    def done(self) -> bool:
+        return self.cancelled
+
+
+def make_spec(method: str = "echo", queue: CallQueue | None = None, **options: Any) -> CallSpec:
+    options.setdefault("content_type", OCTET_STREAM)
+    return CallSpec("digits", method, ViewOptions(**options), queue or CallQueue())
+
+
+def make_part(*sizes: int, spec: CallSpec | None = None) -> Part:
+    return Part(spec or make_spec(), list(sizes), sum(sizes), [Sink() for _ in sizes])
+
+
+def make_call(outbox: Outbox, spec: CallSpec, payload: bytes, sink: Any = None) -> Any:
+    """Makes a call as `CallStream.submit` does."""
+    run = spec.queue.tail
+    if run is None or run.spec is not spec:
+        run = outbox.open_run(spec)
+    sink = sink or Sink(payload)
+    run.payloads.append(payload)
+    run.sinks.append(sink)
+    return sink

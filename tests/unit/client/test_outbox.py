@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from slotmesh.client.gather import Gather
+from slotmesh.client.outbox import FRAME_BYTES, FRAME_CALLS, TURN_CALLS, Outbox
+from slotmesh.client.runs import CallQueue
+from tests.unit.client.parts import Sink, make_call, make_spec
+
+PLENTY = 10**9
+
+
+def taken(outbox: Outbox, calls: int = PLENTY, nbytes: int = PLENTY, *, alone: bool = False) -> list[list[bytes]]:
+    """The payloads of each batch of the next frame."""
+    frame = outbox.take(calls, nbytes, alone=alone)
+    for part, payloads in frame:
+        assert part.sizes == list(map(len, payloads))
+        assert part.nbytes == sum(part.sizes)
+        assert [sink.name for sink in part.sinks] == payloads
+    return [payloads for _, payloads in frame]
+
+
+def test_neighbours_leave_as_one_batch() -> None:
+    outbox, spec = Outbox(), make_spec()
+    for payload in (b"1", b"2", b"3"):
+        make_call(outbox, spec, payload)
+    assert taken(outbox) == [[b"1", b"2", b"3"]]
+    assert not outbox
+    assert taken(outbox) == []
+
+
+def test_five_hundred_lanes_leave_in_one_frame() -> None:
+    outbox = Outbox()
+    for number in range(512):
+        make_call(outbox, make_spec(ordering_key=str(number)), b"x")
+    assert len(taken(outbox)) == 512
+
+
+def test_calls_of_two_lanes_that_alternate_leave_as_two_batches() -> None:
+    outbox, a, b = Outbox(), make_spec(), make_spec()
+    for payload in (b"1", b"2", b"3"):
+        make_call(outbox, a, b"a" + payload)
+        make_call(outbox, b, b"b" + payload)
+    assert taken(outbox) == [[b"a1", b"a2", b"a3"], [b"b1", b"b2", b"b3"]]
+
+
+def test_methods_of_one_lane_keep_their_order() -> None:
+    queue = CallQueue()
+    outbox, add, get = Outbox(), make_spec("add", queue), make_spec("get", queue)
+    for spec, payload in ((add, b"1"), (add, b"2"), (get, b"3"), (add, b"4")):
+        make_call(outbox, spec, payload)
+    assert taken(outbox) == [[b"1", b"2"], [b"3"], [b"4"]]
+
+
+def test_a_window_in_calls_is_kept_and_the_rest_waits_in_order() -> None:
+    outbox, spec = Outbox(), make_spec()
+    for number in range(5):
+        make_call(outbox, spec, b"%d" % number)
+    assert taken(outbox, calls=2) == [[b"0", b"1"]]
+    assert taken(outbox, calls=0) == []
+    assert taken(outbox, calls=-3) == []
+    make_call(outbox, spec, b"5")
+    assert taken(outbox) == [[b"2", b"3", b"4"], [b"5"]]
+
+
+def test_a_window_in_bytes_is_kept() -> None:
+    outbox, spec = Outbox(), make_spec()
+    for payload in (b"aa", b"bb", b"cc"):
+        make_call(outbox, spec, payload)
+    assert taken(outbox, nbytes=5) == [[b"aa", b"bb"]]
+    assert taken(outbox, nbytes=1) == []
+    assert taken(outbox, nbytes=2) == [[b"cc"]]
+
+
+def test_one_call_alone_may_pass_the_window() -> None:
+    outbox, spec = Outbox(), make_spec()
+    make_call(outbox, spec, b"abc")
+    make_call(outbox, spec, b"d")
+    assert taken(outbox, nbytes=2) == []
+    assert taken(outbox, nbytes=2, alone=True) == [[b"abc"]]
+    assert taken(outbox, nbytes=2) == [[b"d"]]
+
+
+def test_frames_are_bounded_in_calls_and_bytes() -> None:
+    outbox, spec = Outbox(), make_spec()
+    for _ in range(FRAME_CALLS + 1):
+        make_call(outbox, spec, b"")
+    assert [len(batch) for batch in taken(outbox)] == [FRAME_CALLS]
+    assert [len(batch) for batch in taken(outbox)] == [1]
+    large = b"x" * (FRAME_BYTES // 2 + 1)
+    for _ in range(3):
+        make_call(outbox, spec, large)
+    make_call(outbox, spec, large * 3)
+    assert [list(map(len, batch)) for _ in range(4) for batch in taken(outbox)] == [
+        [len(large)],
+        [len(large)],
+        [len(large)],
+        [len(large) * 3],
+    ]
+
+
+def test_queues_take_turns() -> None:
+    outbox, flood, single = Outbox(), make_spec(), make_spec()
+    for _ in range(3 * TURN_CALLS):
+        make_call(outbox, flood, b"f")
+    make_call(outbox, single, b"s")
+    batches = taken(outbox, calls=TURN_CALLS + 1)
+    assert [len(batch) for batch in batches] == [TURN_CALLS, 1]
+    assert batches[1] == [b"s"]
+
+
+def test_a_call_that_nobody_wants_does_not_leave() -> None:
+    outbox, spec = Outbox(), make_spec()
+    sinks = [make_call(outbox, spec, b"%d" % number) for number in range(5)]
+    taken(outbox, calls=1)
+    sinks[1].cancelled = sinks[3].cancelled = True
+    assert taken(outbox) == [[b"2", b"4"]]
+
+
+def test_a_queue_with_nothing_wanted_left_is_idle_and_usable() -> None:
+    outbox, spec = Outbox(), make_spec()
+    told: list[str] = []
+    make_call(outbox, spec, b"1").cancelled = True
+    spec.queue.call_when_idle(lambda: told.append("idle"))
+    assert taken(outbox) == []
+    assert not outbox
+    assert told == ["idle"]
+    make_call(outbox, spec, b"2")
+    assert taken(outbox) == [[b"2"]]
+
+
+def test_a_queue_is_idle_when_all_that_was_sent_is_settled() -> None:
+    outbox, spec = Outbox(), make_spec()
+    told: list[str] = []
+    make_call(outbox, spec, b"1")
+    make_call(outbox, spec, b"2")
+    spec.queue.call_when_idle(lambda: told.append("idle"))
+    taken(outbox)
+    spec.queue.settled(1)
+    assert not told
+    spec.queue.settled(1)
+    assert told == ["idle"]
+    spec.queue.call_when_idle(lambda: told.append("at once"))
+    assert told == ["idle", "at once"]
+
+
+def test_what_is_never_sent_comes_out_in_order() -> None:
+    outbox, spec = Outbox(), make_spec()
+    for number in range(4):
+        make_call(outbox, spec, b"%d" % number)
+    taken(outbox, calls=1)
+    parts = list(outbox.drain())
+    assert [sink.name for part in parts for sink in part.sinks] == [b"1", b"2", b"3"]
+    assert all(part.first_id == 0 for part in parts)
+    assert not outbox
+    make_call(outbox, spec, b"4")
+    assert taken(outbox) == [[b"4"]]
+
+
+@pytest.mark.asyncio
+async def test_a_map_leaves_in_parts_that_know_their_places() -> None:
+    outbox, spec = Outbox(), make_spec()
+    future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+    outbox.add_map(spec, [b"0", b"1", b"2", b"3"], Gather(6, future, keeps_failures=False), 2)
+    make_call(outbox, spec, b"later")
+    first = outbox.take(3, PLENTY, alone=False)
+    assert [(part.offset, payloads) for part, payloads in first] == [(2, [b"0", b"1", b"2"])]
+    future.cancel()
+    assert taken(outbox) == [[b"later"]]
+
+
+def test_sinks_are_only_asked_whether_they_are_done() -> None:
+    outbox, spec = Outbox(), make_spec()
+    sink = Sink(b"1")
+    assert make_call(outbox, spec, b"1", sink) is sink
+    assert taken(outbox) == [[b"1"]]

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from slotmesh.client.gather import Gather
+from slotmesh.client.outcomes import deliver, fail
+from slotmesh.client.runs import CallQueue, Part
+from slotmesh.client.spec import CallSpec, ViewOptions
+from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, DecodeError, encode
+from slotmesh.errors import Executed, Failure, InternalError, Reason, ReplicaLost
+
+LOST = Failure(reason=Reason.REPLICA_LOST, message="gone", executed=Executed.UNKNOWN, metadata={"replica_id": "r1"})
+
+
+def part_of(futures: list[asyncio.Future[Any]], content_type: str = MSGPACK, wanted: Any = Any) -> Part:
+    spec = CallSpec("digits", "add", ViewOptions(content_type=content_type), CallQueue(), wanted)
+    part = Part(spec, [0] * len(futures), 0, list(futures))
+    part.first_id = 11
+    return part
+
+
+def map_of(count: int, *, keeps_failures: bool, wanted: Any = Any) -> tuple[Part, asyncio.Future[list[Any]]]:
+    future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+    spec = CallSpec("digits", "add", ViewOptions(), CallQueue(), wanted)
+    part = Part(spec, [0] * count, 0, [], Gather(count, future, keeps_failures=keeps_failures), 0)
+    part.first_id = 11
+    return part, future
+
+
+def futures(count: int) -> list[asyncio.Future[Any]]:
+    return [asyncio.get_running_loop().create_future() for _ in range(count)]
+
+
+@pytest.mark.asyncio
+async def test_results_reach_their_futures() -> None:
+    waiting = futures(3)
+    part = part_of(waiting)
+    deliver(part, 1, [encode(MSGPACK, "b"), encode(MSGPACK, "c")], MSGPACK)
+    deliver(part, 0, [encode(MSGPACK, "a")], MSGPACK)
+    assert [await future for future in waiting] == ["a", "b", "c"]
+
+
+@pytest.mark.asyncio
+async def test_bytes_are_results_as_they_are_under_either_name() -> None:
+    waiting = futures(2)
+    part = part_of(waiting, OCTET_STREAM)
+    deliver(part, 0, [b"a"], OCTET_STREAM)
+    deliver(part, 1, [b"b"], "")
+    assert [await future for future in waiting] == [b"a", b"b"]
+
+
+@pytest.mark.asyncio
+async def test_cancelled_futures_are_left_alone() -> None:
+    waiting = futures(4)
+    part = part_of(waiting)
+    waiting[0].cancel()
+    waiting[2].cancel()
+    deliver(part, 0, [encode(MSGPACK, "a"), encode(MSGPACK, "b")], MSGPACK)
+    fail(part, 2, 2, LOST)
+    assert await waiting[1] == "b"
+    assert waiting[0].cancelled()
+    assert waiting[2].cancelled()
+    with pytest.raises(ReplicaLost):
+        await waiting[3]
+
+
+@pytest.mark.asyncio
+async def test_a_failure_says_which_call_failed_and_where() -> None:
+    (future,) = futures(1)
+    part = part_of([*futures(2), future])
+    fail(part, 2, 1, LOST)
+    with pytest.raises(ReplicaLost) as caught:
+        await future
+    error = caught.value
+    assert repr(error) == "ReplicaLost('UNAVAILABLE/REPLICA_LOST: gone')"
+    assert (error.endpoint, error.method, error.call_id, error.replica_id) == ("digits", "add", 13, "r1")
+    assert (error.status, error.reason, error.executed) == ("UNAVAILABLE", Reason.REPLICA_LOST, Executed.UNKNOWN)
+
+
+@pytest.mark.asyncio
+async def test_a_result_that_cannot_be_decoded_fails_its_own_call_only() -> None:
+    waiting = futures(3)
+    deliver(part_of(waiting, wanted=int), 0, [encode(MSGPACK, value) for value in (1, "two", 3)], MSGPACK)
+    assert (await waiting[0], await waiting[2]) == (1, 3)
+    with pytest.raises(DecodeError, match=r"result of digits\.add is not what was asked for: value: expected int, got"):
+        await waiting[1]
+
+
+@pytest.mark.asyncio
+async def test_a_result_of_another_content_type_is_a_defect_of_the_peer() -> None:
+    (future,) = futures(1)
+    deliver(part_of([future]), 0, [b"1"], JSON)
+    with pytest.raises(InternalError, match="encoded as application/json") as caught:
+        await future
+    assert caught.value.executed is Executed.YES
+
+
+@pytest.mark.asyncio
+async def test_a_map_is_done_when_every_call_has_its_outcome() -> None:
+    part, future = map_of(4, keeps_failures=False)
+    deliver(part, 2, [encode(MSGPACK, 2), encode(MSGPACK, 3)], MSGPACK)
+    assert not future.done()
+    deliver(part, 0, [encode(MSGPACK, 0), encode(MSGPACK, 1)], MSGPACK)
+    assert await future == [0, 1, 2, 3]
+
+
+@pytest.mark.asyncio
+async def test_a_map_raises_the_first_failure_by_input_order_after_all_have_ended() -> None:
+    part, future = map_of(4, keeps_failures=False)
+    fail(part, 2, 2, LOST)
+    fail(part, 1, 1, LOST)
+    assert not future.done()
+    deliver(part, 0, [encode(MSGPACK, 0)], MSGPACK)
+    with pytest.raises(ReplicaLost) as caught:
+        await future
+    assert caught.value.call_id == 12
+
+
+@pytest.mark.asyncio
+async def test_a_map_can_keep_its_failures() -> None:
+    part, future = map_of(4, keeps_failures=True, wanted=int)
+    fail(part, 2, 2, LOST)
+    deliver(part, 0, [encode(MSGPACK, 0), encode(MSGPACK, "one")], MSGPACK)
+    results = await future
+    assert results[0] == 0
+    assert [type(result) for result in results[1:]] == [DecodeError, ReplicaLost, ReplicaLost]
+    assert [result.call_id for result in results[2:]] == [13, 14]
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_map_takes_late_outcomes_in_silence() -> None:
+    part, future = map_of(2, keeps_failures=False)
+    future.cancel()
+    deliver(part, 0, [encode(MSGPACK, 0)], MSGPACK)
+    fail(part, 1, 1, LOST)
+    assert future.cancelled()
+
+
+@pytest.mark.asyncio
+async def test_dropped_futures_of_one_failure_are_reported_once() -> None:
+    reports: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reports.append(context))
+    fail(part_of(futures(100)), 0, 100, LOST)
+    assert [str(report["exception"]) for report in reports] == ["UNAVAILABLE/REPLICA_LOST: gone"]
+    fail(part_of(futures(100)), 0, 100, LOST, told=True)
+    assert len(reports) == 1

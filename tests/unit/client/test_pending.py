@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from slotmesh.client.pending import PendingCalls
+from tests.unit.client.parts import make_part
+
+
+def settle(pending: PendingCalls, *ids: int) -> list[tuple[int, int, int, int]]:
+    """As `settle`, with the part's first id for the part."""
+    return [(part.first_id, at, start, count) for part, at, start, count in pending.settle(list(ids))]
+
+
+def test_ids_go_on_from_part_to_part() -> None:
+    pending = PendingCalls(next_id=5)
+    parts = [make_part(1, 1), make_part(1), make_part(1, 1, 1)]
+    for part in parts:
+        pending.add(part)
+    assert [part.first_id for part in parts] == [5, 7, 8]
+    assert (pending.next_id, pending.calls, pending.nbytes) == (11, 6, 6)
+
+
+def test_neighbours_are_settled_as_one_slice() -> None:
+    pending = PendingCalls()
+    pending.add(make_part(10, 20, 30))
+    pending.add(make_part(40, 50))
+    assert settle(pending, 1, 2, 3, 4, 5) == [(1, 0, 0, 3), (4, 0, 3, 2)]
+    assert (pending.calls, pending.nbytes, pending.strays) == (0, 0, 0)
+
+
+def test_a_slice_ends_where_the_ids_leave_the_part() -> None:
+    pending = PendingCalls()
+    pending.add(make_part(*[1] * 100))
+    pending.add(make_part(*[1] * 100))
+    ids = [*range(51, 81), *range(101, 151)]
+    assert settle(pending, *ids) == [(1, 50, 0, 30), (101, 0, 30, 50)]
+    assert pending.calls == 120
+
+
+def test_any_order_is_understood() -> None:
+    pending = PendingCalls()
+    pending.add(make_part(1, 2, 4, 8))
+    assert settle(pending, 3, 1) == [(1, 2, 0, 1), (1, 0, 1, 1)]
+    assert (pending.calls, pending.nbytes) == (2, 10)
+    assert settle(pending, 4, 2) == [(1, 3, 0, 1), (1, 1, 1, 1)]
+    assert (pending.calls, pending.nbytes) == (0, 0)
+
+
+def test_ids_that_only_look_consecutive_from_their_ends_are_told_apart() -> None:
+    pending = PendingCalls()
+    pending.add(make_part(*[1] * 6))
+    slices = settle(pending, 1, 2, 4, 3, 5, 6)
+    found = {start + i: first + at + i for first, at, start, count in slices for i in range(count)}
+    assert found == {0: 1, 1: 2, 2: 4, 3: 3, 4: 5, 5: 6}
+
+
+def test_a_second_answer_changes_nothing() -> None:
+    pending = PendingCalls()
+    pending.add(make_part(1, 1, 1))
+    assert settle(pending, 2) == [(1, 1, 0, 1)]
+    assert settle(pending, 2) == []
+    assert settle(pending, 1, 2, 3) == [(1, 0, 0, 1), (1, 2, 2, 1)]
+    assert settle(pending, 1, 2, 3) == []
+    assert (pending.calls, pending.strays) == (0, 5)
+
+
+def test_an_id_twice_in_one_answer_counts_once() -> None:
+    pending = PendingCalls()
+    pending.add(make_part(1, 1))
+    assert settle(pending, 1, 1, 2) == [(1, 0, 0, 1), (1, 1, 2, 1)]
+    assert (pending.calls, pending.strays) == (0, 1)
+
+
+def test_ids_that_were_never_given_are_strays() -> None:
+    pending = PendingCalls(next_id=10)
+    pending.add(make_part(1))
+    assert settle(pending, 0, -3, 9, 11, 10) == [(10, 0, 4, 1)]
+    assert pending.strays == 4
+
+
+def test_what_is_left_comes_out_in_the_order_sent() -> None:
+    pending = PendingCalls()
+    pending.add(make_part(1, 1, 1))
+    pending.add(make_part(1))
+    settle(pending, 2)
+    assert [part.first_id + at + i for part, at, _, count in pending.drain() for i in range(count)] == [1, 3, 4]
+    assert (pending.calls, pending.nbytes) == (0, 0)
+
+
+def test_finished_parts_are_forgotten() -> None:
+    pending = PendingCalls()
+    for _ in range(10_000):
+        pending.add(make_part(1))
+        settle(pending, pending.next_id - 1)
+    assert len(pending._firsts) < 200
+    pending.add(make_part(1, 1))
+    assert settle(pending, pending.next_id - 1) == [(pending.next_id - 2, 1, 0, 1)]

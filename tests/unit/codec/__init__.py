@@ -1,0 +1,1 @@
+"""Values, payloads and arguments."""
