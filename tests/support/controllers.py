@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from google.rpc import error_details_pb2
@@ -22,6 +23,8 @@ from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub
 from tests.fakes.launcher import FakeLauncher
 from tests.support.wait import wait_until
+
+AnswerT = TypeVar("AnswerT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,14 @@ async def running_controller(*, launches: bool = False, lease_s: float = 60.0) -
             yield Controlled(controller, channel, ControllerServiceStub(channel), fakes[0] if fakes else None)
         finally:
             await channel.close()
+
+
+async def eventually(ask: Callable[[], Awaitable[AnswerT]], *, what: str, timeout: float = 20.0) -> AnswerT:
+    """The first true answer of somebody who has to be asked over the network."""
+    deadline = time.monotonic() + timeout
+    while not (answer := await ask()):
+        assert time.monotonic() < deadline, f"not within {timeout} s: {what} (last: {answer!r})"
+    return answer
 
 
 def violations(error: grpc.RpcError) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Hosts one copy of a handler: executes and batches its calls."""

@@ -1,0 +1,140 @@
+"""The replica's composition root: the only file that names concrete classes.
+
+Start: server (NOT_SERVING), membership (STARTING), configuration, handler, SERVING, READY.
+Stop: NOT_SERVING and DRAINING, what has not started goes back to the routers, what runs ends; their streams end after
+the last answer; STOPPED; membership, server.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+from replica_service.config import ReplicaSettings
+from replica_service.servicer import Identity, ReplicaServicer
+from replica_service.shell.controller_link import ControllerLink
+from replica_service.shell.engine import Engine
+from replica_service.shell.methods import Method
+from replica_service.shell.metrics import observe
+from replica_service.shell.replica import Replica
+from slotmesh.ids import new_id
+from slotmesh.runtime.announce import announce
+from slotmesh.runtime.backoff import Backoff
+from slotmesh.runtime.clock import MonotonicClock
+from slotmesh.runtime.parent import watch_parent
+from slotmesh.runtime.server import GrpcServer
+from slotmesh.runtime.signals import stop_signals
+from slotmesh.runtime.slots import SlotsNotHere
+from slotmesh.runtime.tasks import Supervisor
+from slotmesh.telemetry.setup import setup_metrics
+from slotmesh.v1 import membership_service_pb2, replica_service_pb2_grpc, slot_service_pb2_grpc
+from slotmesh.version import VERSION
+
+EXIT_LOST_CALLS = 1
+"""Exit status of a replica whose calls still ran at the end of the grace."""
+STREAM_GRACE_S = 5.0
+"""How long routers have to read their last answers."""
+CAPACITY_GAP_S = 0.1
+"""A router that had no room hears of room at most this often, unless results take it along."""
+
+
+async def main(settings: ReplicaSettings) -> int:
+    """Runs a replica until it is told to stop; returns the exit status."""
+    with stop_signals(ignore_interrupt=True) as stop:
+        if settings.parent_fd is not None:
+            watch_parent(settings.parent_fd, stop.set)
+        app = ReplicaApp(settings)
+        app.replica.stop_asked = stop
+        return await app.run()
+
+
+class ReplicaApp:
+    """A replica on the running event loop."""
+
+    def __init__(self, settings: ReplicaSettings) -> None:
+        self._settings = settings
+        self._clock = MonotonicClock()
+        self.identity = Identity(
+            replica_id=settings.make_replica_id(), incarnation=new_id(), backend=settings.backend_name
+        )
+        self._servicer = ReplicaServicer(self.identity, self._clock)
+        self.server = GrpcServer("replica", host=settings.host, port=settings.port, insecure=settings.insecure)
+        self.server.add(replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server, self._servicer)
+        self.server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, SlotsNotHere())
+        self.replica = Replica(
+            settings.handler or "",
+            self._make_engine,
+            graceful_timeout_s=settings.graceful_timeout.total_seconds(),
+        )
+
+    async def run(self) -> int:
+        """From start to stop; returns the exit status.
+
+        Raises:
+            CannotStart: the port or the handler is at fault.
+        """
+        settings, replica = self._settings, self.replica
+        metrics = setup_metrics("replica", settings.metrics_host, settings.metrics_port)
+        self._meter = metrics.meter
+        try:
+            await self.server.start()
+            replica.address = settings.advertise or self.server.address
+            replica.metrics_address = metrics.address or ""
+            async with Supervisor(on_failure=replica.stop_asked.set) as tasks:
+                link = self._attach(tasks)
+                try:
+                    return await self._live(attached=link is not None)
+                finally:
+                    if link is not None:
+                        await link.goodbye()
+        finally:
+            await self.server.stop()
+            if replica.engine is not None:
+                await replica.engine.stop()
+            metrics.shutdown()
+
+    async def _live(self, *, attached: bool) -> int:
+        """From the handler's construction to the end of the last call; returns the exit status."""
+        replica = self.replica
+        is_complete = True
+        if (not attached or await replica.wait_configured()) and await replica.start():
+            if self._settings.announce_fd is not None:
+                announce(self._settings.announce_fd, self.server.address)
+            await replica.stop_asked.wait()
+            self.server.set_serving(False)
+            is_complete = await replica.finish()
+            if is_complete:
+                self._servicer.end_streams()
+            await self.server.stop(STREAM_GRACE_S if is_complete else 0.0)
+        replica.stopped()
+        return 0 if is_complete else EXIT_LOST_CALLS
+
+    def _attach(self, tasks: Supervisor) -> ControllerLink | None:
+        """Membership of the mesh; None for a replica on its own."""
+        if self._settings.controller is None:
+            return None
+        hello = membership_service_pb2.ReplicaHello(
+            replica_id=self.identity.replica_id,
+            incarnation=self.identity.incarnation,
+            backend=self.identity.backend,
+            pid=os.getpid(),
+            version=VERSION,
+        )
+        link = ControllerLink(self._settings.controller, hello, self.replica, Backoff())
+        self.replica.on_change = link.report_soon
+        tasks.start(link.run(), name="controller link")
+        return link
+
+    def _make_engine(self, methods: dict[str, Method], max_ongoing: int, prefetch: int) -> Engine:
+        """The handler is there: from now on routers get streams."""
+        engine = Engine(
+            methods,
+            self._clock,
+            max_ongoing=max_ongoing,
+            prefetch=prefetch,
+            capacity_gap_s=lambda: CAPACITY_GAP_S * random.uniform(0.5, 1.0),  # noqa: S311 - spreads load, guards nothing
+        )
+        observe(self._meter, engine, self.identity.backend)
+        self._servicer.engine = engine
+        self.server.set_serving()
+        return engine

@@ -1,0 +1,65 @@
+"""What a replica can be told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from slotmesh.config import Duration, HostPort, ServiceSettings
+from slotmesh.config.fields import FlagOnly
+from slotmesh.ids import new_id
+
+_WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not bound to
+
+
+class ReplicaSettings(ServiceSettings):
+    """A replica: hosts one copy of a handler, executes and batches its calls."""
+
+    port: int = Field(7072, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
+    metrics_port: int = Field(
+        9466, ge=-1, le=65_535, description="Port of the Prometheus endpoint; 0: a free one, -1: none."
+    )
+    handler: str | None = Field(None, min_length=1, description="The class or function to run, MODULE:NAME.")
+    backend: str | None = Field(
+        None, min_length=1, max_length=63, description="Backend that it belongs to; the handler's NAME where not given."
+    )
+    controller: HostPort | None = Field(
+        None, description="Where the controller is; without it the replica serves on its own."
+    )
+    advertise: HostPort | None = Field(None, description="Where routers reach this replica, if not where it listens.")
+    replica_id: str | None = Field(
+        None, min_length=1, description="Identity, unique in the mesh; made from the backend's name where not given."
+    )
+    graceful_timeout: Duration = Field(
+        timedelta(seconds=30),
+        ge=timedelta(0),
+        description="Time to finish what runs when it is told to stop; the controller's configuration goes before it.",
+    )
+    describe: Annotated[str | None, FlagOnly()] = Field(
+        None, min_length=1, description="MODULE:NAME: print what this handler's decorators say, as JSON, and exit."
+    )
+
+    @model_validator(mode="after")
+    def _has_handler(self) -> Self:
+        if self.handler is None and self.describe is None:
+            raise ValueError("--handler MODULE:NAME (SLOTMESH_HANDLER) is required: the class or function to run")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        if self.controller is not None and self.advertise is None and self.host in _WILDCARDS:
+            raise ValueError(
+                f"--advertise HOST:PORT (SLOTMESH_ADVERTISE) is required with --host {self.host}: where routers find it"
+            )
+        return self
+
+    @property
+    def backend_name(self) -> str:
+        """The backend that the replica belongs to."""
+        return self.backend or (self.handler or "").rpartition(":")[2]
+
+    def make_replica_id(self) -> str:
+        """The identity that was given, or a new one."""
+        return self.replica_id or f"{self.backend_name}-{new_id(3)}"

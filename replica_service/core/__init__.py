@@ -1,0 +1,1 @@
+"""Decisions of the replica: pure, synchronous, `(event, now) -> commands`."""

@@ -1,0 +1,129 @@
+"""What the replica moves: runs of calls, and who sent them.
+
+Purpose: the values that lanes, batches and executors pass around. One object a run, never one a call.
+Invariants: `0 <= lo <= hi <= len(payloads)`; calls before `lo` have been handed to an executor or a batch, or answered;
+calls from `lo` to `hi` wait; calls from `hi` on were answered, or belong to a run that was split off. A run is in its
+link's `waiting` for as long as one of its calls could still be taken back.
+Owner: the scheduler; executors read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from slotmesh.handlers.context import NO_METADATA
+
+if TYPE_CHECKING:
+    from replica_service.core.lanes import Lane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """What the calls of a run share. One object for all runs with equal options."""
+
+    method: str = ""
+    """Empty is `__call__`."""
+    content_type: str = ""
+    ordering_key: str = ""
+    metadata: Mapping[str, str] = field(default_factory=lambda: NO_METADATA)
+
+
+class Link:
+    """One router, as far as the core knows it. Compared by identity."""
+
+    __slots__ = ("closed", "keyed", "last_run_id", "outbox", "overrun", "unkeyed", "waiting")
+
+    def __init__(self, outbox: Any = None) -> None:
+        """`outbox` is the shell's: where answers go. Opaque here."""
+        self.outbox = outbox
+        self.closed = False
+        self.last_run_id = 0
+        """Run ids strictly increase on a link."""
+        self.unkeyed = 0
+        """Its calls without ordering key that are here, running or not."""
+        self.keyed = 0
+        """Its calls with an ordering key that are here, running or not."""
+        self.overrun = False
+        """It went past its keyed window: nothing keyed is taken until all that is here has been answered."""
+        self.waiting: dict[int, Run] = {}
+        """Its runs with calls that can still be taken back, by `key`."""
+
+
+class Run:
+    """Consecutive calls of one router that share their options."""
+
+    __slots__ = (
+        "arrived",
+        "deadline",
+        "endpoint",
+        "first",
+        "hi",
+        "key",
+        "lane",
+        "link",
+        "lo",
+        "open",
+        "options",
+        "owner_epoch",
+        "partition",
+        "payloads",
+        "withdrawn",
+    )
+
+    def __init__(
+        self,
+        link: Link,
+        first: int,
+        payloads: Sequence[bytes],
+        options: CallOptions,
+        endpoint: str,
+        arrived: float,
+        deadline: float = inf,
+    ) -> None:
+        self.link = link
+        self.first = first
+        """Run id of `payloads[0]`; the others follow one by one."""
+        self.payloads = payloads
+        self.options = options
+        self.endpoint = endpoint
+        self.arrived = arrived
+        """Monotonic seconds."""
+        self.deadline = deadline
+        """Monotonic seconds, exclusive: from then on no call of the run is started."""
+        self.partition = 0
+        self.owner_epoch = 0
+        """Both are read only where there is an ordering key."""
+        self.lo = 0
+        self.hi = self.open = len(payloads)
+        """`open`: calls that can still be taken back."""
+        self.key = first
+        """Where it is in its link's `waiting`; unique there."""
+        self.lane: Lane | None = None
+        self.withdrawn: set[int] | None = None
+        """Indices of calls that were handed to an executor and must not start any more, if it has not started them."""
+
+    def split(self, lo: int, hi: int) -> Run:
+        """A run of its own for the calls from `lo` up to `hi`; they keep their indices. The caller adjusts this one."""
+        part = Run(
+            self.link,
+            self.first,
+            self.payloads,
+            self.options,
+            self.endpoint,
+            self.arrived,
+            self.deadline,
+        )
+        part.partition, part.owner_epoch, part.lane = self.partition, self.owner_epoch, self.lane
+        part.lo, part.hi, part.open, part.key = lo, hi, hi - lo, self.first + lo
+        self.open -= part.open
+        self.link.waiting[part.key] = part
+        return part
+
+    def withdraw(self, lo: int, hi: int) -> None:
+        """The executor must not start these calls, as far as it has not."""
+        if self.withdrawn is None:
+            self.withdrawn = set()
+        self.withdrawn.update(range(lo, hi))

@@ -1,0 +1,21 @@
+"""How loaded the replica is, as one router is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Counts calls. What the router may send is `max_ongoing + prefetch - others` less what it has sent."""
+
+    ongoing: int
+    """Permits in use: unkeyed calls that run or gather for a batch, lanes that have their turn."""
+    max_ongoing: int
+    waiting: int
+    """Unkeyed calls behind the running ones."""
+    prefetch: int
+    keyed_window: int
+    draining: bool
+    others: int
+    """The part of `ongoing` and `waiting` that is not unkeyed calls of this router."""

@@ -1,0 +1,89 @@
+"""What the scheduler wants done. The engine carries these out in order; they carry no behaviour.
+
+The three `Start…` commands are the work of an executor too, which keeps its place in them and gives them back with
+`calls_ended`, `turn_ended` and `batch_ended`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from replica_service.core.batcher import Batcher
+    from replica_service.core.calls import Link, Run
+    from replica_service.core.lanes import Lane
+    from slotmesh.errors import Failure
+
+Part = tuple["Run", int, int]
+"""The calls from `lo` up to `hi` of a run."""
+
+
+class StartCalls:
+    """Start the calls from `lo` up to `hi` of the run, in any order, at once: each holds a permit."""
+
+    __slots__ = ("hi", "lo", "run")
+
+    def __init__(self, run: Run, lo: int, hi: int) -> None:
+        self.run = run
+        self.lo = lo
+        """The executor moves it: the first call that has not started."""
+        self.hi = hi
+
+
+class StartTurn:
+    """Execute the calls from `lo` up to `hi` of the run one after another, for a turn's time; the first in any case."""
+
+    __slots__ = ("hi", "lane", "lo", "run")
+
+    def __init__(self, lane: Lane, run: Run, lo: int, hi: int) -> None:
+        self.lane = lane
+        self.run = run
+        self.lo = lo
+        self.hi = hi
+
+
+class StartBatch:
+    """Hand the calls to the batch method, all at once."""
+
+    __slots__ = ("batcher", "count", "lanes", "parts")
+
+    def __init__(self, batcher: Batcher, parts: Sequence[Part], lanes: Sequence[Lane], count: int) -> None:
+        self.batcher = batcher
+        self.parts = parts
+        """In order. Parts of one run ascend."""
+        self.lanes = lanes
+        """The lanes whose calls are among them."""
+        self.count = count
+        """Calls in all parts."""
+
+
+@dataclass(slots=True, eq=False)
+class Refuse:
+    """Hand calls back to the router, unexecuted: it sends them elsewhere, or again."""
+
+    run: Run
+    lo: int
+    hi: int
+    failure: Failure
+
+
+@dataclass(slots=True, eq=False)
+class Fail:
+    """Answer calls with a failure."""
+
+    run: Run
+    lo: int
+    hi: int
+    failure: Failure
+
+
+@dataclass(slots=True, eq=False)
+class TellCapacity:
+    """The router was told that there is no room, and now there is."""
+
+    link: Link
+
+
+Command = StartCalls | StartTurn | StartBatch | Refuse | Fail | TellCapacity

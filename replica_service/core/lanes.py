@@ -1,0 +1,108 @@
+"""Lanes: calls of one ordering key, one after another.
+
+Purpose: keeps the order of a key, and lets keys take turns.
+Invariants: a lane is in exactly one place: idle (empty, and then forgotten), in the ready queue, or held by a turn or a
+batcher, with one permit. Calls leave it in the order in which they came.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from replica_service.core.batcher import Batcher
+    from replica_service.core.calls import Run
+
+MAX_TURN_CALLS = 256
+"""Calls that a lane executes before others get their turn."""
+MAX_TURN_S = 0.050
+"""Seconds after which a lane starts no further call before others got their turn."""
+
+
+class Place(Enum):
+    """Where a lane is."""
+
+    IDLE = "idle"
+    READY = "ready"
+    BATCHING = "batching"
+    """It holds a permit; its first calls are offered to a batcher, none runs."""
+    RUNNING = "running"
+    """It holds a permit, and calls of it run."""
+
+
+class Lane:
+    """The queue of one ordering key. Compared by identity."""
+
+    __slots__ = ("batcher", "key", "offered", "offered_runs", "partition", "place", "runs")
+
+    def __init__(self, key: tuple[str, str], partition: int) -> None:
+        self.key = key
+        """Endpoint and ordering key."""
+        self.partition = partition
+        self.runs: deque[Run] = deque()
+        """Runs with waiting calls, in order. Some may have been emptied by a cancel."""
+        self.place = Place.IDLE
+        self.batcher: Batcher | None = None
+        """The batcher that its first calls are offered to."""
+        self.offered = 0
+        """Calls that the batcher counts as its own."""
+        self.offered_runs = 0
+        """Runs at the head that these calls belong to."""
+
+    def head(self) -> Run | None:
+        """The first run with waiting calls."""
+        runs = self.runs
+        while runs:
+            run = runs[0]
+            if run.lo < run.hi:
+                return run
+            runs.popleft()
+        return None
+
+
+class Lanes:
+    """All lanes that have calls, and those of them that wait for a permit."""
+
+    __slots__ = ("_by_key", "ready")
+
+    def __init__(self) -> None:
+        self._by_key: dict[tuple[str, str], Lane] = {}
+        self.ready: deque[Lane] = deque()
+        """In the order of their turns."""
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def add(self, run: Run) -> Lane:
+        """Puts the run at the end of its key's lane, which becomes ready if it was idle."""
+        key = (run.endpoint, run.options.ordering_key)
+        lane = self._by_key.get(key)
+        if lane is None:
+            lane = self._by_key[key] = Lane(key, run.partition)
+        run.lane = lane
+        lane.runs.append(run)
+        if lane.place is Place.IDLE:
+            lane.place = Place.READY
+            self.ready.append(lane)
+        return lane
+
+    def give_back(self, lane: Lane) -> None:
+        """The lane's turn is over: it goes to the back, or is forgotten where nothing waits in it."""
+        if lane.head() is not None:
+            lane.place = Place.READY
+            self.ready.append(lane)
+        else:
+            lane.place = Place.IDLE
+            del self._by_key[lane.key]
+
+    def of(self, endpoint: str, partitions: Container[int]) -> list[Lane]:
+        """The lanes of these partitions. Looks at each lane: for rare events."""
+        return [lane for lane in self._by_key.values() if lane.key[0] == endpoint and lane.partition in partitions]
+
+    def all(self) -> list[Lane]:
+        """Every lane that has calls, running or not."""
+        return list(self._by_key.values())

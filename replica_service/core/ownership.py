@@ -1,0 +1,37 @@
+"""Which owner epochs this replica still serves, by endpoint and partition.
+
+Purpose: the fence that keeps calls of one ordering key in order across replicas: a run sent at an epoch that has been
+overtaken is refused, and goes on being refused, so that nothing overtakes it.
+Invariant: a partition's floor never falls. Bounded by 4,096 partitions an endpoint of the mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class Ownership:
+    """Partition -> lowest epoch that is still served."""
+
+    __slots__ = ("_floors",)
+
+    def __init__(self) -> None:
+        self._floors: dict[str, dict[int, int]] = {}
+
+    def admit(self, endpoint: str, partition: int, epoch: int) -> bool:
+        """Whether a run sent at this epoch may be taken. A higher epoch than before makes it the new floor."""
+        floors = self._floors.get(endpoint)
+        if floors is None:
+            floors = self._floors[endpoint] = {}
+        floor = floors.get(partition, 0)
+        if epoch < floor:
+            return False
+        if epoch > floor:
+            floors[partition] = epoch
+        return True
+
+    def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> None:
+        """From now on refuses these epochs (by partition) and older ones."""
+        floors = self._floors.setdefault(endpoint, {})
+        for partition, epoch in epochs.items():
+            floors[partition] = max(floors.get(partition, 0), epoch + 1)

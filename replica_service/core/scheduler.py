@@ -1,0 +1,411 @@
+"""Who runs next: permits, lanes, batches, drain. The replica's decisions, `(event, now) -> commands`.
+
+Purpose: the core that the engine feeds with what routers send and what executors finish.
+Invariants: `in_use <= max_ongoing` unless `max_ongoing` was lowered meanwhile, then nothing starts until it holds
+again; an unkeyed call holds one permit from its start, or its way into a batcher, to its end, a lane one for its turn;
+no permit is free while something waits for one; each call of a run is started at most once and answered or refused
+exactly once. Cost is per run, never per call.
+Owner: the engine.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from types import MappingProxyType
+
+from replica_service.core import verdicts
+from replica_service.core.batcher import Batcher
+from replica_service.core.calls import Link, Run
+from replica_service.core.capacity import Capacity
+from replica_service.core.commands import Command, Fail, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
+from replica_service.core.lanes import MAX_TURN_CALLS, Lane, Lanes, Place
+from replica_service.core.ownership import Ownership
+from slotmesh.errors import Failure
+from slotmesh.handlers import BatchSettings
+
+DEFAULT_KEYED_WINDOW = 8192
+"""Keyed calls that one router may have here, running or not."""
+
+
+class Scheduler:
+    """All decisions about the calls of one replica."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, BatchSettings | None],
+        absent: Mapping[str, Failure] = MappingProxyType({}),
+        *,
+        max_ongoing: int,
+        prefetch: int = 0,
+        keyed_window: int = DEFAULT_KEYED_WINDOW,
+    ) -> None:
+        """`methods`: those that can be called, by name, with the settings of batch methods.
+
+        `absent`: why others, which the handler has, cannot be.
+        """
+        self.max_ongoing = max_ongoing
+        self.prefetch = prefetch
+        self.keyed_window = keyed_window
+        self.draining = False
+        self.in_use = 0
+        """Permits in use: calls that run or are in a batcher, lanes that have their turn."""
+        self.waiting = 0
+        """Unkeyed calls without a permit."""
+        self.keyed = 0
+        """Keyed calls that are here, running or not."""
+        self._methods = methods
+        self._absent = absent
+        self._batchers = {
+            name: Batcher(name, settings, max_ongoing) for name, settings in methods.items() if settings is not None
+        }
+        self._queue: deque[Run] = deque()
+        """Unkeyed runs with calls that wait for permits, by age. Some may have been emptied by a cancel."""
+        self._lanes = Lanes()
+        self._ownership = Ownership()
+        self._odd = 0
+        """Who gets the odd permit when lanes and unkeyed runs share: 1 for lanes."""
+        self._full: dict[Link, None] = {}
+        """Links that were told that there is no room."""
+        self._out: list[Command] = []
+
+    # -- routers ---------------------------------------------------------------------------------------------------
+
+    def submit(self, runs: Sequence[Run], now: float) -> list[Command]:
+        """A router sent runs, in this order."""
+        methods = self._methods
+        for run in runs:
+            if self.draining:
+                self._out.append(Refuse(run, 0, run.hi, verdicts.DRAINING))
+            elif run.options.method not in methods:
+                self._out.append(Fail(run, 0, run.hi, self._why_not(run.options.method)))
+            elif run.options.ordering_key:
+                self._admit_keyed(run)
+            else:
+                self._admit(run)
+        return self._settle(now)
+
+    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]], now: float) -> list[Command]:
+        """A router takes calls back, by run ids, both ends included. What has not started never does."""
+        for first, last in ranges:
+            run = link.waiting.get(first)
+            if run is not None and run.first == first and last - first + 1 == len(run.payloads) == run.hi:
+                self._take_back(run, 0, run.hi, verdicts.CANCELLED)
+                continue
+            for run in list(link.waiting.values()):
+                lo, hi = max(first - run.first, 0), min(last + 1 - run.first, len(run.payloads))
+                if lo < hi:
+                    self._take_back(run, lo, hi, verdicts.CANCELLED)
+        return self._settle(now)
+
+    def close(self, link: Link, now: float) -> list[Command]:
+        """A router's stream has ended: nothing of it that has not started will. Nobody reads the answers."""
+        link.closed = True
+        self._full.pop(link, None)
+        for run in list(link.waiting.values()):
+            self._take_back(run, 0, len(run.payloads), verdicts.CANCELLED)
+        return self._settle(now)
+
+    def capacity(self, link: Link) -> Capacity:
+        """What the router is told now. Where that means full because of others, it is told when it no longer is."""
+        taken = self.in_use + self.waiting
+        others = taken - link.unkeyed
+        if others > 0 and taken >= self.max_ongoing + self.prefetch and not link.closed:
+            self._full[link] = None
+        else:
+            self._full.pop(link, None)
+        return Capacity(
+            self.in_use, self.max_ongoing, self.waiting, self.prefetch, self.keyed_window, self.draining, others
+        )
+
+    # -- executors -------------------------------------------------------------------------------------------------
+
+    def calls_ended(self, run: Run, count: int, now: float) -> list[Command]:
+        """Calls of a StartCalls have ended, however."""
+        self.in_use -= count
+        run.link.unkeyed -= count
+        return self._settle(now)
+
+    def turn_ended(self, turn: StartTurn, reached: int, now: float) -> list[Command]:
+        """The turn's calls before index `reached` have ended, however; those from there on have not started."""
+        run, lane = turn.run, turn.lane
+        ended = reached - turn.lo
+        if reached < turn.hi:
+            rest = run.split(reached, turn.hi)
+            lane.runs.appendleft(rest)
+            for index in sorted(run.withdrawn or ()):
+                if reached <= index < turn.hi:
+                    self._take_back(rest, index, index + 1, verdicts.CANCELLED)
+            if self.draining:
+                self._hand_back(lane, verdicts.DRAINING)
+        self._close(run, ended)
+        self._keyed_gone(run.link, ended)
+        self.in_use -= 1
+        self._lanes.give_back(lane)
+        return self._settle(now)
+
+    def batch_ended(self, batch: StartBatch, now: float) -> list[Command]:
+        """All calls of the batch have ended, however."""
+        batch.batcher.running -= 1
+        for run, lo, hi in batch.parts:
+            if run.lane is None:
+                self.in_use -= hi - lo
+                run.link.unkeyed -= hi - lo
+            else:
+                self._keyed_gone(run.link, hi - lo)
+        self._release(batch.lanes)
+        return self._settle(now)
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `passed` should be called next; None where nothing waits for time to pass."""
+        deadlines = [each for batcher in self._batchers.values() if (each := batcher.next_deadline()) is not None]
+        return min(deadlines, default=None)
+
+    def passed(self, now: float) -> list[Command]:
+        """Time has passed."""
+        return self._settle(now)
+
+    # -- the replica -----------------------------------------------------------------------------------------------
+
+    def drain(self, now: float) -> list[Command]:
+        """Takes nothing new from now on, and hands back what has not started."""
+        self.draining = True
+        for run in list(self._queue):
+            self._take_back_waiting(run, run.lo, run.hi, verdicts.DRAINING)
+        for batcher in self._batchers.values():
+            for entry in list(batcher.queue):
+                if not isinstance(entry, Lane):
+                    self._take_back(entry.run, 0, len(entry.run.payloads), verdicts.DRAINING)
+        for lane in self._lanes.all():
+            self._hand_back(lane, verdicts.DRAINING)
+        return self._settle(now)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return not self.in_use and not self.waiting and not len(self._lanes)
+
+    def configure(self, *, max_ongoing: int, prefetch: int, now: float) -> list[Command]:
+        """New settings. What runs goes on; where there are fewer permits than that, nothing starts until there are."""
+        self.max_ongoing, self.prefetch = max_ongoing, prefetch
+        for batcher in self._batchers.values():
+            batcher.limit(max_ongoing)
+        return self._settle(now)
+
+    def revoke(self, endpoint: str, epochs: Mapping[int, int], now: float) -> list[Command]:
+        """Partitions move away: nothing of them that was sent at these epochs or older ones starts from now on."""
+        self._ownership.revoke(endpoint, epochs)
+        for lane in self._lanes.of(endpoint, epochs):
+            self._hand_back(lane, verdicts.STALE, through_epoch=epochs[lane.partition])
+        return self._settle(now)
+
+    def is_emptied(self, endpoint: str, epochs: Mapping[int, int]) -> bool:
+        """Whether nothing of these partitions runs or waits."""
+        return not self._lanes.of(endpoint, epochs)
+
+    # -- in --------------------------------------------------------------------------------------------------------
+
+    def _admit(self, run: Run) -> None:
+        link, count = run.link, run.hi
+        room = max(0, self.max_ongoing + self.prefetch - self.in_use - self.waiting)
+        if count > room:
+            self._out.append(Refuse(run, room, count, verdicts.no_room(self.max_ongoing, self.prefetch)))
+            if not room:
+                return
+            run.hi = run.open = count = room
+        link.unkeyed += count
+        self.waiting += count
+        link.waiting[run.key] = run
+        self._queue.append(run)
+
+    def _why_not(self, method: str) -> Failure:
+        return self._absent.get(method) or verdicts.no_such_method(method, (*self._methods, *self._absent))
+
+    def _admit_keyed(self, run: Run) -> None:
+        link, count = run.link, run.hi
+        if not self._ownership.admit(run.endpoint, run.partition, run.owner_epoch):
+            self._out.append(Refuse(run, 0, count, verdicts.STALE))
+            return
+        if link.overrun or link.keyed + count > self.keyed_window:
+            # A later run of the same key must not be taken where this one was not: all of them wait outside.
+            link.overrun = link.keyed > 0
+            self._out.append(Refuse(run, 0, count, verdicts.past_window(link.keyed, count, self.keyed_window)))
+            return
+        link.keyed += count
+        self.keyed += count
+        link.waiting[run.key] = run
+        lane = self._lanes.add(run)
+        if lane.batcher is not None:
+            lane.batcher.extend(lane, run)
+
+    # -- back ------------------------------------------------------------------------------------------------------
+
+    def _take_back(self, run: Run, lo: int, hi: int, failure: Failure) -> None:
+        """Answers those of the calls that have not started; those that an executor holds must not start any more."""
+        handed = min(hi, run.lo)
+        self._take_back_waiting(run, max(lo, run.lo), min(hi, run.hi), failure)
+        if lo >= handed:
+            return
+        if run.lane is not None:
+            run.withdraw(lo, handed)
+        elif batcher := self._batchers.get(run.options.method):
+            for begin, end in batcher.withdraw(run, lo, handed):
+                self.in_use -= end - begin
+                self._answer(run, begin, end, failure)
+
+    def _take_back_waiting(self, run: Run, lo: int, hi: int, failure: Failure) -> None:
+        """Answers calls that wait: `run.lo <= lo` and `hi <= run.hi`."""
+        if lo >= hi:
+            return
+        lane = run.lane
+        if lane is None:
+            self.waiting -= hi - lo
+        if lo == run.lo:
+            run.lo = hi
+        else:
+            if hi < run.hi:
+                rest = run.split(hi, run.hi)
+                queue = self._queue if lane is None else lane.runs
+                queue.insert(queue.index(run) + 1, rest)
+            run.hi = lo
+        self._answer(run, lo, hi, failure)
+        if lane is not None and (batcher := lane.batcher) is not None and not batcher.recount(lane):
+            self._release((lane,))
+
+    def _answer(self, run: Run, lo: int, hi: int, failure: Failure) -> None:
+        """Calls that never start have their answer."""
+        count = hi - lo
+        self._close(run, count)
+        if run.lane is None:
+            run.link.unkeyed -= count
+        else:
+            self._keyed_gone(run.link, count)
+        command = Refuse if verdicts.hands_back(failure) else Fail
+        self._out.append(command(run, lo, hi, failure))
+
+    def _hand_back(self, lane: Lane, failure: Failure, *, through_epoch: float = inf) -> None:
+        for run in list(lane.runs):
+            if run.owner_epoch <= through_epoch:
+                self._take_back_waiting(run, run.lo, run.hi, failure)
+
+    @staticmethod
+    def _close(run: Run, count: int) -> None:
+        """So many calls of the run can no longer be taken back."""
+        run.open -= count
+        if not run.open:
+            del run.link.waiting[run.key]
+
+    def _keyed_gone(self, link: Link, count: int) -> None:
+        self.keyed -= count
+        link.keyed -= count
+        if not link.keyed:
+            link.overrun = False
+
+    def _release(self, lanes: Iterable[Lane]) -> None:
+        """Lanes that held a permit go back to where they wait for one, or out."""
+        for lane in lanes:
+            self.in_use -= 1
+            self._lanes.give_back(lane)
+
+    # -- on --------------------------------------------------------------------------------------------------------
+
+    def _settle(self, now: float) -> list[Command]:
+        """Starts all that can be started; returns what was decided since the last time."""
+        if self._queue or self._lanes.ready:
+            self._grant(now)
+        if self._batchers:
+            while self._cut(now):
+                self._grant(now)
+        if self._full and self.in_use + self.waiting < self.max_ongoing + self.prefetch:
+            self._out += [TellCapacity(link) for link in self._full]
+            self._full.clear()
+        out = self._out
+        if out:
+            self._out = []
+        return out
+
+    def _grant(self, now: float) -> None:
+        """Gives free permits to lanes and unkeyed runs, half and half where both wait."""
+        ready, queue = self._lanes.ready, self._queue
+        while (free := self.max_ongoing - self.in_use) > 0:
+            if not ready:
+                if not queue:
+                    return
+                self._start_calls(free, now)
+            elif not queue:
+                self._start_turn(now)
+            else:
+                share = (free + self._odd) // 2
+                if free & 1:
+                    self._odd ^= 1
+                for _ in range(min(share, len(ready))):
+                    self._start_turn(now)
+                if share < free:
+                    self._start_calls(free - share, now)
+
+    def _start_turn(self, now: float) -> None:
+        lane = self._lanes.ready.popleft()
+        while (run := lane.head()) is not None and run.deadline <= now:
+            lo, run.lo = run.lo, run.hi
+            self._answer(run, lo, run.hi, verdicts.EXPIRED)
+        if run is None:
+            self._lanes.give_back(lane)
+            return
+        self.in_use += 1
+        batcher = self._batchers.get(run.options.method)
+        if batcher is not None:
+            batcher.offer(lane)
+            return
+        lane.place = Place.RUNNING
+        lo = run.lo
+        run.lo = hi = min(run.hi, lo + MAX_TURN_CALLS)
+        self._out.append(StartTurn(lane, run, lo, hi))
+
+    def _start_calls(self, permits: int, now: float) -> None:
+        """Starts calls of the oldest unkeyed runs, `permits` at most."""
+        queue = self._queue
+        while permits and queue:
+            run = queue[0]
+            lo = run.lo
+            hi = min(run.hi, lo + permits)
+            if hi == run.hi:
+                queue.popleft()
+            if lo == hi:
+                continue
+            count = hi - lo
+            if run.deadline <= now:
+                self.waiting -= count
+                run.lo = hi
+                self._answer(run, lo, hi, verdicts.EXPIRED)
+                continue
+            run.lo = hi
+            permits -= count
+            self.waiting -= count
+            self.in_use += count
+            batcher = self._batchers.get(run.options.method)
+            if batcher is not None:
+                batcher.add(run, lo, hi)
+            else:
+                self._close(run, count)
+                self._out.append(StartCalls(run, lo, hi))
+
+    def _cut(self, now: float) -> bool:
+        """Cuts all batches that are due; returns whether permits came free on the way."""
+        in_use = self.in_use
+        for batcher in self._batchers.values():
+            while batcher.is_due(now):
+                batch, expired = batcher.cut(now)
+                for run, lo, hi in batch.parts:
+                    self._close(run, hi - lo)
+                for run, lo, hi in expired:
+                    if run.lane is None:
+                        self.in_use -= hi - lo
+                    self._answer(run, lo, hi, verdicts.EXPIRED)
+                if batch.count:
+                    self._out.append(batch)
+                else:
+                    self._release(batch.lanes)
+        return self.in_use < in_use

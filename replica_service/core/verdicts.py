@@ -1,0 +1,42 @@
+"""Why calls are not executed, in the core's words.
+
+Invariant: all of them say `executed` = no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from slotmesh.errors import Failure, Reason
+
+CANCELLED = Failure(reason=Reason.CANCELLED, message="taken back before it started")
+EXPIRED = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadline passed before the call started")
+DRAINING = Failure(reason=Reason.DRAINING, message="the replica drains and takes no new calls")
+STALE = Failure(
+    reason=Reason.STALE_TABLE, message="the replica is not the partition's owner at this epoch: the table is older"
+)
+
+
+def hands_back(failure: Failure) -> bool:
+    """Whether the router sends the calls elsewhere, so that their caller hears nothing of it."""
+    return failure is DRAINING or failure is STALE
+
+
+def no_such_method(method: str, offered: Iterable[str]) -> Failure:
+    names = ", ".join(sorted(name or "__call__" for name in offered))
+    return Failure(
+        reason=Reason.METHOD_NOT_FOUND,
+        message=f"options.method: the handler has no method {method or '__call__'!r}; it has {names}",
+        metadata={"field": "options.method", "method": method},
+    )
+
+
+def no_room(max_ongoing: int, prefetch: int) -> Failure:
+    return Failure(reason=Reason.QUEUE_FULL, message=f"no room: max_ongoing is {max_ongoing}, prefetch is {prefetch}")
+
+
+def past_window(here: int, more: int, window: int) -> Failure:
+    return Failure(
+        reason=Reason.QUEUE_FULL,
+        message=f"{here} keyed calls of this router are here; {more} more pass its window of {window}",
+    )

@@ -1,0 +1,94 @@
+"""The gRPC edge of a replica: who may open a stream, and when.
+
+Invariants: only a router that means this very incarnation gets a stream, and only once the handler is there.
+Owner: the app.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+
+from replica_service.shell.engine import Engine
+from replica_service.shell.router_stream import Request, Response, RouterStream
+from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.clock import Clock
+from slotmesh.runtime.duplex import read_request
+from slotmesh.status import to_exception
+from slotmesh.telemetry.log import get_logger
+from slotmesh.v1 import replica_service_pb2, replica_service_pb2_grpc
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Which replica this is."""
+
+    replica_id: str
+    incarnation: str
+    """New at each start of a process."""
+    backend: str
+
+
+class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
+    """Serves routers."""
+
+    def __init__(self, identity: Identity, clock: Clock) -> None:
+        self._identity = identity
+        self._clock = clock
+        self._streams: set[RouterStream] = set()
+        self.engine: Engine | None = None
+        """Set once the handler has been constructed."""
+
+    async def Execute(  # type: ignore[override]  # it writes to the context instead of yielding
+        self, request_iterator: object, context: grpc.aio.ServicerContext[Request, Response]
+    ) -> None:
+        request = await read_request(context)
+        if request is None:
+            return
+        router_id = self._check(request)
+        if self.engine is None:
+            raise to_exception(
+                Failure(reason=Reason.BACKEND_UNAVAILABLE, message="the replica is starting", retry_delay_s=1.0)
+            )
+        stream = RouterStream(self.engine, context, self._clock)
+        self._streams.add(stream)
+        _log.info("router linked", router=router_id)
+        try:
+            await stream.run()
+        finally:
+            self._streams.discard(stream)
+            _log.info("router link ended", router=router_id)
+
+    def end_streams(self) -> None:
+        """All is answered: the streams end once it has been written."""
+        for stream in self._streams:
+            stream.end()
+
+    def _check(self, request: Request) -> str:
+        """The router's id.
+
+        Raises:
+            BadRequest: the first frame is not `open`.
+            ReplicaGone: the router means another replica, or an earlier incarnation.
+        """
+        if request.WhichOneof("frame") != "open":
+            raise to_exception(
+                Failure(reason=Reason.BAD_REQUEST, message="the first frame must be open", metadata={"field": "open"})
+            )
+        opening: replica_service_pb2.OpenExecute = request.open
+        meant = (opening.replica_id, opening.incarnation)
+        if meant != (self._identity.replica_id, self._identity.incarnation):
+            raise to_exception(
+                Failure(
+                    reason=Reason.REPLICA_GONE,
+                    message=(
+                        f"this is replica {self._identity.replica_id}, incarnation {self._identity.incarnation};"
+                        f" the router means {opening.replica_id!r}, incarnation {opening.incarnation!r}"
+                    ),
+                    metadata={"replica_id": self._identity.replica_id},
+                )
+            )
+        return opening.router_id

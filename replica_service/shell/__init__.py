@@ -1,0 +1,1 @@
+"""The replica's streams, timers, tasks and threads: one writer, the engine, for the core's state."""

@@ -1,0 +1,251 @@
+"""Runs `async def` methods on the event loop, without a task a call unless the call waits.
+
+Purpose: a runner is a task that starts one call after another. One that never waits costs a coroutine and nothing more.
+When a call waits, its runner stays with it to the end, so that `asyncio.current_task()` and `asyncio.timeout` are
+right inside handlers, and fresh runners go on with the rest.
+
+How a runner learns that its call has waited: whoever starts runners also schedules `_stepped`, which the event loop
+calls after the first step of each of them. It begins a new generation; a runner that finds itself in an older one has
+waited. Results that a waiting runner had gathered are handed over by whoever comes after it.
+
+Invariants: calls of a StartTurn run one after another, in one task; all calls are started within a bounded time of the
+loop, `STEP_S`, unless handlers block it; every outcome is told exactly once, as is the end of each piece of work.
+Owner: the engine, on its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from replica_service.core.calls import Run
+from replica_service.core.commands import StartBatch, StartCalls, StartTurn
+from replica_service.core.lanes import MAX_TURN_S
+from replica_service.core.verdicts import CANCELLED, EXPIRED
+from replica_service.shell.batches import invocations
+from replica_service.shell.handler_errors import HandlerErrors
+from replica_service.shell.methods import Method
+from replica_service.shell.sink import Sink
+from slotmesh.handlers.context import NO_METADATA, current_metadata
+
+STEP_S = 0.005
+"""After this long without waiting, runners let the rest of the process have the loop."""
+MAX_RUNNERS = 64
+"""Runners that are started at once when calls wait: 1, 2, 4, … for as long as all of them do."""
+
+Work = StartCalls | StartTurn | StartBatch
+
+
+class AsyncExecutor:
+    """Executes work of `async def` methods."""
+
+    def __init__(
+        self, methods: Mapping[str, Method], sink: Sink, errors: HandlerErrors, now: Callable[[], float]
+    ) -> None:
+        self._methods = methods
+        self._sink = sink
+        self._errors = errors
+        self._now = now
+        self._queue: deque[Work] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._generation = 0
+        self._is_idle = True
+        """No runner has been started that has not yet had its first step."""
+        self._is_late = False
+        """Runners of this generation stopped because their time was over."""
+        self._until = 0.0
+        """When the time of this generation is over; set by its first runner."""
+        self._closing = False
+        # What the runner that is in its first step has gathered.
+        self._streak: StartCalls | StartTurn | None = None
+        self._streak_lo = 0
+        self._streak_values: list[Any] = []
+
+    def start(self, work: Work) -> None:
+        self._queue.append(work)
+        if self._is_idle:
+            self._spawn(1)
+
+    async def close(self) -> None:
+        self._closing = True
+        self._queue.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # -- runners ---------------------------------------------------------------------------------------------------
+
+    def _spawn(self, count: int) -> None:
+        self._is_idle = False
+        self._until = 0.0
+        loop = asyncio.get_running_loop()
+        for _ in range(count):
+            task = loop.create_task(self._run(self._generation))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        loop.call_soon(self._stepped, count)
+
+    def _stepped(self, count: int) -> None:
+        """All runners of this generation have had their first step: they have ended, or their calls wait."""
+        self._hand_over()
+        self._generation += 1
+        is_late, self._is_late = self._is_late, False
+        if not self._queue or self._closing:
+            self._is_idle = True
+        else:
+            self._spawn(1 if is_late else min(2 * count, MAX_RUNNERS))
+
+    def _hand_over(self) -> None:
+        """The call behind those that were gathered waits, with its runner: the others have their results."""
+        work = self._streak
+        if work is None:
+            return
+        self._streak = None
+        lo, values = self._streak_lo, self._streak_values
+        if isinstance(work, StartCalls):
+            work.lo = lo + len(values) + 1
+            if work.lo < work.hi:
+                self._queue.appendleft(work)
+        if values:
+            self._sink.results(work.run, lo, values)
+            if isinstance(work, StartCalls):
+                self._sink.calls_ended(work.run, len(values))
+
+    async def _run(self, generation: int) -> None:
+        self._hand_over()
+        if not self._until:
+            self._until = self._now() + STEP_S
+        queue = self._queue
+        metadata = NO_METADATA
+        while queue and generation == self._generation and not self._is_late:
+            work = queue.popleft()
+            wanted = NO_METADATA if isinstance(work, StartBatch) else work.run.options.metadata
+            if wanted is not metadata:
+                current_metadata.set(wanted)
+                metadata = wanted
+            if isinstance(work, StartCalls):
+                await self._run_calls(work, generation)
+            elif isinstance(work, StartTurn):
+                await self._run_turn(work, generation)
+            else:
+                await self._run_batch(work)
+            if generation == self._generation and self._now() >= self._until:
+                self._is_late = True
+                return
+
+    # -- work ------------------------------------------------------------------------------------------------------
+
+    async def _run_calls(self, work: StartCalls, generation: int) -> None:
+        run, sink = work.run, self._sink
+        while (lo := work.lo) < work.hi:
+            now = self._now()
+            if now >= run.deadline:
+                sink.failed(run, lo, work.hi - lo, EXPIRED)
+                sink.calls_ended(run, work.hi - lo)
+                return
+            if now >= self._until:
+                self._queue.appendleft(work)
+                return
+            reached = await self._execute(work, lo, generation, min(self._until, run.deadline))
+            if generation != self._generation:
+                sink.calls_ended(run, 1)  # the one that waited; `_hand_over` has seen to the others
+                return
+            work.lo = reached
+            sink.calls_ended(run, reached - lo)
+
+    async def _run_turn(self, turn: StartTurn, generation: int) -> None:
+        run, sink = turn.run, self._sink
+        index = turn.lo
+        over = self._now() + MAX_TURN_S
+        until = self._until
+        while index < turn.hi:
+            now = self._now()
+            if now >= run.deadline:
+                sink.failed(run, index, turn.hi - index, EXPIRED)
+                index = turn.hi
+                break
+            if index > turn.lo:
+                if now >= over:
+                    break
+                if now >= until:
+                    await asyncio.sleep(0)
+                    until = self._now() + STEP_S
+            if run.withdrawn is not None and index in run.withdrawn:
+                sink.failed(run, index, 1, CANCELLED)
+                index += 1
+            elif run.withdrawn is None and generation == self._generation:
+                index = await self._execute(turn, index, generation, min(until, run.deadline))
+            else:
+                await self._execute_one(run, index)
+                index += 1
+        sink.turn_ended(turn, index)
+
+    async def _run_batch(self, batch: StartBatch) -> None:
+        sink = self._sink
+        method = self._methods[batch.batcher.method]
+        for invocation in invocations(batch, method, sink.failed):
+            try:
+                returned = invocation.checked(await invocation.call(method), method)
+            except BaseException as error:
+                if self._is_end(error):
+                    raise
+                returned = self._errors.failure_of(error, method.name)
+            invocation.deliver(returned, sink.results, sink.failed)
+        sink.batch_ended(batch)
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    async def _execute(self, work: StartCalls | StartTurn, lo: int, generation: int, until: float) -> int:
+        """Executes calls from index `lo` on, in this very step of the loop, until one has waited or raised.
+
+        Stops at `until`, after one call at least. Returns the index behind the last call that it executed.
+        """
+        run = work.run
+        now = self._now
+        values: list[Any] = []
+        append = values.append
+        self._streak, self._streak_lo, self._streak_values = work, lo, values
+        error: BaseException | None = None
+        try:
+            start = self._methods[run.options.method].start(run.options.content_type)
+            for payload in run.payloads[lo : work.hi]:
+                value = await start(payload)
+                if generation != self._generation:
+                    index = lo + len(values)
+                    self._sink.results(run, index, (value,))
+                    return index + 1
+                append(value)
+                if now() >= until:
+                    break
+        except BaseException as caught:
+            if self._is_end(caught):
+                raise
+            error = caught
+        index = lo + len(values)
+        if generation == self._generation:
+            self._streak = None
+            if values:
+                self._sink.results(run, lo, values)
+        if error is not None:
+            self._sink.failed(run, index, 1, self._errors.failure_of(error, run.options.method))
+            index += 1
+        return index
+
+    async def _execute_one(self, run: Run, index: int) -> None:
+        try:
+            start = self._methods[run.options.method].start(run.options.content_type)
+            value = await start(run.payloads[index])
+        except BaseException as error:
+            if self._is_end(error):
+                raise
+            self._sink.failed(run, index, 1, self._errors.failure_of(error, run.options.method))
+        else:
+            self._sink.results(run, index, (value,))
+
+    def _is_end(self, error: BaseException) -> bool:
+        """Whether it is the runner that is being ended, and not the handler that raised."""
+        return self._closing or isinstance(error, GeneratorExit)

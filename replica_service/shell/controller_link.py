@@ -1,0 +1,219 @@
+"""The replica's membership: one AttachReplica stream, kept up for as long as the process lives.
+
+Purpose: says who the replica is and how it does, every second and at once when that changes; hears its configuration
+and orders.
+Invariants: the replica goes on serving while the controller is away; the first report of a stream follows its hello;
+an incarnation that was replaced does not come back.
+Owner: the app.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+
+from replica_service.core.lifecycle import State
+from slotmesh.codec.json_values import struct_from_wire
+from slotmesh.errors import Reason
+from slotmesh.runtime.backoff import Backoff
+from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.duplex import read_frame, run_stream
+from slotmesh.runtime.pump import StreamPump
+from slotmesh.runtime.tasks import Supervisor
+from slotmesh.status import from_rpc_error
+from slotmesh.telemetry.log import get_logger
+from slotmesh.v1 import membership_service_pb2 as wire
+from slotmesh.v1 import membership_service_pb2_grpc
+
+Request = wire.AttachReplicaRequest
+Response = wire.AttachReplicaResponse
+Call = grpc.aio.StreamStreamCall[Request, Response]
+
+REPORT_INTERVAL_S = 1.0
+GOODBYE_S = 2.0
+"""How long the controller has to hear the last report."""
+
+_BROKEN = (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
+"""What gRPC raises, besides AioRpcError, on a call that has ended."""
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What the controller says. None: what the decorator says."""
+
+    max_ongoing: int | None = None
+    prefetch: int | None = None
+    user_config: dict[str, Any]
+    graceful_timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How the replica does."""
+
+    state: State
+    address: str = ""
+    """Where routers reach it; empty until it is ready."""
+    max_ongoing: int = 0
+    ongoing: int = 0
+    error: str = ""
+    """The traceback of what kept it from starting."""
+    metrics_address: str = ""
+
+
+class Member(Protocol):
+    """The replica, as its membership sees it."""
+
+    def report(self) -> Report:
+        """How it does now."""
+
+    def configure(self, configuration: Configuration) -> None:
+        """The first, or a new, configuration."""
+
+    def drain(self, message: str) -> None:
+        """It should stop."""
+
+    def revoke(self, endpoints: dict[str, dict[int, int]]) -> Coroutine[Any, Any, None]:
+        """Partitions (endpoint -> partition -> epoch) move away; returns when nothing of them is there any more."""
+
+
+class ControllerLink:
+    """Attaches, and attaches again."""
+
+    def __init__(self, address: str, hello: wire.ReplicaHello, member: Member, backoff: Backoff) -> None:
+        self._address = address
+        self._hello = hello
+        self._member = member
+        self._backoff = backoff
+        self._call: Call | None = None
+        self._pump: StreamPump[Request] | None = None
+        self._pending: deque[Request] = deque()
+        self._is_report_due = False
+        self._is_goodbye = False
+        self._written = asyncio.Event()
+        """Nothing is left to be written after the goodbye."""
+        self._ended = asyncio.Event()
+        """The stream of the goodbye has ended."""
+
+    async def run(self) -> None:
+        """Attached for as long as it can be; returns after `goodbye`, or when another incarnation took over."""
+        async with open_channel(self._address) as channel:
+            stub = membership_service_pb2_grpc.MembershipServiceStub(channel)
+            while not self._is_goodbye:
+                call = stub.AttachReplica()
+                try:
+                    await call.write(Request(hello=self._hello))
+                    async with Supervisor() as tasks:
+                        await self._converse(call, tasks)
+                except grpc.aio.AioRpcError as error:
+                    failure = from_rpc_error(error)
+                    if failure.reason is Reason.REPLICA_GONE:
+                        _log.error("replaced by another incarnation", reason=failure.message)
+                        self._member.drain("replaced by another incarnation")
+                        return
+                    _log.debug("controller is away", address=self._address, reason=failure.message)
+                except _BROKEN as error:
+                    _log.debug("controller is away", address=self._address, reason=str(error))
+                finally:
+                    self._call = self._pump = None
+                    self._ended.set()
+                    call.cancel()
+                if not self._is_goodbye:
+                    await asyncio.sleep(self._backoff.next_delay_s())
+
+    def report_soon(self) -> None:
+        """Something has changed that the controller should hear of at once."""
+        self._is_report_due = True
+        if self._pump is not None:
+            self._pump.wake()
+
+    async def goodbye(self) -> None:
+        """Says the last report and half-closes; returns when the controller has heard it, or after `GOODBYE_S`."""
+        self._is_goodbye = True
+        if self._call is None:
+            return
+        self._ended.clear()
+        self.report_soon()
+        try:
+            async with asyncio.timeout(GOODBYE_S):
+                await self._written.wait()
+                await self._call.done_writing()
+                await self._ended.wait()
+        except (TimeoutError, grpc.aio.AioRpcError, *_BROKEN):
+            _log.warning("the controller did not hear the last report", address=self._address)
+
+    # -- a stream --------------------------------------------------------------------------------------------------
+
+    async def _converse(self, call: Call, tasks: Supervisor) -> None:
+        self._call = call
+        pump = self._pump = StreamPump(call.write, self._next_frame)
+        self.report_soon()
+        tasks.start(self._tick(), name="reports")
+        await run_stream(pump, self._read(call, pump, tasks))
+
+    async def _read(self, call: Call, pump: StreamPump[Request], tasks: Supervisor) -> None:
+        while (frame := await read_frame(call)) is not None:
+            self._handle(frame, pump, tasks)
+
+    def _handle(self, frame: Response, pump: StreamPump[Request], tasks: Supervisor) -> None:
+        match frame.WhichOneof("frame"):
+            case "configuration":
+                self._backoff.reset()
+                _log.info("attached", controller=self._address)
+                self._member.configure(_configuration(frame.configuration))
+            case "drain":
+                self._member.drain(frame.drain.message)
+            case "revoke":
+                tasks.start(self._revoke(frame.revoke, pump), name="revocation")
+            case unknown:
+                _log.warning("frame of a newer controller left out", frame=unknown)
+
+    async def _revoke(self, order: wire.RevokePartitions, pump: StreamPump[Request]) -> None:
+        await self._member.revoke(
+            {each.endpoint: dict(zip(each.partitions, each.owner_epochs, strict=True)) for each in order.endpoints}
+        )
+        self._pending.append(Request(emptied=wire.PartitionsEmptied(endpoints=order.endpoints)))
+        pump.wake()
+
+    async def _tick(self) -> None:
+        while True:
+            self.report_soon()
+            await asyncio.sleep(REPORT_INTERVAL_S)
+
+    def _next_frame(self) -> Request | None:
+        if self._pending:
+            return self._pending.popleft()
+        if not self._is_report_due:
+            if self._is_goodbye:
+                self._written.set()
+            return None
+        self._is_report_due = False
+        report = self._member.report()
+        return Request(
+            report=wire.ReplicaReport(
+                state=report.state.value,  # type: ignore[arg-type]  # the enums share their numbers
+                address=report.address,
+                max_ongoing=report.max_ongoing,
+                ongoing=report.ongoing,
+                error=report.error,
+                metrics_address=report.metrics_address,
+            )
+        )
+
+
+def _configuration(frame: wire.ReplicaConfiguration) -> Configuration:
+    return Configuration(
+        max_ongoing=frame.max_ongoing if frame.HasField("max_ongoing") else None,
+        prefetch=frame.prefetch if frame.HasField("prefetch") else None,
+        user_config=struct_from_wire(frame.user_config),
+        graceful_timeout_s=(
+            frame.graceful_timeout.ToNanoseconds() / 1e9 if frame.HasField("graceful_timeout") else None
+        ),
+    )

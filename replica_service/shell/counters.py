@@ -1,0 +1,23 @@
+"""What the replica counts: plain integers, read when somebody scrapes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from slotmesh.errors import Reason
+
+
+class Counters:
+    """Totals since the start."""
+
+    __slots__ = ("batches", "calls", "failures", "on_batch")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        """Calls executed to their end, well or not."""
+        self.failures: Counter[Reason] = Counter()
+        """Calls that ended in a failure here."""
+        self.batches = 0
+        self.on_batch: Callable[[int], None] | None = None
+        """Told of each batch's number of calls."""

@@ -1,0 +1,117 @@
+"""The handler's methods, ready to be called: the bound function, how it runs, and the codecs of its calls.
+
+Purpose: everything about a method that can be looked up once, so that a call looks up nothing.
+Owner: made when the handler has been constructed; executors read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slotmesh.codec import OCTET_STREAM, ArgumentsDecoder, DecodeError
+from slotmesh.errors import Failure, Reason
+from slotmesh.handlers import CALL, BatchSettings, HandlerDescription, Kind
+
+Start = Callable[[bytes], Any]
+"""Calls the method with the arguments in a payload. Raises BadCall where they are unsound."""
+
+
+class BadCall(Exception):
+    """The arguments of a call are unsound; the method was not called."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Method:
+    """One method of the constructed handler."""
+
+    def __init__(self, name: str, function: Callable[..., Any], kind: Kind, batch: BatchSettings | None) -> None:
+        """`name` is as calls give it: empty for `__call__`.
+
+        Raises:
+            TypeError: an annotation that no payload can become.
+        """
+        self.name = name
+        self.function = function
+        self.kind = kind
+        self.batch = batch
+        self._decoder = ArgumentsDecoder.for_handler(function, batched=batch is not None)
+        self._takes_bytes = _takes_bytes(self._decoder)
+        self._starts: dict[str, Start] = {}
+
+    def takes_payloads(self, content_type: str) -> bool:
+        """Whether the payload itself is the one argument."""
+        return self._takes_bytes and content_type == OCTET_STREAM
+
+    def decode(self, content_type: str, payload: bytes) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """The arguments of one call.
+
+        Raises:
+            DecodeError: they are unsound; `failure` says where.
+        """
+        return self._decoder.decode(content_type, payload)
+
+    def start(self, content_type: str) -> Start:
+        """The function that starts one call."""
+        start = self._starts.get(content_type)
+        if start is None:
+            start = self._starts[content_type] = self._make_start(content_type)
+        return start
+
+    def _make_start(self, content_type: str) -> Start:
+        function = self.function
+        if self.takes_payloads(content_type):
+            return function
+        decode = self._decoder.of(content_type)
+
+        def start(payload: bytes) -> Any:
+            try:
+                args, kwargs = decode(payload)
+            except DecodeError as error:
+                raise BadCall(error.failure) from None
+            return function(*args, **kwargs) if kwargs else function(*args)
+
+        return start
+
+
+def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Method]:
+    """The methods of a constructed handler, by the name that calls give.
+
+    Raises:
+        TypeError: an annotation that no payload can become; the message names method and parameter.
+    """
+    methods = {}
+    for name, described in description.methods.items():
+        called = "" if name == CALL else name
+        try:
+            function = handler if name == CALL else getattr(handler, name)
+            methods[called] = Method(called, function, described.kind, described.batch)
+        except TypeError as error:
+            raise TypeError(f"{description.name}.{name}: {error}") from error
+    return methods
+
+
+def generators_among(methods: Mapping[str, Method]) -> dict[str, Failure]:
+    """Methods that yield, and why they cannot be called."""
+    return {
+        name: Failure(
+            reason=Reason.NOT_IMPLEMENTED,
+            message=f"options.method: {name or CALL} is a generator, which this replica does not execute",
+            metadata={"field": "options.method", "method": name},
+        )
+        for name, method in methods.items()
+        if method.kind is Kind.GENERATOR
+    }
+
+
+def _takes_bytes(decoder: ArgumentsDecoder) -> bool:
+    """Whether decoding octet-stream changes nothing, so that it can be left out."""
+    probe = b"probe"
+    try:
+        args, kwargs = decoder.decode(OCTET_STREAM, probe)
+    except DecodeError:
+        return False
+    return not kwargs and len(args) == 1 and args[0] is probe

@@ -1,0 +1,28 @@
+"""The replica's instruments: what the engine counts anyway, read when somebody scrapes."""
+
+from __future__ import annotations
+
+from opentelemetry.metrics import Meter
+
+from replica_service.shell.engine import Engine
+from slotmesh.telemetry import names
+from slotmesh.telemetry.instruments import histogram, observe_counter, observe_gauge
+
+_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+def observe(meter: Meter, engine: Engine, backend: str) -> None:
+    """Exports the engine's counters and its load. Call it on the event loop."""
+    counters, scheduler = engine.counters, engine.scheduler
+    observe_counter(meter, names.REPLICA_CALLS, lambda: {(backend,): counters.calls})
+    observe_counter(
+        meter,
+        names.REPLICA_FAILURES,
+        lambda: {(backend, reason.value): count for reason, count in counters.failures.items()},
+    )
+    observe_counter(meter, names.REPLICA_BATCHES, lambda: {(backend,): counters.batches})
+    observe_gauge(meter, names.REPLICA_ONGOING, lambda: {(backend,): scheduler.in_use})
+    observe_gauge(meter, names.REPLICA_WAITING, lambda: {(backend,): scheduler.waiting + scheduler.keyed})
+    sizes = histogram(meter, names.REPLICA_BATCH_SIZE, _BATCH_SIZES)
+    attributes = {names.BACKEND: backend}
+    counters.on_batch = lambda count: sizes.record(count, attributes)

@@ -1,0 +1,42 @@
+"""What executors tell the engine. Everything is called on the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from replica_service.core.calls import Run
+from replica_service.core.commands import StartBatch, StartCalls, StartTurn
+from slotmesh.errors import Failure
+
+
+class Sink(Protocol):
+    """Takes outcomes of calls, and hears when permits come free. Indices are those of the run's payloads."""
+
+    def results(self, run: Run, lo: int, values: Sequence[Any]) -> None:
+        """What consecutive calls from index `lo` on returned."""
+
+    def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
+        """The same, encoded already."""
+
+    def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
+        """Consecutive calls from index `lo` on failed alike."""
+
+    def calls_ended(self, run: Run, count: int) -> None:
+        """So many calls of a StartCalls have their outcome."""
+
+    def turn_ended(self, turn: StartTurn, reached: int) -> None:
+        """The turn's calls before index `reached` have their outcome; the others have not started."""
+
+    def batch_ended(self, batch: StartBatch) -> None:
+        """All calls of the batch have their outcome."""
+
+
+class Executor(Protocol):
+    """Runs what the scheduler has decided to start."""
+
+    def start(self, work: StartCalls | StartTurn | StartBatch) -> None:
+        """Takes work, and returns at once."""
+
+    async def close(self) -> None:
+        """Ends what still runs, as far as it can be ended."""

@@ -1,0 +1,216 @@
+"""Runs `def` methods in threads of this replica.
+
+Purpose: whole runs and turns pass to a thread, which takes call after call: a hop costs more than most calls.
+A worker that takes a call wakes one more worker, if calls are left: slow calls fill all threads, quick ones stay in
+one. Outcomes come back in bursts: the loop is woken once, however many there are.
+Invariants: calls of a StartTurn run one after another, in one thread; there are never more threads than calls may run
+at once, nor more than `MAX_THREADS`; every outcome is told exactly once, as is the end of each piece of work.
+Owner: the engine. `start` and `close` are called on its loop; `_lock` guards the queue and the numbers of workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from replica_service.core.calls import Run
+from replica_service.core.commands import StartBatch, StartCalls, StartTurn
+from replica_service.core.lanes import MAX_TURN_S
+from replica_service.core.verdicts import CANCELLED, EXPIRED
+from replica_service.shell.batches import invocations
+from replica_service.shell.handler_errors import HandlerErrors, unsendable
+from replica_service.shell.methods import Method
+from replica_service.shell.sink import Sink
+from slotmesh.codec import encoder
+from slotmesh.errors import Failure
+from slotmesh.handlers.context import NO_METADATA, current_metadata
+
+MAX_THREADS = 1024
+
+Work = StartCalls | StartTurn | StartBatch
+Done = tuple[Work, Run | None, int, Any]
+"""Work, run, index of the first call, outcome: a payload, payloads, a (count, Failure), or None for the end."""
+
+
+class ThreadExecutor:
+    """Executes work of `def` methods."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        sink: Sink,
+        errors: HandlerErrors,
+        now: Callable[[], float],
+        max_threads: Callable[[], int],
+    ) -> None:
+        """`max_threads` is asked when a thread would be started."""
+        self._methods = methods
+        self._sink = sink
+        self._errors = errors
+        self._now = now
+        self._max_threads = max_threads
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._wanted = threading.Condition(self._lock)
+        self._queue: deque[Work] = deque()
+        self._threads = 0
+        self._idle = 0
+        self._is_waking = False
+        """A worker was woken or started and has not looked at the queue yet."""
+        self._is_closed = False
+        self._done: deque[Done] = deque()
+        self._is_posted = False
+
+    def start(self, work: Work) -> None:
+        with self._lock:
+            self._queue.append(work)
+            self._wake_one()
+
+    async def close(self) -> None:
+        """Threads end with the call they are in; a call that never ends does not keep the process."""
+        with self._lock:
+            self._is_closed = True
+            self._queue.clear()
+            self._wanted.notify_all()
+
+    # -- on the loop -----------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        """Takes what workers have put down, joining results of neighbours."""
+        self._is_posted = False  # before the first look: whoever puts something down later posts again
+        done = self._done
+        while done:
+            work, run, index, outcome = done.popleft()
+            if type(outcome) is bytes:
+                payloads = [outcome]
+                while done and done[0][1] is run and done[0][2] == index + len(payloads) and type(done[0][3]) is bytes:
+                    payloads.append(done.popleft()[3])
+                outcome = payloads
+            self._tell(work, run, index, outcome)
+
+    def _tell(self, work: Work, run: Run | None, index: int, outcome: Any) -> None:
+        sink = self._sink
+        if run is None:
+            if isinstance(work, StartTurn):
+                sink.turn_ended(work, index)
+            elif isinstance(work, StartBatch):
+                sink.batch_ended(work)
+            return
+        if isinstance(outcome, list):
+            count = len(outcome)
+            sink.payloads(run, index, outcome)
+        else:
+            count, failure = outcome
+            sink.failed(run, index, count, failure)
+        if isinstance(work, StartCalls):
+            sink.calls_ended(run, count)
+
+    # -- in a thread -----------------------------------------------------------------------------------------------
+
+    def _wake_one(self) -> None:
+        """Under the lock: one more worker should look at the queue."""
+        if self._is_waking or self._is_closed:
+            return
+        if self._idle:
+            self._is_waking = True
+            self._wanted.notify()
+        elif self._threads < min(self._max_threads(), MAX_THREADS):
+            self._is_waking = True
+            self._threads += 1
+            threading.Thread(target=self._serve, name=f"handler-{self._threads}", daemon=True).start()
+
+    def _serve(self) -> None:
+        while (taken := self._take()) is not None:
+            work, index = taken
+            metadata = NO_METADATA if isinstance(work, StartBatch) else work.run.options.metadata
+            token = current_metadata.set(metadata) if metadata else None
+            if isinstance(work, StartCalls):
+                self._execute(work, work.run, index)
+            elif isinstance(work, StartTurn):
+                self._execute_turn(work)
+            else:
+                self._execute_batch(work)
+            if token is not None:
+                current_metadata.reset(token)
+
+    def _take(self) -> tuple[Work, int] | None:
+        """The next call of a StartCalls, or a whole turn or batch; None at the end."""
+        with self._lock:
+            self._is_waking = False
+            while not self._queue:
+                if self._is_closed:
+                    return None
+                self._idle += 1
+                self._wanted.wait()
+                self._idle -= 1
+                self._is_waking = False
+            work = self._queue[0]
+            index = 0
+            if isinstance(work, StartCalls):
+                index = work.lo
+                work.lo += 1
+            if not isinstance(work, StartCalls) or work.lo == work.hi:
+                self._queue.popleft()
+            if self._queue:
+                self._wake_one()
+            return work, index
+
+    def _execute_turn(self, turn: StartTurn) -> None:
+        run = turn.run
+        index = turn.lo
+        over = self._now() + MAX_TURN_S
+        while index < turn.hi and not (index > turn.lo and self._now() >= over):
+            if run.withdrawn is not None and index in run.withdrawn:
+                self._put(turn, run, index, (1, CANCELLED))
+            else:
+                self._execute(turn, run, index)
+            index += 1
+        self._put(turn, None, index, None)
+
+    def _execute_batch(self, batch: StartBatch) -> None:
+        method = self._methods[batch.batcher.method]
+
+        def on_failed(run: Run, lo: int, count: int, failure: Failure) -> None:
+            self._put(batch, run, lo, (count, failure))
+
+        def on_results(run: Run, lo: int, values: Sequence[Any]) -> None:
+            for index, value in enumerate(values, lo):
+                self._put(batch, run, index, self._encoded(run, value))
+
+        for invocation in invocations(batch, method, on_failed):
+            try:
+                returned = invocation.checked(invocation.call(method), method)
+            except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
+                returned = self._errors.failure_of(error, method.name)
+            invocation.deliver(returned, on_results, on_failed)
+        self._put(batch, None, 0, None)
+
+    def _execute(self, work: Work, run: Run, index: int) -> None:
+        outcome: Any
+        if self._now() >= run.deadline:
+            outcome = (1, EXPIRED)
+        else:
+            try:
+                start = self._methods[run.options.method].start(run.options.content_type)
+                outcome = self._encoded(run, start(run.payloads[index]))
+            except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
+                outcome = (1, self._errors.failure_of(error, run.options.method))
+        self._put(work, run, index, outcome)
+
+    @staticmethod
+    def _encoded(run: Run, value: Any) -> Any:
+        try:
+            return encoder(run.options.content_type)(value)
+        except Exception as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
+            return 1, unsendable(error)
+
+    def _put(self, work: Work, run: Run | None, index: int, outcome: Any) -> None:
+        self._done.append((work, run, index, outcome))
+        if not self._is_posted:
+            self._is_posted = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
+                self._loop.call_soon_threadsafe(self._collect)

@@ -1,0 +1,130 @@
+"""What a handler offers, read off the class or function without constructing it.
+
+Purpose: the one reading of a handler, for the replica that runs it and for `--describe`.
+Invariants: names of methods are public, `__call__` aside; the numbers are those in force where neither specification
+nor controller says otherwise.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from slotmesh.handlers.decorators import batch_settings, deployment_settings
+from slotmesh.handlers.settings import BatchSettings
+
+CALL: Final = "__call__"
+"""The method that the empty name means."""
+RESERVED: Final = frozenset({"reconfigure", "check_health"})
+"""Methods that the replica calls, never a client."""
+
+DEFAULT_MAX_ONGOING_ASYNC = 512
+DEFAULT_MAX_ONGOING_THREADS = 8
+
+
+class Kind(StrEnum):
+    """How a method is run."""
+
+    ASYNC = "async"
+    """`async def`: on the event loop."""
+    DEF = "def"
+    """`def`: in a thread."""
+    GENERATOR = "generator"
+    """`yield`s, in either form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodDescription:
+    """One method that can be called."""
+
+    kind: Kind
+    batch: BatchSettings | None = None
+    """Set for a batch method."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerDescription:
+    """Everything about a handler that does not depend on its constructor."""
+
+    name: str
+    """The user's own name of the class or function."""
+    methods: Mapping[str, MethodDescription]
+    """By name; `__call__` for the one that the empty name means."""
+    max_ongoing: int
+    prefetch: int
+
+    def as_json(self) -> dict[str, Any]:
+        """As `--describe` prints it: plain values only."""
+        return {
+            "name": self.name,
+            "max_ongoing": self.max_ongoing,
+            "prefetch": self.prefetch,
+            "methods": {name: _method_as_json(method) for name, method in self.methods.items()},
+        }
+
+
+def describe(handler: type | Callable[..., Any]) -> HandlerDescription:
+    """Reads a class or function, decorated with `@deployment` or not.
+
+    Raises:
+        TypeError: it is neither, or has no method that can be called.
+    """
+    if inspect.isclass(handler):
+        methods = _methods_of(handler)
+    elif inspect.isfunction(handler):
+        methods = {CALL: _describe_function(handler)}
+    else:
+        raise TypeError(f"a handler is a class or a function, got {handler!r}")
+    if not methods:
+        raise TypeError(f"{handler.__qualname__} has no public method and no __call__: there is nothing to call")
+    settings = deployment_settings(handler)
+    batches = [method.batch for method in methods.values() if method.batch is not None]
+    max_ongoing = settings.max_ongoing
+    if max_ongoing is None:
+        on_loop = all(method.kind is not Kind.DEF for method in methods.values())
+        default = DEFAULT_MAX_ONGOING_ASYNC if on_loop else DEFAULT_MAX_ONGOING_THREADS
+        max_ongoing = max([default, *(batch.most_calls for batch in batches)])
+    prefetch = settings.prefetch
+    if prefetch is None:
+        prefetch = max((batch.max_batch_size for batch in batches), default=0)
+    return HandlerDescription(name=handler.__name__, methods=methods, max_ongoing=max_ongoing, prefetch=prefetch)
+
+
+def _methods_of(handler: type) -> dict[str, MethodDescription]:
+    methods = {}
+    for name in dir(handler):
+        if name in RESERVED or (name.startswith("_") and name != CALL):
+            continue
+        # Found in the classes themselves: every class also has the `__call__` of its metaclass, which constructs it.
+        found = next((vars(base)[name] for base in handler.__mro__ if name in vars(base)), None)
+        function = found.__func__ if isinstance(found, staticmethod | classmethod) else found
+        if inspect.isroutine(function):
+            methods[name] = _describe_function(function)
+    return methods
+
+
+def _describe_function(function: Callable[..., Any]) -> MethodDescription:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        kind = Kind.GENERATOR
+    elif inspect.iscoroutinefunction(function):
+        kind = Kind.ASYNC
+    else:
+        kind = Kind.DEF
+    return MethodDescription(kind=kind, batch=batch_settings(function))
+
+
+def _method_as_json(method: MethodDescription) -> dict[str, Any]:
+    if (batch := method.batch) is None:
+        return {"kind": method.kind.value}
+    return {
+        "kind": "batch",
+        "batch": {
+            "kind": method.kind.value,
+            "max_batch_size": batch.max_batch_size,
+            "batch_wait_timeout_s": batch.batch_wait_timeout_s,
+            "max_concurrent_batches": batch.max_concurrent_batches,
+        },
+    }

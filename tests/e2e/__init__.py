@@ -1,0 +1,1 @@
+"""The whole mesh: real processes, real gRPC, real signals."""

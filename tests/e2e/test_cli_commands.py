@@ -1,0 +1,171 @@
+"""Operators' commands against a real controller: what they print, and what they say when something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from slotmesh import HandlerError
+from slotmesh.errors import Executed, Failure, Reason
+from tests.fakes.router import Batch, FakeRouter
+from tests.support.controllers import running_controller
+from tests.support.shell import Said, slotmesh
+
+MESH = """
+backends:
+  v1: {handler: "app:Digits", num_replicas: 2}
+  v2: {handler: "app:Digits"}
+endpoints:
+  digits: {traffic: {v1: 1.0}}
+"""
+SMALLER = """
+backends:
+  v1: {handler: "app:Digits", num_replicas: 3}
+"""
+WRONG = """
+backends:
+  v1: {handler: nonsense, num_replicas: -1, colour: red}
+endpoints:
+  digits: {traffic: {v1: 0.5}}
+"""
+NOBODY = "127.0.0.1:1"
+"""Nothing listens there, and nobody but root could."""
+
+
+@pytest.mark.asyncio
+async def test_a_mesh_is_applied_shown_and_pruned(tmp_path: Path) -> None:
+    file = tmp_path / "mesh.yaml"
+    async with running_controller() as mesh:
+        env = {"SLOTMESH_ADDRESS": mesh.controller.address}
+        file.write_text(MESH)
+        applied = await slotmesh("apply", str(file), env=env)
+        *lines, revision = applied.out.splitlines()
+        assert (applied.status, applied.err) == (0, "")
+        assert lines == ["created   backend/v1", "created   backend/v2", "created   endpoint/digits"]
+        assert revision.split()[0] == "revision"
+        file.write_text(SMALLER)
+        unpruned = await slotmesh("apply", str(file), env=env)
+        assert (unpruned.status, unpruned.out.splitlines()[:-1]) == (0, ["updated   backend/v1"])
+
+        status, document, health = await asyncio.gather(
+            slotmesh("status", env=env),
+            slotmesh("status", "--json", env=env),
+            slotmesh("health", env=env),
+        )
+        assert status.status == 0
+        assert "0/3" in status.out
+        assert "digits" in status.out
+        assert [backend["name"] for backend in json.loads(document.out)["backends"]] == ["v1", "v2"]
+        assert health == Said(1, f"{mesh.controller.address} NOT_SERVING\n", "")  # the test has not opened it
+        mesh.controller.server.set_serving()
+        assert await slotmesh("health", env=env) == Said(0, f"{mesh.controller.address} SERVING\n", "")
+
+        pruned = await slotmesh("apply", "--prune", "-", stdin=SMALLER, env=env)
+        assert pruned.out.splitlines()[:-1] == [
+            "unchanged backend/v1",
+            "deleted   endpoint/digits",
+            "deleted   backend/v2",
+        ]
+
+
+@pytest.mark.asyncio
+async def test_all_mistakes_of_a_file_are_told_at_once_and_nothing_is_applied(tmp_path: Path) -> None:
+    file = tmp_path / "mesh.yaml"
+    file.write_text(WRONG)
+    async with running_controller() as mesh:
+        wrong, unknown, missing = await asyncio.gather(
+            slotmesh("apply", str(file), "--address", mesh.controller.address),
+            slotmesh("apply", "-", "--address", mesh.controller.address, stdin="endpoints: {e: {traffic: {nil: 1}}}"),
+            slotmesh("apply", "missing.yaml", "--address", mesh.controller.address, cwd=tmp_path),
+        )
+        assert (wrong.status, wrong.out) == (2, "")
+        heading, *mistakes = wrong.err.splitlines()
+        assert "4 mistakes" in heading
+        told = [mistake.strip().partition(":")[0] for mistake in mistakes]
+        assert told == [
+            "backends.v1.colour",
+            "backends.v1.handler",
+            "backends.v1.num_replicas",
+            "endpoints.digits.traffic",
+        ]
+        assert (unknown.status, unknown.out) == (1, "")
+        assert unknown.err.startswith("INVALID_ARGUMENT/BAD_REQUEST: endpoints.e.traffic.nil: ")
+        assert (missing.status, missing.out) == (2, "")
+        assert "No such file" in missing.err
+        assert not mesh.controller.store.read().backends
+
+
+@pytest.mark.asyncio
+async def test_a_call_prints_its_result_or_its_failure() -> None:
+    batches: list[Batch] = []
+
+    def echo(batch: Batch) -> list[bytes]:
+        batches.append(batch)
+        return batch.payloads
+
+    async with FakeRouter(answer=echo) as router:
+        env = {"SLOTMESH_ADDRESS": router.address}
+        listed, piped, none = await asyncio.gather(
+            slotmesh("call", "digits", "echo", '[1, "ü", 12345678901234567890123]', env=env),
+            slotmesh("call", "digits", "echo", "-", stdin='{"a": [1]}\n', env=env),
+            slotmesh("call", "digits", "__call__", "--ordering-key=k", "--timeout=1500ms", env=env),
+        )
+        assert listed == Said(0, '[1, "ü", 12345678901234567890123]\n', "")
+        assert piped == Said(0, '{"a": [1]}\n\n', "")
+        assert none == Said(0, "[]\n", "")
+        options = next(batch.options for batch in batches if not batch.options.method)
+        assert (options.ordering_key, options.timeout.ToMilliseconds()) == ("k", 1500)
+        assert options.content_type == "application/json"
+
+        failure = Failure(reason=Reason.HANDLER_ERROR, message="ValueError: too dark", executed=Executed.YES)
+        router.answer = lambda batch: [failure for _ in batch.payloads]
+        assert await slotmesh("call", "digits", "echo", env=env) == Said(
+            1, "", f"UNKNOWN/{HandlerError.reason}: ValueError: too dark\n"
+        )
+
+
+@pytest.mark.asyncio
+async def test_what_was_typed_wrong_is_told_without_asking_anybody() -> None:
+    broken, single, latin, address, method = await asyncio.gather(
+        slotmesh("call", "digits", "echo", "[1, 2 3]", "--address", NOBODY),
+        slotmesh("call", "digits", "echo", "5", "--address", NOBODY),
+        slotmesh("call", "digits", "echo", "[1]", "--timeout", "5", "--address", NOBODY),
+        slotmesh("status", "--address", "nowhere"),
+        slotmesh("call", "digits"),
+    )
+    assert {broken.status, single.status, latin.status, address.status, method.status} == {2}
+    assert broken.err.splitlines()[1:] == ["  [1, 2 3]", "        ^"]
+    assert "try [5]" in single.err
+    assert "such as 250ms" in latin.err
+    assert "HOST:PORT" in address.err
+    assert "METHOD" in method.err
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_is_not_there_or_another_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "mesh.yaml").write_text(MESH)
+    async with running_controller() as mesh:
+        *gone, wrong_kind = await asyncio.gather(
+            slotmesh("status", "--address", NOBODY),
+            slotmesh("apply", "mesh.yaml", "--address", NOBODY, cwd=tmp_path),
+            slotmesh("health", "--address", NOBODY),
+            slotmesh("call", "digits", "echo", env={"SLOTMESH_ADDRESS": NOBODY}),
+            slotmesh("call", "digits", "echo", "--address", mesh.controller.address),
+        )
+    for said in [*gone, wrong_kind]:
+        assert (said.status, said.out) == (1, "")
+        (line,) = said.err.splitlines()
+        assert "--address" in line
+    assert all(NOBODY in said.err for said in gone)
+    assert f"{mesh.controller.address} is not a router" in wrong_kind.err
+
+
+@pytest.mark.asyncio
+async def test_help_and_version() -> None:
+    helped, version = await asyncio.gather(slotmesh("--help"), slotmesh("--version"))
+    assert helped.status == 0
+    assert all(command in helped.out for command in ("run", "call", "status", "apply", "health"))
+    assert (version.status, version.out.split()[0]) == (0, "slotmesh")

@@ -1,0 +1,199 @@
+"""`slotmesh run` with real processes: how a mesh comes up, what it does, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from slotmesh.cli.local.child import how
+from tests.support.mesh import MeshRun, mesh_run, started_mesh
+from tests.support.shell import slotmesh
+from tests.support.wait import wait_until
+
+APP = """
+import os, pathlib, sys
+
+print("imported", flush=True)
+
+class Digits:
+    async def add(self, a: int, b: int = 1) -> int:
+        return a + b
+
+    async def where(self) -> list[str]:
+        print("asked", flush=True)
+        return [os.getcwd(), os.environ["FLAVOUR"]]
+
+    async def fail(self) -> None:
+        raise ValueError("too dark")
+
+class Broken:
+    def __init__(self) -> None:
+        raise RuntimeError("no model here")
+
+class Slow:
+    def __init__(self) -> None:
+        pathlib.Path("constructing").touch()
+        __import__("threading").Event().wait()
+
+    async def add(self) -> None: ...
+"""
+IMPORT_HANGS = """
+import pathlib, threading
+pathlib.Path("importing").touch()
+threading.Event().wait()
+"""
+ANY_PORTS = ("--router-port=0", "--controller-port=0")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "hangs.py").write_text(IMPORT_HANGS)
+    (tmp_path / "misspelt.py").write_text("import no_such_module_anywhere\n")
+    return tmp_path
+
+
+async def rest_of_stdout(mesh: MeshRun) -> str:
+    assert mesh.process.stdout is not None
+    async with asyncio.timeout(10):
+        return (await mesh.process.stdout.read()).decode()
+
+
+@pytest.mark.asyncio
+async def test_a_mesh_from_the_ready_line_to_its_last_process(folder: Path) -> None:
+    env = {"FLAVOUR": "vanilla"}
+    async with started_mesh("app:Digits", replicas=2, routers=2, env=env, cwd=folder) as mesh:
+        # Ready means ready: the first calls succeed at every router.
+        first, second = mesh.router_addresses
+        positional, named, where, unknown, failed, table, document = await asyncio.gather(
+            slotmesh("call", "Digits", "add", "[1, 2]", "--address", first),
+            slotmesh("call", "Digits", "add", '{"a": 41}', "--address", second),
+            slotmesh("call", "Digits", "where", "--address", first),
+            slotmesh("call", "Digits", "nothing", "--address", first),
+            slotmesh("call", "Digits", "fail", "--address", second),
+            slotmesh("status", "--address", mesh.controller_address),
+            slotmesh("status", "--json", "--address", mesh.controller_address),
+        )
+        assert (positional.out, named.out) == ("3\n", "42\n")
+        assert json.loads(where.out) == [str(folder), "vanilla"]
+        assert (unknown.status, unknown.err[:27]) == (1, "NOT_FOUND/METHOD_NOT_FOUND:")
+        assert (failed.status, failed.err) == (1, "UNKNOWN/HANDLER_ERROR: ValueError: too dark\n")
+
+        pids = await mesh.replica_pids()
+        assert len(set(pids.values())) == 2
+        assert all(str(pid) in table.out and replica_id in table.out for replica_id, pid in pids.items())
+        said = json.loads(document.out)
+        assert [(it["name"], it["ready_replicas"]) for it in said["backends"]] == [("Digits", 2)]
+        assert [it["name"] for it in said["endpoints"]] == ["Digits"]
+        assert sorted(it["address"] for it in said["routers"]) == sorted(mesh.router_addresses)
+        assert all(it["current"] and set(it["linked_replica_ids"]) == {*pids} for it in said["routers"])
+        # run, controller, two routers, two replicas
+        assert len(mesh.processes()) == 6
+
+        mesh.process.terminate()
+        assert await mesh.wait_ended() == 0
+        assert not mesh.processes()
+        assert await rest_of_stdout(mesh) == ""
+        assert "asked" in mesh.log_text()
+
+
+@pytest.mark.asyncio
+async def test_ctrl_c_ends_everything_and_a_killed_replica_was_replaced_before(folder: Path) -> None:
+    async with started_mesh("app:Digits", cwd=folder) as mesh:
+        killed = await mesh.kill_replica()
+        await mesh.wait_for_replicas(1, without=killed)
+        said = await slotmesh("call", "Digits", "add", "[1]", "--address", mesh.router_address)
+        assert (said.status, said.out) == (0, "2\n")
+        # As a terminal does: the whole process group of the command.
+        os.killpg(mesh.process.pid, signal.SIGINT)
+        assert await mesh.wait_ended() == 0
+        assert not mesh.processes()
+
+
+@pytest.mark.asyncio
+async def test_nothing_survives_when_run_itself_is_killed(folder: Path) -> None:
+    async with started_mesh("app:Digits", cwd=folder) as mesh:
+        assert len(mesh.processes()) == 4
+        mesh.process.kill()
+        assert await mesh.wait_ended() == -signal.SIGKILL
+        await mesh.wait_gone()
+
+
+@pytest.mark.asyncio
+async def test_nothing_survives_when_run_is_killed_while_the_handler_is_imported(folder: Path) -> None:
+    async with mesh_run("hangs:Any", *ANY_PORTS, cwd=folder) as mesh:
+        await wait_until((folder / "importing").exists, timeout=20, what="the import began")
+        mesh.process.kill()
+        await mesh.wait_ended()
+        await mesh.wait_gone()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("handler", "sign"), [("hangs:Any", "importing"), ("app:Slow", "constructing")])
+async def test_it_can_be_stopped_while_it_starts(folder: Path, handler: str, sign: str) -> None:
+    async with mesh_run(handler, *ANY_PORTS, cwd=folder) as mesh:
+        await wait_until((folder / sign).exists, timeout=20, what=f"{handler} is {sign}")
+        mesh.process.terminate()
+        assert await mesh.wait_ended() == 0
+        assert not mesh.processes()
+        assert await rest_of_stdout(mesh) == ""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("handler", "told"),
+    [
+        ("misspelt:Any", "ModuleNotFoundError: No module named 'no_such_module_anywhere'"),
+        ("app:Missing", "Missing"),
+        ("app:Broken", "RuntimeError: no model here"),
+    ],
+)
+async def test_a_handler_that_cannot_start_is_told_with_its_traceback(folder: Path, handler: str, told: str) -> None:
+    async with mesh_run(handler, "--replicas=2", *ANY_PORTS, cwd=folder) as mesh:
+        assert await mesh.wait_ended() == 1
+        assert not mesh.processes()
+        assert await rest_of_stdout(mesh) == ""
+        log = mesh.log_text()
+        assert told in log
+        assert handler in log
+        assert ("Traceback" in log) == ("Error" in told)
+
+
+@pytest.mark.asyncio
+async def test_a_start_that_takes_too_long_is_given_up(folder: Path) -> None:
+    async with mesh_run("app:Slow", "--start-timeout=4s", *ANY_PORTS, cwd=folder) as mesh:
+        assert await mesh.wait_ended() == 1
+        assert not mesh.processes()
+        assert "not ready within 4s: 0 of 1 replicas ready; give it more time with --start-timeout" in mesh.log_text()
+
+
+@pytest.mark.asyncio
+async def test_a_port_in_use_is_one_clear_line(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with mesh_run("app:Digits", f"--router-port={port}", "--controller-port=0", cwd=folder) as mesh:
+            assert await mesh.wait_ended() == 1
+            assert mesh.log_text() == f"--router-port: port {port} is in use; choose another, or 0 for any free one\n"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("victim", ["router_service", "controller_service"])
+async def test_without_a_router_or_the_controller_it_gives_up(folder: Path, victim: str) -> None:
+    async with started_mesh("app:Digits", cwd=folder) as mesh:
+        (pid,) = (pid for pid, command in mesh.processes().items() if f"-m {victim}" in command)
+        os.kill(pid, signal.SIGKILL)
+        assert await mesh.wait_ended() == 1
+        await mesh.wait_gone()
+        assert "gone, and with it the mesh: it was killed by SIGKILL" in mesh.log_text()
+
+
+def test_ends_in_words() -> None:
+    assert how(3) == "it ended with exit status 3"
+    assert how(-15) == "it was killed by SIGTERM"
+    assert how(-200) == "it was killed by signal 200"

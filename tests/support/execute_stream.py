@@ -1,0 +1,151 @@
+"""A router, as far as a replica can tell: one Execute stream, and what came back on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import grpc
+
+from slotmesh.runtime.channels import open_channel
+from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
+from tests.support.wait import wait_until
+
+Request = replica_service_pb2.ExecuteRequest
+Response = replica_service_pb2.ExecuteResponse
+
+
+class ExecuteStream:
+    """Sends runs under fresh run ids, and keeps every answer by run id."""
+
+    def __init__(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> None:
+        self.call = call
+        self.results: dict[int, bytes] = {}
+        self.content_types: dict[int, str] = {}
+        self.failures: dict[int, call_pb2.Failure] = {}
+        self.refused: dict[int, call_pb2.Failure] = {}
+        self.answer_order: list[int] = []
+        self.capacities: list[call_pb2.Capacity] = []
+        self.frames: list[str] = []
+        """Kinds of all frames, in order."""
+        self.frame_numbers: list[int] = []
+        self.go_away = ""
+        self.error: grpc.aio.AioRpcError | None = None
+        self.ended = False
+        self._next = 1
+
+    async def send(self, *batches: replica_service_pb2.RunBatch) -> None:
+        """One frame of runs."""
+        await self.call.write(Request(runs=replica_service_pb2.RunFrame(batches=batches)))
+
+    def run(
+        self,
+        payloads: Sequence[bytes],
+        *,
+        method: str = "echo",
+        content_type: str = "",
+        key: str = "",
+        partition: int = 0,
+        epoch: int = 1,
+        time_left_s: float | None = None,
+        endpoint: str = "e",
+        metadata: dict[str, str] | None = None,
+    ) -> replica_service_pb2.RunBatch:
+        """A run under the next ids."""
+        first, self._next = self._next, self._next + len(payloads)
+        return replica_service_pb2.RunBatch(
+            first_run_id=first,
+            options=call_pb2.CallOptions(
+                method=method, content_type=content_type, ordering_key=key, metadata=metadata or {}
+            ),
+            payloads=payloads,
+            endpoint=endpoint,
+            partition=partition,
+            owner_epoch=epoch if key else 0,
+            time_left=None if time_left_s is None else timedelta(seconds=time_left_s),
+        )
+
+    async def cancel(self, *ranges: tuple[int, int]) -> None:
+        """Takes run ids back, both ends included."""
+        wire = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
+        await self.call.write(Request(cancel=replica_service_pb2.CancelRuns(runs=wire)))
+
+    @property
+    def answered(self) -> int:
+        """Run ids with an outcome of any kind."""
+        return len(self.results) + len(self.failures) + len(self.refused)
+
+    async def wait_answers(self, count: int, timeout: float = 5.0) -> None:
+        await wait_until(
+            lambda: self.answered >= count or self.ended,
+            timeout=timeout,
+            what=f"{count} answers",
+        )
+        assert self.answered == count, (self.answered, self.error)
+
+    async def read(self) -> None:
+        """Reads until the stream ends."""
+        try:
+            while (response := await self.call.read()) is not grpc.aio.EOF:
+                self._take(response)
+        except grpc.aio.AioRpcError as error:
+            self.error = error
+        finally:
+            self.ended = True
+
+    def _take(self, response: Response) -> None:
+        kind = response.WhichOneof("frame")
+        self.frames.append(kind or "")
+        match kind:
+            case "results":
+                self.frame_numbers.append(response.results.frame_no)
+                self.capacities.append(response.results.capacity)
+                for batch in response.results.batches:
+                    assert len(batch.call_ids) == len(batch.payloads)
+                    for run_id, payload in zip(batch.call_ids, batch.payloads, strict=True):
+                        self._answer(run_id)
+                        self.results[run_id] = payload
+                        self.content_types[run_id] = batch.content_type
+                for errors in response.results.errors:
+                    for run_id in errors.call_ids:
+                        self._answer(run_id)
+                        self.failures[run_id] = errors.failure
+            case "refused":
+                self.capacities.append(response.refused.capacity)
+                for each in response.refused.runs:
+                    for run_id in range(each.first, each.last + 1):
+                        self._answer(run_id)
+                        self.refused[run_id] = response.refused.failure
+            case "capacity":
+                self.capacities.append(response.capacity)
+            case "go_away":
+                self.go_away = response.go_away.message
+
+    def _answer(self, run_id: int) -> None:
+        assert run_id not in self.results, f"{run_id} was answered twice"
+        assert run_id not in self.failures, f"{run_id} was answered twice"
+        assert run_id not in self.refused, f"{run_id} was answered twice"
+        self.answer_order.append(run_id)
+
+
+@asynccontextmanager
+async def execute_stream(
+    address: str, replica_id: str, incarnation: str, router_id: str = "router-1"
+) -> AsyncIterator[ExecuteStream]:
+    """Opens a stream, waits for the first capacity or the end, reads in the background."""
+    async with open_channel(address) as channel:
+        call = replica_service_pb2_grpc.ReplicaServiceStub(channel).Execute()
+        opening = replica_service_pb2.OpenExecute(
+            router_id=router_id, replica_id=replica_id, incarnation=incarnation, version="0"
+        )
+        await call.write(Request(open=opening))
+        stream = ExecuteStream(call)
+        reading = asyncio.ensure_future(stream.read())
+        try:
+            await wait_until(lambda: stream.frames or stream.ended, what="first frame")
+            yield stream
+        finally:
+            call.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
