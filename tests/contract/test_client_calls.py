@@ -96,6 +96,16 @@ async def test_a_lane_keeps_the_order_of_its_calls_across_methods_and_views(
     assert arrived == list(range(300))
 
 
+async def test_a_map_keeps_its_place_among_the_calls_of_its_lane(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
+    async with mesh.endpoint("digits").ordered("key") as lane:
+        lane.add(0)
+        lane.add.map([1, 2])
+        lane.add(3)
+        lane.add.map([4])
+    arrived = [decode(MSGPACK, payload)[0] for batch in router.batches for payload in batch.payloads]
+    assert arrived == [0, 1, 2, 3, 4]
+
+
 async def test_leaving_a_lane_waits_for_its_calls(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
     router.held = True
     digits = mesh.endpoint("digits")
@@ -206,6 +216,8 @@ async def test_results_in_any_order_reach_their_own_calls(router: FakeRouter, me
 
 async def test_handler_methods_that_our_names_hide_are_reachable(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
     digits = mesh.endpoint("digits")
+    assert digits.method("ordered") is digits.method("ordered")
+    assert digits.method("echo") is digits.echo
     assert await digits.method("ordered")(1) == [1]
     lane = digits.ordered("key")
     assert await lane.method("method")(2) == [2]

@@ -143,6 +143,7 @@ async def test_a_broken_stream_loses_what_was_sent_and_sends_the_rest_again_in_o
     assert await asyncio.gather(*calls[3:]) == [[number] for number in range(3, 8)]
     arrived = [decode(MSGPACK, payload)[0] for batch in router.batches for payload in batch.payloads]
     assert arrived == list(range(8))
+    assert [batch.ids for batch in router.batches][:2] == [range(1, 4), range(4, 7)]
     assert router.opened == 2
 
 
@@ -264,8 +265,17 @@ async def test_a_frame_that_makes_no_sense_ends_the_stream_and_not_the_client(
         error = await failure_of(pending)
     assert "the stream of endpoint 'digits' failed" in caplog.text
     assert (type(error), error.executed) == (slotmesh.InternalError, Executed.UNKNOWN)
-    router.release()
+    router.waiting.clear()
+    router.held = False
     assert await echo(2) == [2]
+    await router.until(lambda: len(router.streams) == 1)
+
+
+async def test_leaving_a_lane_whose_calls_failed_does_not_wait(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
+    router.answer = lambda batch: [HANDLER_RAISED] * len(batch.payloads)
+    async with mesh.endpoint("digits").ordered("key") as lane:
+        calls = [lane.add(1), lane.add(2), lane.add.map([3])]
+    assert all(isinstance(call.exception(), slotmesh.HandlerError) for call in calls)
 
 
 async def test_dropped_calls_that_fail_are_reported_once(router: FakeRouter, mesh: slotmesh.Mesh) -> None:

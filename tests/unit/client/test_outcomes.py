@@ -39,6 +39,7 @@ async def test_results_reach_their_futures() -> None:
     waiting = futures(3)
     part = part_of(waiting)
     deliver(part, 1, [encode(MSGPACK, "b"), encode(MSGPACK, "c")], MSGPACK)
+    assert part.sinks == [waiting[0], None, None], "results live as long as the slowest call"
     deliver(part, 0, [encode(MSGPACK, "a")], MSGPACK)
     assert [await future for future in waiting] == ["a", "b", "c"]
 
