@@ -1,0 +1,32 @@
+"""Settings of the controller."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from slotmesh.config import Duration, ServiceSettings
+
+
+class ControllerSettings(ServiceSettings):
+    """The controller of slotmesh: what should run, what does, and who gets which share of the traffic."""
+
+    port: int = Field(7070, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
+    metrics_port: int = Field(
+        9464, ge=-1, le=65_535, description="Port of the Prometheus endpoint; 0: a free one, -1: none."
+    )
+    spec: Path | None = Field(None, description="A mesh.yaml that is applied at the start.")
+    launcher: Literal["process", "external"] = Field(
+        "process",
+        description="Who starts replicas: this controller, as processes on this machine, or somebody else; "
+        "then they attach by themselves.",
+    )
+    lease: Duration = Field(
+        timedelta(seconds=3),
+        ge=timedelta(milliseconds=100),
+        le=timedelta(hours=1),
+        description="Silence after which a replica is suspect, and a router is no longer listed.",
+    )

@@ -1,0 +1,229 @@
+"""Membership and operators' messages from and to the controller's values.
+
+Invariants: whatever a peer sends becomes a value or a `BadRequest` that names the field; nothing here decides.
+Resources (backends, endpoints, policies) are converted by `slotmesh.spec.wire`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+from google.protobuf import timestamp_pb2
+
+from controller_service.core.observed import Replica, ReplicaState, Router
+from controller_service.core.partitions import Ownership
+from controller_service.core.routing import BackendRoute, EndpointRoute, RoutingTable
+from controller_service.core.transitions import Hello, Notice, Report
+from slotmesh.errors import Failure, Reason
+from slotmesh.spec.model import Backend
+from slotmesh.spec.rules import is_name, show
+from slotmesh.spec.wire import duration_to_wire, struct_to_wire, traffic_to_wire
+from slotmesh.status import to_exception
+from slotmesh.units import parse_host_port
+from slotmesh.v1 import controller_service_pb2, membership_service_pb2, mesh_pb2
+from slotmesh.version import VERSION
+
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_INCARNATION: Final = re.compile(r"[0-9a-f]{32}")
+_MAX_ERROR_CHARS: Final = 16_384
+"""Of a traceback, the end is kept: it says what went wrong."""
+_REPORTABLE: Final = {state.value: state for state in ReplicaState if state is not ReplicaState.SUSPECT}
+
+# -- replicas ----------------------------------------------------------------------------------------------------
+
+
+def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Hello:
+    """The first frame of a replica."""
+    if frame.WhichOneof("frame") != "hello":
+        _refuse("hello", "must be the first frame")
+    hello = frame.hello
+    _require(_ID, "hello.replica_id", hello.replica_id, "1 to 128 of `a-z A-Z 0-9 _ . -`")
+    _require(_INCARNATION, "hello.incarnation", hello.incarnation, "32 hexadecimal digits, in lower case")
+    if not is_name(hello.backend):
+        _refuse("hello.backend", f"must be a backend's name, is {show(hello.backend)!r}")
+    return Hello(
+        replica_id=hello.replica_id, incarnation=hello.incarnation, backend=hello.backend, pid=max(0, hello.pid)
+    )
+
+
+def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Report:
+    """Any later frame of a replica."""
+    kind = frame.WhichOneof("frame")
+    if kind != "report":
+        _refuse_frame(kind, known={"hello": "must be the first frame, and no other"})
+    report = frame.report
+    state = _REPORTABLE.get(report.state)
+    if state is None:
+        _refuse("report.state", f"{report.state} is no state that a replica can report")
+    if report.address or state is ReplicaState.READY:
+        _require_address("report.address", report.address)
+    if report.metrics_address:
+        _require_address("report.metrics_address", report.metrics_address)
+    return Report(
+        state=state,
+        address=report.address,
+        max_ongoing=max(0, report.max_ongoing),
+        error=report.error[-_MAX_ERROR_CHARS:],
+        metrics_address=report.metrics_address,
+    )
+
+
+def configuration_to_wire(backend: Backend, *, lease_s: float) -> membership_service_pb2.AttachReplicaResponse:
+    configuration = membership_service_pb2.ReplicaConfiguration(
+        lease=duration_to_wire(lease_s),
+        max_ongoing=backend.max_ongoing,
+        prefetch=backend.prefetch,
+        user_config=struct_to_wire(backend.user_config),
+        graceful_timeout=duration_to_wire(backend.graceful_timeout_s),
+    )
+    return membership_service_pb2.AttachReplicaResponse(configuration=configuration)
+
+
+def drain_to_wire(message: str) -> membership_service_pb2.AttachReplicaResponse:
+    return membership_service_pb2.AttachReplicaResponse(drain=membership_service_pb2.DrainOrder(message=message))
+
+
+def replica_to_wire(replica: Replica, wall_s: Callable[[float], float]) -> mesh_pb2.Replica:
+    """`wall_s` turns monotonic seconds into seconds since 1970."""
+    return mesh_pb2.Replica(
+        replica_id=replica.replica_id,
+        incarnation=replica.incarnation,
+        backend=replica.backend,
+        address=replica.address,
+        state=mesh_pb2.ReplicaState.ValueType(replica.shown_state.value),
+        pid=replica.pid,
+        max_ongoing=replica.max_ongoing,
+        error=replica.error,
+        start_time=timestamp(wall_s(replica.started_at)),
+        metrics_address=replica.metrics_address,
+    )
+
+
+# -- routers -----------------------------------------------------------------------------------------------------
+
+
+def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, started_at: float) -> Router:
+    """The first frame of a router."""
+    if frame.WhichOneof("frame") != "hello":
+        _refuse("hello", "must be the first frame")
+    hello = frame.hello
+    _require(_ID, "hello.router_id", hello.router_id, "1 to 128 of `a-z A-Z 0-9 _ . -`")
+    _require_address("hello.address", hello.address)
+    if hello.metrics_address:
+        _require_address("hello.metrics_address", hello.metrics_address)
+    return Router(
+        router_id=hello.router_id,
+        address=hello.address,
+        metrics_address=hello.metrics_address,
+        started_at=started_at,
+    )
+
+
+def router_report_from_wire(
+    frame: membership_service_pb2.AttachRouterRequest,
+) -> membership_service_pb2.RouterReport:
+    """Any later frame of a router."""
+    kind = frame.WhichOneof("frame")
+    if kind != "report":
+        _refuse_frame(kind, known={"hello": "must be the first frame, and no other"})
+    return frame.report
+
+
+def router_to_wire(router: Router, wall_s: Callable[[float], float]) -> mesh_pb2.Router:
+    """`wall_s` turns monotonic seconds into seconds since 1970."""
+    return mesh_pb2.Router(
+        router_id=router.router_id,
+        address=router.address,
+        generation=router.generation,
+        revision=router.revision,
+        linked_replica_ids=router.linked_replica_ids,
+        start_time=timestamp(wall_s(router.started_at)),
+        metrics_address=router.metrics_address,
+    )
+
+
+def table_to_wire(table: RoutingTable) -> membership_service_pb2.RoutingTable:
+    return membership_service_pb2.RoutingTable(
+        generation=table.generation,
+        revision=table.revision,
+        endpoints=map(_endpoint_route, table.routes.endpoints),
+        backends=map(_backend_route, table.routes.backends),
+        router_addresses=table.routes.router_addresses,
+    )
+
+
+def _endpoint_route(route: EndpointRoute) -> membership_service_pb2.EndpointRoute:
+    owned = route.ownership or Ownership(endpoint=route.name, owners=(), partition_owners=(), epochs=())
+    return membership_service_pb2.EndpointRoute(
+        name=route.name,
+        traffic=None if route.traffic is None else traffic_to_wire(route.traffic),
+        owners=(
+            membership_service_pb2.PartitionOwner(replica_id=owner.replica_id, incarnation=owner.incarnation)
+            for owner in owned.owners
+        ),
+        partition_owners=owned.partition_owners,
+        owner_epochs=owned.epochs,
+    )
+
+
+def _backend_route(route: BackendRoute) -> membership_service_pb2.BackendRoute:
+    return membership_service_pb2.BackendRoute(
+        name=route.name,
+        replicas=(
+            membership_service_pb2.ReplicaRoute(
+                replica_id=replica.replica_id,
+                incarnation=replica.incarnation,
+                address=replica.address,
+                max_ongoing=replica.max_ongoing,
+                draining=replica.draining,
+            )
+            for replica in route.replicas
+        ),
+        max_queued_calls=route.max_queued_calls,
+        max_queued_bytes=route.max_queued_bytes,
+        max_queue_time=duration_to_wire(route.max_queue_time_s),
+        balancer=mesh_pb2.Balancer.ValueType(route.balancer.value),
+    )
+
+
+# -- events ------------------------------------------------------------------------------------------------------
+
+
+def event_to_wire(time_s: float, notice: Notice, *, missed: int) -> controller_service_pb2.WatchEventsResponse:
+    return controller_service_pb2.WatchEventsResponse(
+        time=timestamp(time_s), kind=notice.kind, subject=notice.subject, message=notice.message, missed=missed
+    )
+
+
+def timestamp(wall_s: float) -> timestamp_pb2.Timestamp:
+    wire = timestamp_pb2.Timestamp()
+    wire.FromMicroseconds(round(wall_s * 1e6))
+    return wire
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------
+
+
+def _require(pattern: re.Pattern[str], field: str, value: str, expected: str) -> None:
+    if not pattern.fullmatch(value):
+        _refuse(field, f"must be {expected}, is {show(value)!r}")
+
+
+def _require_address(field: str, value: str) -> None:
+    try:
+        parse_host_port(value)
+    except ValueError as error:
+        _refuse(field, str(error))
+
+
+def _refuse_frame(kind: str | None, *, known: dict[str, str]) -> NoReturn:
+    if kind is not None and kind in known:
+        _refuse(kind, known[kind])
+    text = f"frame {kind or 'without a known kind'} is not implemented by slotmesh {VERSION}"
+    raise to_exception(Failure(reason=Reason.NOT_IMPLEMENTED, message=text, metadata={"field": kind or "frame"}))
+
+
+def _refuse(field: str, message: str) -> NoReturn:
+    raise to_exception(Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {message}", metadata={"field": field}))

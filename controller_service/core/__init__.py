@@ -1,0 +1,1 @@
+"""Decisions of the controller: pure, synchronous, over immutable states."""

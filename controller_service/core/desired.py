@@ -1,0 +1,65 @@
+"""What should be: backends, endpoints, and who owns which partition. Everything that a store keeps.
+
+Invariants: immutable; `revision` strictly increases with every change; a policy names backends that exist; partition
+epochs of an endpoint never go back, not even when it is deleted and comes again (`epoch_floor`).
+Owner: the store. Servicers change backends and endpoints, the reconcile loop changes ownership; each by a `ChangeSet`
+that is applied to the revision it was planned for, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TypeVar
+
+from controller_service.core.partitions import Ownership
+from slotmesh.spec.model import Backend, Endpoint
+
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeSet:
+    """What one transaction changes. An empty one takes a revision and changes nothing else."""
+
+    put_backends: tuple[Backend, ...] = ()
+    delete_backends: tuple[str, ...] = ()
+    put_endpoints: tuple[Endpoint, ...] = ()
+    delete_endpoints: tuple[str, ...] = ()
+    put_ownership: tuple[Ownership, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """One revision of what should be."""
+
+    revision: int = 0
+    backends: Mapping[str, Backend] = field(default_factory=lambda: MappingProxyType({}))
+    endpoints: Mapping[str, Endpoint] = field(default_factory=lambda: MappingProxyType({}))
+    ownership: Mapping[str, Ownership] = field(default_factory=lambda: MappingProxyType({}))
+    """By endpoint; none for those whose partitions were never assigned."""
+    epoch_floor: int = 0
+    """No epoch up to here is given to an endpoint that has none yet: one of its name may have had it."""
+
+    def apply(self, change: ChangeSet) -> Desired:
+        """The next revision. Mappings that do not change stay the same objects."""
+        ownership = {it.endpoint: it for it in change.put_ownership}
+        deleted = [self.ownership[name] for name in change.delete_endpoints if name in self.ownership]
+        return replace(
+            self,
+            revision=self.revision + 1,
+            backends=_changed(self.backends, {it.name: it for it in change.put_backends}, change.delete_backends),
+            endpoints=_changed(self.endpoints, {it.name: it for it in change.put_endpoints}, change.delete_endpoints),
+            ownership=_changed(self.ownership, ownership, change.delete_endpoints),
+            epoch_floor=max([self.epoch_floor, *(max(it.epochs) for it in deleted)]),
+        )
+
+
+def _changed(before: Mapping[str, ValueT], put: Mapping[str, ValueT], delete: Collection[str]) -> Mapping[str, ValueT]:
+    if not put and not any(name in before for name in delete):
+        return before
+    after = {**before, **put}
+    for name in delete:
+        after.pop(name, None)
+    return MappingProxyType(after)

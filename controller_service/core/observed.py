@@ -1,0 +1,178 @@
+"""What is: the replicas and routers, as far as the controller knows. Immutable; `transitions` says how it changes.
+
+Invariants: a replica id has one record, that of its newest incarnation; `gone` never turns back; an incarnation that
+was replaced never comes back either.
+Owner: `shell.mesh_state`, the single writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from controller_service.core.partitions import Owner
+
+
+class ReplicaState(Enum):
+    """Where a replica is in its life. The values are those of `slotmesh.v1.ReplicaState`."""
+
+    STARTING = 1
+    READY = 2
+    DRAINING = 3
+    STOPPED = 4
+    FAILED = 5
+    SUSPECT = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One process that runs a backend's handler."""
+
+    replica_id: str
+    backend: str
+    state: ReplicaState
+    """What it said last, or what its end says. Never SUSPECT: that is `suspect_since`, and may end."""
+    started_at: float
+    """When it was launched or attached first, seconds (monotonic)."""
+    incarnation: str = ""
+    """Empty until it attached."""
+    address: str = ""
+    pid: int = 0
+    max_ongoing: int = 0
+    error: str = ""
+    """Why it failed."""
+    metrics_address: str = ""
+    launched: bool = False
+    """This controller started the process and will learn of its end."""
+    template: str = ""
+    """What the process was started with: one that differs from its backend's is outdated."""
+    ready_at: float | None = None
+    """When it was ready first."""
+    ended_at: float | None = None
+    """When it said that it stopped or failed."""
+    suspect_since: float | None = None
+    """When its silence outlasted its lease; None while it is heard. It may well be alive, and serve."""
+    is_told_to_drain: bool = False
+    gone: bool = False
+    """It said so, its process was reaped, or its successor vouches for that: nothing runs there any more."""
+    reaped: bool = False
+    """Its process is no more. Known of launched ones only."""
+    retired: tuple[str, ...] = ()
+    """Incarnations that it replaced; bounded."""
+
+    @property
+    def shown_state(self) -> ReplicaState:
+        """The state as people see it."""
+        return ReplicaState.SUSPECT if self.suspect_since is not None and not self.gone else self.state
+
+    @property
+    def is_over(self) -> bool:
+        """There is nothing left to wait for."""
+        return self.gone and (self.reaped or not self.launched)
+
+    @property
+    def takes_calls(self) -> bool:
+        """It can own partitions and be picked."""
+        return self.state is ReplicaState.READY and not self.gone and not self.is_told_to_drain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Router:
+    """A router that is attached, or was a moment ago."""
+
+    router_id: str
+    address: str
+    started_at: float
+    """When it attached first, seconds (monotonic)."""
+    metrics_address: str = ""
+    generation: str = ""
+    revision: int = 0
+    """The table in force there."""
+    linked_replica_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarts:
+    """How eagerly a backend's replicas are started: growing intervals after quick deaths."""
+
+    streak: int = 0
+    """Quick deaths in a row; those of one wave count once."""
+    counted_at: float = float("-inf")
+    not_before: float = float("-inf")
+    """No start before this, seconds (monotonic)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Everything observed, at one moment."""
+
+    by_backend: Mapping[str, Mapping[str, Replica]] = field(default_factory=lambda: MappingProxyType({}))
+    """Replicas by backend, then by id."""
+    backend_of: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Backend of each replica."""
+    routers: Mapping[str, Router] = field(default_factory=lambda: MappingProxyType({}))
+    restarts: Mapping[str, Restarts] = field(default_factory=lambda: MappingProxyType({}))
+    """By backend."""
+
+    def replica(self, replica_id: str) -> Replica | None:
+        backend = self.backend_of.get(replica_id)
+        return None if backend is None else self.by_backend[backend][replica_id]
+
+    def replicas(self, backend: str | None = None) -> Iterator[Replica]:
+        """All replicas, or one backend's."""
+        if backend is not None:
+            yield from self.by_backend.get(backend, {}).values()
+            return
+        for group in self.by_backend.values():
+            yield from group.values()
+
+    def is_dead(self, owner: Owner) -> bool:
+        """Whether an incarnation is known to have ended. One that was never heard of is not."""
+        replica = self.replica(owner.replica_id)
+        if replica is None or not replica.incarnation:
+            return False
+        return replica.gone or replica.incarnation != owner.incarnation
+
+    def with_replica(self, replica: Replica) -> Observed:
+        """With the replica's record added or replaced."""
+        before = self.backend_of.get(replica.replica_id)
+        base = self if before in {None, replica.backend} else self.without_replica(replica.replica_id)
+        group = {**base.by_backend.get(replica.backend, {}), replica.replica_id: replica}
+        backend_of = base.backend_of
+        if replica.replica_id not in backend_of:
+            backend_of = MappingProxyType({**backend_of, replica.replica_id: replica.backend})
+        by_backend = MappingProxyType({**base.by_backend, replica.backend: MappingProxyType(group)})
+        return replace(base, by_backend=by_backend, backend_of=backend_of)
+
+    def without_replica(self, replica_id: str) -> Observed:
+        backend = self.backend_of.get(replica_id)
+        if backend is None:
+            return self
+        group = {key: value for key, value in self.by_backend[backend].items() if key != replica_id}
+        by_backend = {**self.by_backend, backend: MappingProxyType(group)}
+        restarts = {**self.restarts}
+        if not group:
+            del by_backend[backend]
+            restarts.pop(backend, None)
+        backend_of = {key: value for key, value in self.backend_of.items() if key != replica_id}
+        return replace(
+            self,
+            by_backend=MappingProxyType(by_backend),
+            backend_of=MappingProxyType(backend_of),
+            restarts=MappingProxyType(restarts),
+        )
+
+    def with_router(self, router: Router) -> Observed:
+        return replace(self, routers=MappingProxyType({**self.routers, router.router_id: router}))
+
+    def without_router(self, router_id: str) -> Observed:
+        return replace(
+            self, routers=MappingProxyType({key: it for key, it in self.routers.items() if key != router_id})
+        )
+
+    def with_restarts(self, backend: str, restarts: Restarts) -> Observed:
+        return replace(self, restarts=MappingProxyType({**self.restarts, backend: restarts}))

@@ -1,0 +1,226 @@
+"""From what should be and what is, to what to do.
+
+Purpose: `(desired, observed, now) -> outcome`, one backend or one endpoint at a time.
+Invariants: level-triggered (only the present states count, not how they came about) and idempotent (until an action's
+effect is observed, the same states give the same actions); no call takes time over anything but its own backend's
+replicas, or its own endpoint's owners and candidates.
+Three-way result: done (`retry_after_s` is None), again after a time, or an error, which is an exception of whoever
+executes the actions.
+Owner: `shell.reconcile_loop`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from controller_service.core.desired import Desired
+from controller_service.core.observed import Observed, Replica, ReplicaState, Restarts
+from controller_service.core.partitions import Owner, Ownership, assign, has_live_owner, shares
+from slotmesh.spec.model import Backend, Endpoint, JsonValue
+
+COMPLETE_WITHIN_S: Final = 5.0
+"""The first assignment waits for all replicas that should run, but no longer than this after the first got ready."""
+SETTLED_AFTER_S: Final = 1.0
+"""Where nobody says how many replicas there will be: it waits until none got ready for this long."""
+FAILURES_KEPT: Final = 5
+"""Ended replicas of a backend that stay listed, so that people can see why."""
+LINGER_S: Final = 5.0
+"""A process that said that it ended may take this long to do so."""
+FORGET_AFTER_S: Final = 600.0
+"""A silent replica that somebody else started, and that owns nothing, is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartReplica:
+    """Start a process for the backend."""
+
+    backend: Backend
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReplica:
+    """Have a replica finish what runs, and end."""
+
+    replica_id: str
+    message: str
+    grace_s: float
+    """A launched process that takes longer is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetReplica:
+    """Nothing depends on the record of an ended replica any more."""
+
+    replica_id: str
+
+
+Action: TypeAlias = StartReplica | DrainReplica | ForgetReplica
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOutcome:
+    """What to do for a backend."""
+
+    actions: tuple[Action, ...] = ()
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointOutcome:
+    """What the ownership of an endpoint should become."""
+
+    ownership: Ownership | None = None
+    """None: as it is."""
+    retry_after_s: float | None = None
+
+
+def template_of(backend: Backend) -> str:
+    """All that a process is started with: where it changes, replicas are replaced."""
+    return json.dumps([backend.handler, backend.user_config], sort_keys=True, default=_plain)
+
+
+def reconcile_backend(
+    name: str,
+    desired: Desired,
+    observed: Observed,
+    now: float,
+    *,
+    owners: Collection[str],
+    launches: bool,
+) -> BackendOutcome:
+    """Starts what is missing, drains what is too many or outdated, forgets what ended.
+
+    Replicas that somebody else started are left alone, unless an operator drained them: nobody here would replace them.
+    `owners` are the ids of replicas that own partitions; `launches` says whether this controller starts replicas.
+    """
+    backend = desired.backends.get(name)
+    everything = [*observed.replicas(name)]
+    live = [replica for replica in everything if not replica.gone]
+    actions: list[Action] = []
+    retry_after_s: float | None = None
+
+    staying = [replica for replica in live if replica.launched and _stays(replica)]
+    template = template_of(backend) if backend is not None else ""
+    current = [replica for replica in staying if replica.template == template]
+    wanted = wanted_replicas(backend) if backend is not None and launches else 0
+    missing = wanted - len(current)
+    if backend is not None and missing > 0:
+        wait_s = observed.restarts.get(name, Restarts()).not_before - now
+        if wait_s > 0.0:
+            retry_after_s = wait_s
+        else:
+            actions += [StartReplica(backend)] * missing
+
+    leaving: dict[str, str] = {}
+    for replica in everything:
+        if replica.is_over:
+            continue
+        if replica.is_told_to_drain:
+            leaving[replica.replica_id] = "told to"
+        elif replica.launched and replica.ended_at is not None:
+            left_s = replica.ended_at + LINGER_S - now
+            if left_s <= 0.0:
+                leaving[replica.replica_id] = "it said that it ended, and is still there"
+            else:
+                retry_after_s = _sooner(retry_after_s, left_s)
+    why = "the backend was deleted" if backend is None else f"{wanted} should run"
+    for replica in sorted(current, key=_most_dispensable_first)[: max(0, -missing)]:
+        leaving[replica.replica_id] = why
+    ready = sum(replica.takes_calls for replica in current)
+    # New first, then drain.
+    if ready >= wanted:
+        for replica in staying:
+            if replica.template != template:
+                leaving[replica.replica_id] = why if backend is None else "its handler or configuration changed"
+    grace_s = (backend or Backend(name=name)).graceful_timeout_s
+    actions += [DrainReplica(replica_id, message, grace_s) for replica_id, message in leaving.items()]
+
+    recovered = backend is None or (ready if launches else len(live)) >= max(1, wanted)
+    forgotten, forget_after_s = _forgettable(everything, owners, now, keep_failures=not recovered)
+    actions += [ForgetReplica(replica_id) for replica_id in forgotten]
+    return BackendOutcome(tuple(actions), _sooner(retry_after_s, forget_after_s))
+
+
+def reconcile_endpoint(
+    endpoint: Endpoint, desired: Desired, observed: Observed, now: float, *, launches: bool
+) -> EndpointOutcome:
+    """Gives partitions without a live owner to ready replicas; the first time, waits for an even share."""
+    current = desired.ownership.get(endpoint.name)
+    weights: Mapping[str, float] = {}
+    if endpoint.traffic is not None:
+        weights = {name: weight for name, weight in endpoint.traffic.weights.items() if weight > 0.0}
+    ready = {name: [it for it in observed.replicas(name) if it.takes_calls] for name in weights}
+    candidates = shares(
+        weights, {name: [Owner(it.replica_id, it.incarnation) for it in group] for name, group in ready.items()}
+    )
+    wait_s = 0.0
+    if candidates and not has_live_owner(current, observed.is_dead):
+        wait_s = _wait_s([desired.backends.get(name) for name in weights], ready, now, launches=launches)
+    if wait_s > 0.0:
+        candidates = []
+    if not candidates and current is None:
+        return EndpointOutcome(retry_after_s=wait_s or None)
+    assigned = assign(endpoint.name, current, candidates, observed.is_dead, epoch_floor=desired.epoch_floor)
+    return EndpointOutcome(assigned if assigned is not current else None, wait_s or None)
+
+
+def wanted_replicas(backend: Backend) -> int:
+    """How many replicas should run where the controller launches them."""
+    return 1 if backend.num_replicas is None else backend.num_replicas
+
+
+def _wait_s(
+    backends: Collection[Backend | None], ready: Mapping[str, Collection[Replica]], now: float, *, launches: bool
+) -> float:
+    """How long the first assignment should still wait, seconds; 0 for no longer."""
+    ready_at = [it.ready_at for group in ready.values() for it in group if it.ready_at is not None]
+    deadline = min(ready_at, default=now) + COMPLETE_WITHIN_S
+    known = [backend for backend in backends if backend is not None]
+    if launches or all(backend.num_replicas is not None for backend in known):
+        if all(len(ready[backend.name]) >= wanted_replicas(backend) for backend in known):
+            return 0.0
+    else:
+        deadline = min(deadline, max(ready_at, default=now) + SETTLED_AFTER_S)
+    return max(0.0, deadline - now)
+
+
+def _stays(replica: Replica) -> bool:
+    return not replica.is_told_to_drain and replica.state in {ReplicaState.STARTING, ReplicaState.READY}
+
+
+def _most_dispensable_first(replica: Replica) -> tuple[bool, float, str]:
+    return replica.takes_calls, -replica.started_at, replica.replica_id
+
+
+def _forgettable(
+    replicas: Collection[Replica], owners: Collection[str], now: float, *, keep_failures: bool
+) -> tuple[list[str], float | None]:
+    """The records to forget, and when to look again."""
+    free = [replica for replica in replicas if replica.replica_id not in owners]
+    ended = [replica for replica in free if replica.is_over]
+    failures = sorted(
+        (replica for replica in ended if replica.state is ReplicaState.FAILED), key=lambda it: it.started_at
+    )
+    kept = {replica.replica_id for replica in failures[-FAILURES_KEPT:]} if keep_failures else set()
+    forgotten = [replica.replica_id for replica in ended if replica.replica_id not in kept]
+    again_after_s: float | None = None
+    for replica in free:
+        if replica.suspect_since is not None and not replica.gone and not replica.launched:
+            left_s = replica.suspect_since + FORGET_AFTER_S - now
+            if left_s <= 0.0:
+                forgotten.append(replica.replica_id)
+            else:
+                again_after_s = _sooner(again_after_s, left_s)
+    return forgotten, again_after_s
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    return min((it for it in (one, other) if it is not None), default=None)
+
+
+def _plain(value: JsonValue) -> JsonValue:
+    """Read-only mappings and tuples as JSON knows them."""
+    return dict(value) if isinstance(value, Mapping) else [*value] if isinstance(value, tuple) else str(value)

@@ -1,0 +1,205 @@
+"""The controller's two gRPC services: validate, convert, call the shell.
+
+Invariants: no decision is made here; a refused specification names every mistake, as BadRequest details and in the
+message.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import grpc
+
+from controller_service.convert import event_to_wire, replica_to_wire, router_to_wire
+from controller_service.core import transitions
+from controller_service.shell.configurator import Configurator, backend_not_found, endpoint_not_found
+from controller_service.shell.events import EventFeed
+from controller_service.shell.mesh_state import MeshState
+from controller_service.shell.replica_links import ReplicaLinks
+from controller_service.shell.router_links import RouterLinks
+from controller_service.shell.table_board import TableBoard
+from controller_service.store.protocol import Store
+from slotmesh.errors import Failure, Reason
+from slotmesh.spec.model import InvalidSpec, Mesh, Mistake
+from slotmesh.spec.wire import (
+    backend_from_wire,
+    backend_to_wire,
+    endpoint_from_wire,
+    endpoint_to_wire,
+    mesh_from_wire,
+    traffic_from_wire,
+)
+from slotmesh.status import abort, to_exception
+from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import controller_service_pb2_grpc, membership_service_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+ServicerT = TypeVar("ServicerT")
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+_METADATA_BUDGET: Final = 12_000
+"""Bytes that the mistakes of one answer may take: they travel in trailing metadata, in three forms, and peers accept
+16 KiB of it."""
+
+
+def _names_all_mistakes(
+    rpc: Callable[[ServicerT, RequestT, Context], Awaitable[ResponseT]],
+) -> Callable[[ServicerT, RequestT, Context], Awaitable[ResponseT]]:
+    """An rpc whose InvalidSpec becomes INVALID_ARGUMENT with a field violation for each mistake."""
+
+    @functools.wraps(rpc)
+    async def telling(self: ServicerT, request: RequestT, context: Context) -> ResponseT:
+        try:
+            return await rpc(self, request, context)
+        except InvalidSpec as invalid:
+            told = _those_that_fit(invalid.mistakes)
+            lines = [str(mistake) for mistake in told]
+            if unsaid := len(invalid.mistakes) - len(told):
+                lines.append(f"and {unsaid} more mistakes")
+            failure = Failure(reason=Reason.BAD_REQUEST, message="\n".join(lines))
+            await abort(context, failure, [(mistake.path, mistake.message) for mistake in told])
+
+    return telling
+
+
+def _those_that_fit(mistakes: Sequence[Mistake]) -> list[Mistake]:
+    told: list[Mistake] = []
+    budget = float(_METADATA_BUDGET)
+    for mistake in mistakes:
+        line = str(mistake)
+        # Percent-encoded as the message; in base64 as the message and as the violation in the details.
+        budget -= len(quote(line, safe=" ")) + 2 * (len(line.encode()) + 8) * 4 / 3
+        if budget < 0.0:
+            break
+        told.append(mistake)
+    return told
+
+
+class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
+    """What operators call."""
+
+    def __init__(
+        self, configurator: Configurator, store: Store, state: MeshState, board: TableBoard, feed: EventFeed
+    ) -> None:
+        self._configurator = configurator
+        self._store = store
+        self._state = state
+        self._board = board
+        self._feed = feed
+
+    @_names_all_mistakes
+    async def ApplyMesh(self, request: pb.ApplyMeshRequest, context: Context) -> pb.ApplyMeshResponse:
+        mesh, mistakes = mesh_from_wire(request.mesh)
+        revision, plan = await self._configurator.apply_mesh(mesh, prune=request.prune, found=mistakes)
+        return pb.ApplyMeshResponse(
+            revision=revision,
+            created=plan.created,
+            updated=plan.updated,
+            unchanged=plan.unchanged,
+            deleted=plan.deleted,
+        )
+
+    @_names_all_mistakes
+    async def ApplyBackend(self, request: pb.ApplyBackendRequest, context: Context) -> pb.ApplyBackendResponse:
+        backend, mistakes = backend_from_wire(request.backend)
+        mesh = Mesh(backends=(backend,))
+        revision, _ = await self._configurator.apply_mesh(mesh, prune=False, found=mistakes)
+        return pb.ApplyBackendResponse(revision=revision)
+
+    async def GetBackend(self, request: pb.GetBackendRequest, context: Context) -> pb.GetBackendResponse:
+        backend = self._store.read().backends.get(request.name)
+        if backend is None:
+            raise to_exception(backend_not_found(request.name))
+        return pb.GetBackendResponse(backend=backend_to_wire(backend))
+
+    async def ListBackends(self, request: pb.ListBackendsRequest, context: Context) -> pb.ListBackendsResponse:
+        backends = self._store.read().backends
+        return pb.ListBackendsResponse(backends=[backend_to_wire(backends[name]) for name in sorted(backends)])
+
+    async def DeleteBackend(self, request: pb.DeleteBackendRequest, context: Context) -> pb.DeleteBackendResponse:
+        return pb.DeleteBackendResponse(revision=await self._configurator.delete_backend(request.name))
+
+    @_names_all_mistakes
+    async def ApplyEndpoint(self, request: pb.ApplyEndpointRequest, context: Context) -> pb.ApplyEndpointResponse:
+        mesh = Mesh(endpoints=(endpoint_from_wire(request.endpoint),))
+        revision, _ = await self._configurator.apply_mesh(mesh, prune=False)
+        return pb.ApplyEndpointResponse(revision=revision)
+
+    async def GetEndpoint(self, request: pb.GetEndpointRequest, context: Context) -> pb.GetEndpointResponse:
+        endpoint = self._store.read().endpoints.get(request.name)
+        if endpoint is None:
+            raise to_exception(endpoint_not_found(request.name))
+        return pb.GetEndpointResponse(endpoint=endpoint_to_wire(endpoint))
+
+    async def ListEndpoints(self, request: pb.ListEndpointsRequest, context: Context) -> pb.ListEndpointsResponse:
+        endpoints = self._store.read().endpoints
+        return pb.ListEndpointsResponse(endpoints=[endpoint_to_wire(endpoints[name]) for name in sorted(endpoints)])
+
+    async def DeleteEndpoint(self, request: pb.DeleteEndpointRequest, context: Context) -> pb.DeleteEndpointResponse:
+        return pb.DeleteEndpointResponse(revision=await self._configurator.delete_endpoint(request.name))
+
+    @_names_all_mistakes
+    async def SetTraffic(self, request: pb.SetTrafficRequest, context: Context) -> pb.SetTrafficResponse:
+        traffic = traffic_from_wire(request.traffic)
+        return pb.SetTrafficResponse(revision=await self._configurator.set_traffic(request.endpoint, traffic))
+
+    async def ListReplicas(self, request: pb.ListReplicasRequest, context: Context) -> pb.ListReplicasResponse:
+        replicas = sorted(
+            self._state.observed.replicas(request.backend or None), key=lambda it: (it.backend, it.replica_id)
+        )
+        return pb.ListReplicasResponse(replicas=[replica_to_wire(replica, self._wall_s) for replica in replicas])
+
+    async def ListRouters(self, request: pb.ListRoutersRequest, context: Context) -> pb.ListRoutersResponse:
+        routers, table = self._state.observed.routers, self._board.table
+        return pb.ListRoutersResponse(
+            routers=[router_to_wire(routers[name], self._wall_s) for name in sorted(routers)],
+            generation=self._store.generation,
+            revision=table.revision if table is not None else 0,
+        )
+
+    async def DrainReplica(self, request: pb.DrainReplicaRequest, context: Context) -> pb.DrainReplicaResponse:
+        replica = self._state.observed.replica(request.replica_id)
+        if replica is None or replica.gone:
+            failure = Failure(reason=Reason.REPLICA_NOT_FOUND, message=f"there is no replica {request.replica_id!r}")
+            raise to_exception(failure)
+        self._state.apply_to_replica(
+            request.replica_id,
+            lambda observed, _: transitions.told_to_drain(observed, request.replica_id, "an operator asked for it"),
+        )
+        return pb.DrainReplicaResponse()
+
+    async def WatchEvents(  # type: ignore[override]  # it writes instead of yielding
+        self, request: pb.WatchEventsRequest, context: Context
+    ) -> None:
+        with self._feed.watch() as watcher:
+            # At once, so that the watcher knows from when on it hears everything.
+            await context.send_initial_metadata(())
+            while True:
+                event, missed = await watcher.next()
+                await context.write(event_to_wire(event.time_s, event.notice, missed=missed))
+
+    def _wall_s(self, monotonic_s: float) -> float:
+        return time.time() - (self._state.clock.now() - monotonic_s)
+
+
+class MembershipServicer(membership_service_pb2_grpc.MembershipServiceServicer):
+    """What replicas and routers call."""
+
+    def __init__(self, replicas: ReplicaLinks, routers: RouterLinks) -> None:
+        self._replicas = replicas
+        self._routers = routers
+
+    async def AttachReplica(  # type: ignore[override]  # it reads and writes instead of iterating
+        self, request_iterator: object, context: Context
+    ) -> None:
+        await self._replicas.serve(context)
+
+    async def AttachRouter(  # type: ignore[override]  # as above
+        self, request_iterator: object, context: Context
+    ) -> None:
+        await self._routers.serve(context)

@@ -1,0 +1,1 @@
+"""What the controller does: streams, processes and timers around the core's decisions."""

@@ -1,0 +1,1 @@
+"""Who starts replica processes: this controller (`process`), or somebody else (`external`)."""

@@ -1,0 +1,51 @@
+"""Sleeps until the next lease could run out.
+
+Invariants: one timer at most; it fires at the earliest deadline, not at a beat; a member that ended has no lease.
+Owner: the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from controller_service.core.liveness import Leases
+from slotmesh.runtime.clock import Clock
+
+
+class LeaseWatch:
+    """Leases of one kind of members."""
+
+    def __init__(self, clock: Clock, *, lease_s: float, on_silent: Callable[[str], None]) -> None:
+        self.lease_s = lease_s
+        self._clock = clock
+        self._leases = Leases(lease_s=lease_s)
+        self._on_silent = on_silent
+        self._timer: asyncio.TimerHandle | None = None
+
+    def heard(self, member: str) -> None:
+        """The member lives."""
+        self._leases.renew(member, self._clock.now())
+        if self._timer is None:
+            self._sleep()
+
+    def end(self, member: str) -> None:
+        """The member needs no lease any more."""
+        self._leases.end(member)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _sleep(self) -> None:
+        deadline = self._leases.next_deadline()
+        if deadline is None:
+            self._timer = None
+            return
+        delay_s = max(0.0, deadline - self._clock.now())
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        for member in self._leases.expire(self._clock.now()):
+            self._on_silent(member)
+        self._sleep()

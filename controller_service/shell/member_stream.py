@@ -1,0 +1,63 @@
+"""One membership stream: frames out, frames in, and an end that either side may choose.
+
+Invariants: one write in flight; neither half outlives the other; when the controller ends it, the member reads why.
+Owner: the task that awaits `run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+import grpc
+
+from slotmesh.errors import Failure
+from slotmesh.runtime.pump import StreamPump
+from slotmesh.status import to_exception
+
+LAST_WRITE_S: Final = 1.0
+"""How long the end of a stream waits for a member that does not read."""
+
+InT = TypeVar("InT")
+OutT = TypeVar("OutT")
+
+
+class MemberStream(Generic[InT, OutT]):
+    """A pump beside a reader."""
+
+    def __init__(self, context: grpc.aio.ServicerContext[Any, Any], next_frame: Callable[[], OutT | None]) -> None:
+        self._context = context
+        self._pump = StreamPump(context.write, next_frame)
+        self._ended: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
+
+    def wake(self) -> None:
+        """There is something to send."""
+        self._pump.wake()
+
+    def end(self, failure: Failure) -> None:
+        """Ends the stream with a failure, unless it has ended."""
+        if not self._ended.done():
+            self._ended.set_result(failure)
+
+    async def run(self, on_frame: Callable[[InT], None]) -> None:
+        """Until the member half-closes. Errors of `on_frame`, and the failure of `end`, are raised."""
+        reading = asyncio.ensure_future(self._read_all(on_frame))
+        pumping = asyncio.ensure_future(self._pump.run())
+        try:
+            await asyncio.wait((reading, pumping, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            if self._ended.done():
+                raise to_exception(self._ended.result())
+            # The pump ends by itself only when it fails.
+            await (reading if reading.done() else pumping)
+        finally:
+            reading.cancel()
+            # gRPC refuses to end a stream while a write is under way, and cancelling does not call the write back.
+            self._pump.close()
+            await asyncio.wait((pumping,), timeout=LAST_WRITE_S)
+            pumping.cancel()
+            await asyncio.gather(reading, pumping, return_exceptions=True)
+
+    async def _read_all(self, on_frame: Callable[[InT], None]) -> None:
+        while (frame := await self._context.read()) is not grpc.aio.EOF:
+            on_frame(frame)

@@ -1,0 +1,78 @@
+"""The one writer of what is observed.
+
+Purpose: applies transitions, tells people (events, log), and says what has to be looked at again.
+Invariants: synchronous, so transitions never interleave; a transition that changes nothing wakes nobody.
+Owner: the event loop. Streams, launchers and the lease watch report here; the reconcile loop reads.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller_service.core.observed import Observed
+from controller_service.core.transitions import Notice, Transition, exited
+from controller_service.shell.events import Event, EventFeed
+from controller_service.shell.launchers.protocol import Exit
+from controller_service.shell.work_queue import WorkQueue
+from slotmesh.runtime.clock import Clock
+from slotmesh.telemetry.log import get_logger
+
+_log = get_logger(__name__)
+
+
+class Concern(enum.Enum):
+    """Kinds of things that are reconciled."""
+
+    BACKEND = "backend"
+    ENDPOINT = "endpoint"
+    TABLE = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What has to be looked at. A name and no event: whoever looks sees the present state."""
+
+    concern: Concern
+    name: str = ""
+
+
+class MeshState:
+    """What is observed, and who should know when it changes."""
+
+    def __init__(self, clock: Clock, queue: WorkQueue[Key], feed: EventFeed) -> None:
+        self.clock = clock
+        self.observed = Observed()
+        self._queue = queue
+        self._feed = feed
+
+    def apply(self, transition: Transition, *wakes: Key) -> None:
+        """What was observed, and the keys that it concerns."""
+        if transition.observed is not self.observed:
+            self.observed = transition.observed
+            for key in wakes:
+                self._queue.add(key)
+        for notice in transition.notices:
+            self.tell(notice)
+
+    def apply_to_replica(self, replica_id: str, change: Callable[[Observed, float], Transition]) -> None:
+        """A change of one replica: its backend is looked at, as it was before or as it is now."""
+        before = self.observed.backend_of.get(replica_id)
+        transition = change(self.observed, self.clock.now())
+        after = transition.observed.backend_of.get(replica_id)
+        self.apply(transition, *(Key(Concern.BACKEND, name) for name in {before, after} if name is not None))
+
+    def replica_exited(self, exit_: Exit) -> None:
+        """A launched process was reaped."""
+        replica_id = exit_.replica_id
+        self.apply_to_replica(
+            replica_id,
+            lambda observed, now: exited(observed, replica_id, exit_.how, failed=exit_.failed, now=now),
+        )
+
+    def tell(self, notice: Notice) -> None:
+        """People who watch and people who read the log learn of it."""
+        _log.info(notice.kind, subject=notice.subject, detail=notice.message)
+        self._feed.publish(Event(time.time(), notice))

@@ -1,0 +1,236 @@
+"""Brings what is nearer to what should be, and tells routers.
+
+Purpose: takes keys, asks the core about the present states, executes actions, commits ownership, posts tables.
+Invariants: sleeps until a key is due; a key that fails is tried again, later and later, and does not hold up others;
+ownership and table revision are committed before they are announced; it rests four times as long as it worked, so that
+a storm of changes costs a fifth of a core at most, and one change alone waits for nothing.
+Owner: one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from controller_service.core import transitions
+from controller_service.core.concerns import Concerns, changed_keys, find_concerns
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.partitions import Ownership, count_moves
+from controller_service.core.reconcile import (
+    Action,
+    BackendOutcome,
+    DrainReplica,
+    ForgetReplica,
+    StartReplica,
+    reconcile_backend,
+    reconcile_endpoint,
+    template_of,
+)
+from controller_service.core.routing import RoutingTable, build_routes
+from controller_service.core.transitions import Notice, Transition
+from controller_service.shell.launchers.protocol import Launcher, LaunchFailed, LaunchOrder
+from controller_service.shell.mesh_state import Concern, Key, MeshState
+from controller_service.shell.replica_links import ReplicaLinks
+from controller_service.shell.table_board import TableBoard
+from controller_service.shell.work_queue import WorkQueue
+from controller_service.store.protocol import Conflict, Store
+from slotmesh.spec.model import Backend
+from slotmesh.telemetry.log import get_logger
+
+REST_SHARE: Final = 4.0
+"""Rest after each pass, as a multiple of its duration."""
+KILL_MARGIN_S: Final = 5.0
+"""Time for a replica to end, after the calls that it waited for."""
+FIRST_RETRY_S: Final = 0.1
+LONGEST_RETRY_S: Final = 30.0
+
+_log = get_logger(__name__)
+
+
+class ReconcileLoop:
+    """Works off the queue."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        state: MeshState,
+        queue: WorkQueue[Key],
+        board: TableBoard,
+        links: ReplicaLinks,
+        launcher: Launcher,
+        mint_id: Callable[[str], str],
+    ) -> None:
+        """`mint_id` gives a new replica id for a backend."""
+        self._store = store
+        self._state = state
+        self._queue = queue
+        self._board = board
+        self._links = links
+        self._launcher = launcher
+        self._mint_id = mint_id
+        self._launches = launcher.launches
+        self._errors: dict[Key, int] = {}
+        self._concerns: Concerns | None = None
+        self._concerns_of: tuple[object, ...] = ()
+        self.launches: Counter[str] = Counter()
+        """Processes started, by backend."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        clock = self._state.clock
+        while True:
+            keys = await self._queue.take()
+            started = clock.now()
+            await self._pass(keys)
+            await asyncio.sleep(REST_SHARE * (clock.now() - started))
+
+    async def watch_store(self) -> None:
+        """Turns changes of the store into keys, until the store is closed."""
+        before = Desired()
+        async for desired in self._store.watch(after_revision=-1):
+            backends, endpoints = changed_keys(before, desired)
+            before = desired
+            self._add(Concern.BACKEND, backends)
+            self._add(Concern.ENDPOINT, endpoints)
+            self._queue.add(Key(Concern.TABLE))
+
+    async def drain_all(self) -> None:
+        """From now on no launched replica should run: the controller is about to end."""
+        self._launches = False
+        for name in [*self._state.observed.by_backend]:
+            await self._look_at_backend(name)
+
+    async def _pass(self, keys: list[Key]) -> None:
+        endpoints = {key.name: None for key in keys if key.concern is Concern.ENDPOINT}
+        for key in keys:
+            if key.concern is not Concern.BACKEND:
+                continue
+            try:
+                outcome = await self._look_at_backend(key.name)
+            except Exception:  # noqa: BLE001 - whatever it is, other keys go on, and this one is tried again
+                self._failed([key])
+            else:
+                self._done(key, outcome.retry_after_s)
+            endpoints.update(dict.fromkeys(sorted(self._find_concerns().endpoints_of.get(key.name, ()))))
+        try:
+            await self._announce(endpoints)
+        except Conflict:
+            # An operator was faster: look again at what there is now.
+            self._add(Concern.ENDPOINT, endpoints)
+            self._queue.add(Key(Concern.TABLE))
+        except Exception:  # noqa: BLE001 - as above
+            self._failed([Key(Concern.TABLE), *(Key(Concern.ENDPOINT, name) for name in endpoints)])
+
+    async def _look_at_backend(self, name: str) -> BackendOutcome:
+        desired, state = self._store.read(), self._state
+        if backend := desired.backends.get(name):
+            self._links.configure(backend)
+        outcome = reconcile_backend(
+            name,
+            desired,
+            state.observed,
+            state.clock.now(),
+            owners=self._find_concerns().owner_ids,
+            launches=self._launches,
+        )
+        for action in outcome.actions:
+            await self._execute(action)
+        return outcome
+
+    async def _execute(self, action: Action) -> None:
+        match action:
+            case StartReplica(backend):
+                await self._start(backend)
+            case DrainReplica(replica_id, message, grace_s):
+                self._state.apply_to_replica(
+                    replica_id, lambda observed, _: transitions.told_to_drain(observed, replica_id, message)
+                )
+                self._links.drain(replica_id, message)
+                self._launcher.stop(replica_id, grace_s=grace_s + KILL_MARGIN_S)
+            case ForgetReplica(replica_id):
+                forgotten = Transition(self._state.observed.without_replica(replica_id))
+                self._state.apply(forgotten, Key(Concern.TABLE))
+
+    async def _start(self, backend: Backend) -> None:
+        replica_id = self._mint_id(backend.name)
+        order = LaunchOrder(replica_id=replica_id, backend=backend.name, handler=backend.handler)
+        try:
+            pid = await self._launcher.start(order)
+        except LaunchFailed as error:
+            message = str(error)
+            self._state.apply_to_replica(
+                replica_id,
+                lambda observed, now: transitions.launch_failed(observed, replica_id, backend.name, message, now=now),
+            )
+            return
+        self.launches[backend.name] += 1
+        template = template_of(backend)
+        self._state.apply_to_replica(
+            replica_id,
+            lambda observed, now: transitions.launched(
+                observed, replica_id, backend.name, template=template, pid=pid, now=now
+            ),
+        )
+
+    async def _announce(self, endpoints: Iterable[str]) -> None:
+        """Commits who owns what now, then posts a table if there is anything new in it."""
+        desired, observed, now = self._store.read(), self._state.observed, self._state.clock.now()
+        assigned: list[Ownership] = []
+        for name in endpoints:
+            if endpoint := desired.endpoints.get(name):
+                outcome = reconcile_endpoint(endpoint, desired, observed, now, launches=self._launches)
+                self._done(Key(Concern.ENDPOINT, name), outcome.retry_after_s)
+                if outcome.ownership is not None:
+                    assigned.append(outcome.ownership)
+        if assigned:
+            before = desired.ownership
+            change = ChangeSet(put_ownership=tuple(assigned))
+            desired = await self._store.commit(change, expected_revision=desired.revision)
+            for ownership in assigned:
+                self._tell_moves(before.get(ownership.endpoint), ownership)
+
+        routes = build_routes(desired, observed)
+        if self._board.table is not None and self._board.table.revision >= desired.revision:
+            if routes == self._board.table.routes:
+                return
+            desired = await self._store.commit(ChangeSet(), expected_revision=desired.revision)
+        self._board.post(RoutingTable(generation=self._store.generation, revision=desired.revision, routes=routes))
+        self._done(Key(Concern.TABLE), None)
+
+    def _tell_moves(self, before: Ownership | None, after: Ownership) -> None:
+        given, orphaned = count_moves(before, after)
+        if given:
+            message = f"{given} partitions have a new owner, among {len(after.owners)} owners"
+            self._state.tell(Notice(kind="partitions_moved", subject=f"endpoint/{after.endpoint}", message=message))
+        if orphaned:
+            message = f"{orphaned} partitions have no owner: no replica is ready"
+            self._state.tell(Notice(kind="partitions_orphaned", subject=f"endpoint/{after.endpoint}", message=message))
+
+    def _find_concerns(self) -> Concerns:
+        desired, observed = self._store.read(), self._state.observed
+        of = (desired.endpoints, desired.ownership, observed.backend_of)
+        if self._concerns is None or any(a is not b for a, b in zip(of, self._concerns_of, strict=True)):
+            self._concerns = find_concerns(desired, observed)
+            self._concerns_of = of
+        return self._concerns
+
+    def _done(self, key: Key, retry_after_s: float | None) -> None:
+        self._errors.pop(key, None)
+        if retry_after_s is not None:
+            self._queue.add_after(key, retry_after_s)
+
+    def _failed(self, keys: Iterable[Key]) -> None:
+        """Called while an exception is handled."""
+        for key in keys:
+            streak = self._errors.get(key, 0)
+            self._errors[key] = streak + 1
+            retry_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(streak, 16))
+            _log.exception("reconciling failed", concern=key.concern.value, name=key.name, retry_s=retry_s)
+            self._queue.add_after(key, retry_s)
+
+    def _add(self, concern: Concern, names: Iterable[str]) -> None:
+        for name in names:
+            self._queue.add(Key(concern, name))

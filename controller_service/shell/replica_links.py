@@ -1,0 +1,131 @@
+"""The membership streams of replicas: what they report, and what they are told.
+
+Invariants: a replica has one stream, that of its newest attachment; it is told its configuration first, and again when
+it changes; it is told to drain once a stream, however often it should be. A stream that ends says nothing about the
+replica: its lease goes on until it is silent for too long.
+Owner: the event loop. Each stream's rpc runs in `serve`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import grpc
+
+from controller_service.convert import configuration_to_wire, drain_to_wire, hello_from_wire, report_from_wire
+from controller_service.core import transitions
+from controller_service.core.transitions import AttachRefused, Hello
+from controller_service.shell.lease_watch import LeaseWatch
+from controller_service.shell.member_stream import MemberStream
+from controller_service.shell.mesh_state import MeshState
+from controller_service.store.protocol import Store
+from slotmesh.errors import Failure, Reason
+from slotmesh.spec.model import Backend
+from slotmesh.status import to_exception
+from slotmesh.v1 import membership_service_pb2 as wire
+
+
+class ReplicaLink:
+    """One attached replica."""
+
+    def __init__(self, hello: Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self.hello = hello
+        self.stream = MemberStream[wire.AttachReplicaRequest, wire.AttachReplicaResponse](context, self._next_frame)
+        self._pending: deque[wire.AttachReplicaResponse] = deque()
+        self._told: Backend | None = None
+        self._is_told_to_drain = False
+
+    def configure(self, backend: Backend, *, lease_s: float) -> None:
+        """Tells the replica its configuration, if it is new to it."""
+        if self._told != backend:
+            self._told = backend
+            self._send(configuration_to_wire(backend, lease_s=lease_s))
+
+    def drain(self, message: str) -> None:
+        """Tells the replica to drain and end, once."""
+        if not self._is_told_to_drain:
+            self._is_told_to_drain = True
+            self._send(drain_to_wire(message))
+
+    def _send(self, frame: wire.AttachReplicaResponse) -> None:
+        self._pending.append(frame)
+        self.stream.wake()
+
+    def _next_frame(self) -> wire.AttachReplicaResponse | None:
+        return self._pending.popleft() if self._pending else None
+
+
+class ReplicaLinks:
+    """All attached replicas."""
+
+    def __init__(self, state: MeshState, store: Store, *, lease_s: float) -> None:
+        self._state = state
+        self._store = store
+        self._links: dict[str, ReplicaLink] = {}
+        self._leases = LeaseWatch(state.clock, lease_s=lease_s, on_silent=self._silent)
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Runs one `AttachReplica`."""
+        first = await context.read()
+        if first is grpc.aio.EOF:
+            return
+        hello = hello_from_wire(first)
+        try:
+            self._state.apply_to_replica(
+                hello.replica_id, lambda observed, now: transitions.attached(observed, hello, now=now)
+            )
+        except AttachRefused as refusal:
+            failure = Failure(reason=Reason.REPLICA_GONE, message=str(refusal), metadata={"field": "hello.incarnation"})
+            raise to_exception(failure) from refusal
+        if older := self._links.get(hello.replica_id):
+            older.stream.end(Failure(reason=Reason.REPLICA_GONE, message="the replica attached again, elsewhere"))
+        self._links[hello.replica_id] = link = ReplicaLink(hello, context)
+        self._leases.heard(hello.replica_id)
+        backend = self._store.read().backends.get(hello.backend) or Backend(name=hello.backend)
+        link.configure(backend, lease_s=self._leases.lease_s)
+        try:
+            await link.stream.run(lambda frame: self._heard(link, frame))
+        finally:
+            if self._links.get(hello.replica_id) is link:
+                del self._links[hello.replica_id]
+
+    def configure(self, backend: Backend) -> None:
+        """Tells the backend's replicas their configuration, where it is new to them."""
+        for replica in self._state.observed.replicas(backend.name):
+            if link := self._links.get(replica.replica_id):
+                link.configure(backend, lease_s=self._leases.lease_s)
+
+    def drain(self, replica_id: str, message: str) -> None:
+        """Tells a replica to drain and end, if it is attached."""
+        if link := self._links.get(replica_id):
+            link.drain(message)
+
+    def close(self) -> None:
+        """The controller ends: replicas attach again when there is another one."""
+        self._leases.close()
+        for link in self._links.values():
+            link.stream.end(Failure(reason=Reason.DRAINING, message="the controller is stopping"))
+
+    def _heard(self, link: ReplicaLink, frame: wire.AttachReplicaRequest) -> None:
+        if self._links.get(link.hello.replica_id) is not link:
+            return
+        replica_id = link.hello.replica_id
+        report = report_from_wire(frame)
+        self._state.apply_to_replica(
+            replica_id,
+            lambda observed, now: transitions.reported(observed, replica_id, link.hello.incarnation, report, now=now),
+        )
+        replica = self._state.observed.replica(replica_id)
+        if replica is None or replica.gone:
+            self._leases.end(replica_id)
+        else:
+            self._leases.heard(replica_id)
+
+    def _silent(self, replica_id: str) -> None:
+        self._state.apply_to_replica(
+            replica_id, lambda observed, now: transitions.fell_silent(observed, replica_id, now=now)
+        )

@@ -1,0 +1,98 @@
+"""The membership streams of routers: the newest table down, acknowledgements up.
+
+Invariants: a router has one stream, that of its newest attachment; it is sent the newest table only, and none twice on
+a stream; a router that is silent past its lease, or says goodbye, is no longer listed.
+Owner: the event loop. Each stream's rpc runs in `serve`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from controller_service.convert import router_from_wire, router_report_from_wire
+from controller_service.core import transitions
+from controller_service.shell.lease_watch import LeaseWatch
+from controller_service.shell.member_stream import MemberStream
+from controller_service.shell.mesh_state import Concern, Key, MeshState
+from controller_service.shell.table_board import TableBoard
+from slotmesh.errors import Failure, Reason
+from slotmesh.v1 import membership_service_pb2 as wire
+
+RouterStream = MemberStream[wire.AttachRouterRequest, wire.AttachRouterResponse]
+
+
+class RouterLinks:
+    """All attached routers."""
+
+    def __init__(self, state: MeshState, board: TableBoard, *, lease_s: float) -> None:
+        self._state = state
+        self._board = board
+        self._streams: dict[str, RouterStream] = {}
+        self._leases = LeaseWatch(state.clock, lease_s=lease_s, on_silent=self._silent)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Runs one `AttachRouter`."""
+        sent: wire.AttachRouterResponse | None = None
+
+        def newest_table() -> wire.AttachRouterResponse | None:
+            nonlocal sent
+            if self._board.message is sent:
+                return None
+            sent = self._board.message
+            return sent
+
+        stream = RouterStream(context, newest_table)
+        first = await context.read()
+        if first is grpc.aio.EOF:
+            return
+        router = router_from_wire(first, started_at=self._state.clock.now())
+        router_id = router.router_id
+        if older := self._streams.get(router_id):
+            older.end(Failure(reason=Reason.ROUTER_LOST, message="the router attached again, elsewhere"))
+        self._streams[router_id] = stream
+        self._state.apply(transitions.router_attached(self._state.observed, router), Key(Concern.TABLE))
+        self._leases.heard(router_id)
+        self._board.listen(stream.wake)
+        try:
+            await stream.run(lambda frame: self._heard(router_id, stream, frame))
+            if self._streams.get(router_id) is stream:
+                self._leases.end(router_id)
+                self._left(router_id, "said goodbye")
+        finally:
+            self._board.ignore(stream.wake)
+            if self._streams.get(router_id) is stream:
+                del self._streams[router_id]
+
+    def close(self) -> None:
+        """The controller ends: routers keep their table, and attach again when there is another one."""
+        self._leases.close()
+        for stream in self._streams.values():
+            stream.end(Failure(reason=Reason.DRAINING, message="the controller is stopping"))
+
+    def _heard(self, router_id: str, stream: RouterStream, frame: wire.AttachRouterRequest) -> None:
+        if self._streams.get(router_id) is not stream:
+            return
+        report = router_report_from_wire(frame)
+        self._leases.heard(router_id)
+        self._state.apply(
+            transitions.router_reported(
+                self._state.observed,
+                router_id,
+                generation=report.generation,
+                revision=report.revision,
+                linked_replica_ids=tuple(report.linked_replica_ids),
+            )
+        )
+
+    def _silent(self, router_id: str) -> None:
+        self._left(router_id, "was silent past its lease")
+        if stream := self._streams.get(router_id):
+            stream.end(Failure(reason=Reason.ROUTER_LOST, message="silent past its lease: attach again"))
+
+    def _left(self, router_id: str, message: str) -> None:
+        self._state.apply(transitions.router_left(self._state.observed, router_id, message), Key(Concern.TABLE))

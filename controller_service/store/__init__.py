@@ -1,0 +1,1 @@
+"""Where what should be is kept: the `Store` protocol and its implementations."""

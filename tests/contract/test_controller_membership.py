@@ -1,0 +1,290 @@
+"""Replicas and routers at a real controller over real gRPC: attachment, leases, tables, partitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+
+from slotmesh.partitions import PARTITIONS
+from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
+from tests.fakes.members import FakeReplica, FakeRouter, owners, replica_routes
+from tests.support.controllers import Controlled, eventually, running_controller, violations
+from tests.support.wait import wait_until
+
+DIGITS = """
+backends:
+  v1: {handler: "app:Digits", num_replicas: %d, max_ongoing: 7,
+       user_config: {model: centroid, k: 3}, graceful_timeout: 2s}
+endpoints:
+  digits: {traffic: {v1: 1.0}}
+"""
+
+
+def evenly(*replica_ids: str) -> dict[str, int]:
+    return dict.fromkeys(replica_ids, PARTITIONS // len(replica_ids))
+
+
+async def wait_for_state(mesh: Controlled, replica_id: str, state: str) -> None:
+    async def look() -> bool:
+        replica = (await mesh.replicas()).get(replica_id)
+        return replica is not None and mesh_pb2.ReplicaState.Name(replica.state) == f"REPLICA_STATE_{state}"
+
+    await eventually(look, what=f"{replica_id} is {state}")
+
+
+@pytest.mark.asyncio
+async def test_a_replica_is_told_its_configuration_first_and_when_it_changes() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(DIGITS % 1)
+        async with FakeReplica(mesh.channel, "v1", "a") as a:
+            await wait_until(lambda: a.configurations, what="a configuration")
+            first = a.configurations[0]
+            assert first.max_ongoing == 7
+            assert not first.HasField("prefetch")
+            assert dict(first.user_config) == {"model": "centroid", "k": 3.0}
+            assert first.graceful_timeout.seconds == 2
+            assert first.lease.seconds == 60
+
+            await mesh.apply((DIGITS % 1).replace("max_ongoing: 7", "max_ongoing: 9"))
+            await wait_until(lambda: len(a.configurations) == 2, what="the new configuration")
+            assert a.configurations[1].max_ongoing == 9
+
+
+@pytest.mark.asyncio
+async def test_a_replica_may_attach_before_its_backend_is_known() -> None:
+    async with running_controller() as mesh, FakeReplica(mesh.channel, "v1", "a") as a:
+        await wait_until(lambda: a.configurations, what="the default configuration")
+        await a.report("READY")
+        await mesh.apply(DIGITS % 1)
+        async with FakeRouter(mesh.channel, "r") as router:
+            await router.wait_for(lambda table: owners(table, "digits") == evenly("a"), "a's partitions")
+        assert a.configurations[-1].max_ongoing == 7
+
+
+@pytest.mark.asyncio
+async def test_the_first_assignment_waits_for_all_replicas_and_is_even() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(DIGITS % 3)
+        async with (
+            FakeReplica(mesh.channel, "v1", "a") as a,
+            FakeReplica(mesh.channel, "v1", "b") as b,
+            FakeReplica(mesh.channel, "v1", "c") as c,
+            FakeRouter(mesh.channel, "r") as router,
+        ):
+            await a.report("READY")
+            await b.report("READY")
+            table = await router.wait_for(lambda table: len(replica_routes(table, "v1")) == 2, "a and b in the table")
+            assert owners(table, "digits") in ({}, {"": PARTITIONS})
+            await c.report("READY")
+            table = await router.wait_for(lambda table: "" not in (owners(table, "digits") or {"": 1}), "owners")
+            assert sorted(owners(table, "digits").values()) == [1365, 1365, 1366]
+            route = table.endpoints[0]
+            assert [owner.incarnation for owner in route.owners] == [a.incarnation, b.incarnation, c.incarnation]
+            assert len(set(route.owner_epochs)) == 1
+            assert route.owner_epochs[0] > 0
+
+
+@pytest.mark.asyncio
+async def test_partitions_move_only_when_their_owner_is_known_to_be_gone() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(DIGITS % 2)
+        async with (
+            FakeReplica(mesh.channel, "v1", "a") as a,
+            FakeReplica(mesh.channel, "v1", "b") as b,
+            FakeRouter(mesh.channel, "r") as router,
+        ):
+            await a.report("READY")
+            await b.report("READY")
+            before = await router.wait_for(lambda table: owners(table, "digits") == evenly("a", "b"), "both own")
+
+            # The stream breaks: nothing moves, and the replica stays listed.
+            await a.cut()
+            await b.report("READY", max_ongoing=5)
+            table = await router.wait_for(
+                lambda table: replica_routes(table, "v1")["b"].max_ongoing == 5, "a newer table"
+            )
+            assert owners(table, "digits") == evenly("a", "b")
+            assert "a" in replica_routes(table, "v1")
+
+            # It comes back, the same incarnation: nothing moves.
+            await a.attach()
+            await a.report("DRAINING")
+            table = await router.wait_for(lambda table: replica_routes(table, "v1")["a"].draining, "a drains")
+            assert owners(table, "digits") == evenly("a", "b")
+
+            # It says that it ended: its partitions, and only those, have the next epoch and another owner.
+            await a.report("STOPPED")
+            after = await router.wait_for(lambda table: owners(table, "digits") == evenly("b"), "b owns all")
+            assert "a" not in replica_routes(after, "v1")
+            old, new = before.endpoints[0], after.endpoints[0]
+            for number in range(PARTITIONS):
+                moved = old.owners[old.partition_owners[number]].replica_id == "a"
+                assert new.owner_epochs[number] == old.owner_epochs[number] + moved
+
+
+@pytest.mark.asyncio
+async def test_a_new_incarnation_under_the_same_id_replaces_the_older_one() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(DIGITS % 1)
+        async with (
+            FakeReplica(mesh.channel, "v1", "a") as old,
+            FakeReplica(mesh.channel, "v1", "a") as new,
+            FakeRouter(mesh.channel, "r") as router,
+        ):
+            await wait_until(lambda: old.is_ended, what="the end of the older stream")
+            await new.report("READY")
+            table = await router.wait_for(lambda table: owners(table, "digits") == evenly("a"), "a's partitions")
+            assert table.endpoints[0].owners[0].incarnation == new.incarnation
+
+            await old.attach()
+            await wait_until(lambda: old.is_ended, what="the refusal")
+            assert isinstance(old.ended, grpc.aio.AioRpcError)
+            assert old.ended.code() == grpc.StatusCode.FAILED_PRECONDITION
+            assert not new.is_ended
+
+
+@pytest.mark.asyncio
+async def test_silence_makes_a_replica_suspect_and_a_word_makes_it_well() -> None:
+    async with running_controller(lease_s=0.1) as mesh:
+        await mesh.apply(DIGITS % 1)
+        async with FakeReplica(mesh.channel, "v1", "a") as a, FakeRouter(mesh.channel, "r") as router:
+            await a.report("READY")
+            await router.wait_for(lambda table: owners(table, "digits") == evenly("a"), "a's partitions")
+            await wait_for_state(mesh, "a", "SUSPECT")
+            await a.report("READY")
+            await wait_for_state(mesh, "a", "READY")
+
+
+@pytest.mark.asyncio
+async def test_a_silent_router_is_no_longer_listed_and_told_to_come_back() -> None:
+    async with running_controller(lease_s=0.1) as mesh, FakeRouter(mesh.channel, "r") as router:
+        await wait_until(lambda: router.is_ended, what="the end of the stream")
+        assert not (await mesh.operator.ListRouters(pb.ListRoutersRequest())).routers
+        await router.attach()
+        await wait_until(lambda: mesh.controller.state.observed.routers, what="the router again")
+
+
+@pytest.mark.asyncio
+async def test_routers_are_listed_with_what_they_acknowledge_until_they_say_goodbye() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(DIGITS % 1)
+        async with (
+            FakeReplica(mesh.channel, "v1", "a") as a,
+            FakeRouter(mesh.channel, "r1", "127.0.0.1:7171") as r1,
+            FakeRouter(mesh.channel, "r2", "127.0.0.1:7172") as r2,
+        ):
+            await a.report("READY")
+            alternates = ["127.0.0.1:7171", "127.0.0.1:7172"]
+            for router in (r1, r2):
+                await router.wait_for(
+                    lambda table: table.router_addresses == alternates and replica_routes(table, "v1"), "all members"
+                )
+            await r1.acknowledge("a")
+            await wait_until(
+                lambda: mesh.controller.state.observed.routers["r1"].linked_replica_ids, what="the acknowledgement"
+            )
+            listed = await mesh.operator.ListRouters(pb.ListRoutersRequest())
+            assert [it.router_id for it in listed.routers] == ["r1", "r2"]
+            assert (listed.routers[0].generation, listed.routers[0].revision) == (listed.generation, listed.revision)
+            assert listed.routers[0].linked_replica_ids == ["a"]
+
+            await r2.say_goodbye()
+            await r1.wait_for(lambda table: table.router_addresses == alternates[:1], "r2 gone")
+
+
+@pytest.mark.asyncio
+async def test_revisions_grow_and_a_late_router_gets_only_the_newest_table() -> None:
+    async with running_controller() as mesh, FakeRouter(mesh.channel, "r") as router:
+        for count in range(5):
+            applied = await mesh.apply(DIGITS % 1 + f"  later-{count}: \n")
+            await router.wait_for(lambda table: table.revision >= applied.revision, "the change")  # noqa: B023
+        revisions = [table.revision for table in router.tables]
+        assert revisions == sorted(set(revisions))
+        assert len({table.generation for table in router.tables}) == 1
+        async with FakeRouter(mesh.channel, "late") as late:
+            await late.wait_for(lambda table: len(table.endpoints) == 6, "all endpoints")
+            assert len(late.tables) <= 2  # its own arrival is news as well
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("frame", "code", "field"),
+    [
+        (membership_service_pb2.AttachReplicaRequest(), "INVALID_ARGUMENT", "hello"),
+        (
+            membership_service_pb2.AttachReplicaRequest(
+                hello=membership_service_pb2.ReplicaHello(replica_id="a b", incarnation="0" * 32, backend="v1")
+            ),
+            "INVALID_ARGUMENT",
+            "hello.replica_id",
+        ),
+        (
+            membership_service_pb2.AttachReplicaRequest(
+                hello=membership_service_pb2.ReplicaHello(replica_id="a", incarnation="7", backend="v1")
+            ),
+            "INVALID_ARGUMENT",
+            "hello.incarnation",
+        ),
+    ],
+)
+async def test_a_wrong_hello_is_refused_with_the_field(frame: Any, code: str, field: str) -> None:
+    async with running_controller() as mesh:
+        call = MembershipServiceStub(mesh.channel).AttachReplica()
+        await call.write(frame)
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await call.read()
+        assert error.value.code().name == code
+        assert list(violations(error.value)) == [field]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("frame", "code", "field"),
+    [
+        (
+            membership_service_pb2.AttachReplicaRequest(report=membership_service_pb2.ReplicaReport()),
+            "INVALID_ARGUMENT",
+            "report.state",
+        ),
+        (
+            membership_service_pb2.AttachReplicaRequest(
+                report=membership_service_pb2.ReplicaReport(state=mesh_pb2.REPLICA_STATE_READY)
+            ),
+            "INVALID_ARGUMENT",
+            "report.address",
+        ),
+        (
+            membership_service_pb2.AttachReplicaRequest(emptied=membership_service_pb2.PartitionsEmptied()),
+            "UNIMPLEMENTED",
+            "emptied",
+        ),
+        (membership_service_pb2.AttachReplicaRequest(), "UNIMPLEMENTED", "frame"),
+    ],
+)
+async def test_a_wrong_report_ends_the_stream_with_the_field(frame: Any, code: str, field: str) -> None:
+    async with running_controller() as mesh, FakeReplica(mesh.channel, "v1", "a") as a:
+        await a.send(frame)
+        await wait_until(lambda: a.is_ended, what="the refusal")
+        assert isinstance(a.ended, grpc.aio.AioRpcError)
+        assert a.ended.code().name == code
+        assert list(violations(a.ended)) == [field]
+
+
+@pytest.mark.asyncio
+async def test_members_learn_that_the_controller_stops() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(DIGITS % 1)
+        a, router = FakeReplica(mesh.channel, "v1", "a"), FakeRouter(mesh.channel, "r")
+        await a.attach()
+        await router.attach()
+        await wait_until(lambda: a.configurations and router.tables, what="both attached")
+        mesh.controller.replicas.close()
+        mesh.controller.routers.close()
+        await wait_until(lambda: a.is_ended and router.is_ended, what="the end of both streams")
+        for member in (a, router):
+            assert isinstance(member.ended, grpc.aio.AioRpcError)
+            assert member.ended.code() == grpc.StatusCode.UNAVAILABLE

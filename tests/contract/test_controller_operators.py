@@ -1,0 +1,305 @@
+"""What operators call: every rpc of ControllerService over real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import duration_pb2, struct_pb2
+
+from controller_service.app import observe
+from controller_service.core.transitions import Notice
+from slotmesh.errors import Reason
+from slotmesh.status import from_rpc_error
+from slotmesh.telemetry.setup import setup_metrics
+from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import mesh_pb2
+from tests.fakes.members import FakeReplica, FakeRouter
+from tests.support.controllers import running_controller, violations
+from tests.support.wait import wait_until
+
+TWO = """
+backends:
+  v1: {handler: "app:One"}
+  v2: {handler: "app:Two", num_replicas: 2}
+endpoints:
+  digits: {traffic: {v1: 0.75, v2: 0.25}}
+  idle:
+"""
+
+
+async def refused(rpc: Awaitable[Any]) -> tuple[str, Reason, grpc.RpcError]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await rpc
+    failure = from_rpc_error(caught.value)
+    assert failure.executed.name == "NO"
+    return caught.value.code().name, failure.reason, caught.value
+
+
+@pytest.mark.asyncio
+async def test_applying_a_mesh_says_what_it_changed() -> None:
+    async with running_controller() as mesh:
+        first = await mesh.apply(TWO)
+        assert sorted(first.created) == ["backend/v1", "backend/v2", "endpoint/digits", "endpoint/idle"]
+        again = await mesh.apply(TWO)
+        assert len(again.unchanged) == 4
+        assert not [*again.created, *again.updated, *again.deleted]
+        assert again.revision >= first.revision
+
+        less = "backends: {v1: {handler: 'app:One', max_ongoing: 3}}\nendpoints: {digits: {traffic: {v1: 1}}}"
+        kept = await mesh.apply(less)
+        assert sorted(kept.updated) == ["backend/v1", "endpoint/digits"]
+        assert not kept.deleted
+        pruned = await mesh.apply(less, prune=True)
+        assert pruned.deleted == ["endpoint/idle", "backend/v2"]
+        assert pruned.revision > kept.revision > again.revision
+        assert [it.name for it in (await mesh.operator.ListBackends(pb.ListBackendsRequest())).backends] == ["v1"]
+        assert [it.name for it in (await mesh.operator.ListEndpoints(pb.ListEndpointsRequest())).endpoints] == [
+            "digits"
+        ]
+
+
+@pytest.mark.asyncio
+async def test_single_resources_are_applied_read_and_deleted() -> None:
+    async with running_controller() as mesh:
+        call = mesh.operator
+        backend = mesh_pb2.Backend(name="v1", handler="app:One", max_queue_time=duration_pb2.Duration(seconds=5))
+        backend.user_config.update({"k": 3, "deep": [1.5, {"a": None}]})
+        applied = await call.ApplyBackend(pb.ApplyBackendRequest(backend=backend))
+        got = (await call.GetBackend(pb.GetBackendRequest(name="v1"))).backend
+        assert got.user_config == backend.user_config
+        assert (got.max_queue_time.seconds, got.max_queued_calls, got.balancer) == (5, 20_000, 1)
+        assert not got.HasField("num_replicas")
+        # What was read is accepted, and means the same.
+        assert (await call.ApplyBackend(pb.ApplyBackendRequest(backend=got))).revision >= applied.revision
+
+        await call.ApplyEndpoint(pb.ApplyEndpointRequest(endpoint=mesh_pb2.Endpoint(name="digits")))
+        traffic = mesh_pb2.TrafficPolicy(weights={"v1": 1.0})
+        changed = await call.SetTraffic(pb.SetTrafficRequest(endpoint="digits", traffic=traffic))
+        got_endpoint = (await call.GetEndpoint(pb.GetEndpointRequest(name="digits"))).endpoint
+        assert got_endpoint == mesh_pb2.Endpoint(name="digits", traffic=traffic)
+
+        code, reason, error = await refused(call.DeleteBackend(pb.DeleteBackendRequest(name="v1")))
+        assert (code, reason) == ("FAILED_PRECONDITION", Reason.BACKEND_IN_USE)
+        assert "digits" in str(error)
+        deleted = await call.DeleteEndpoint(pb.DeleteEndpointRequest(name="digits"))
+        assert deleted.revision > changed.revision
+        await call.DeleteBackend(pb.DeleteBackendRequest(name="v1"))
+        assert not (await call.ListBackends(pb.ListBackendsRequest())).backends
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda op: op.GetBackend(pb.GetBackendRequest(name="x")), Reason.BACKEND_NOT_FOUND),
+        (lambda op: op.DeleteBackend(pb.DeleteBackendRequest(name="x")), Reason.BACKEND_NOT_FOUND),
+        (lambda op: op.GetEndpoint(pb.GetEndpointRequest(name="x")), Reason.ENDPOINT_NOT_FOUND),
+        (lambda op: op.DeleteEndpoint(pb.DeleteEndpointRequest(name="x")), Reason.ENDPOINT_NOT_FOUND),
+        (
+            lambda op: op.SetTraffic(
+                pb.SetTrafficRequest(endpoint="x", traffic=mesh_pb2.TrafficPolicy(weights={"v1": 1.0}))
+            ),
+            Reason.ENDPOINT_NOT_FOUND,
+        ),
+        (lambda op: op.DrainReplica(pb.DrainReplicaRequest(replica_id="x")), Reason.REPLICA_NOT_FOUND),
+    ],
+)
+async def test_what_is_not_there_is_not_found(call: Callable[[Any], Awaitable[Any]], reason: Reason) -> None:
+    async with running_controller() as mesh:
+        assert (await refused(call(mesh.operator)))[:2] == ("NOT_FOUND", reason)
+
+
+@pytest.mark.asyncio
+async def test_a_wrong_mesh_is_refused_with_every_mistake_and_changes_nothing() -> None:
+    wrong = mesh_pb2.Mesh(
+        backends=[
+            mesh_pb2.Backend(name="v1", num_replicas=-1, max_ongoing=0, balancer=77),  # type: ignore[arg-type]  # unknown
+            mesh_pb2.Backend(name="v2", handler="no module", max_queue_time=duration_pb2.Duration(seconds=-1)),
+            mesh_pb2.Backend(name="v2"),
+            mesh_pb2.Backend(name="not ok"),
+            mesh_pb2.Backend(
+                name="v3", user_config=struct_pb2.Struct(fields={"n": struct_pb2.Value(number_value=float("nan"))})
+            ),
+        ],
+        endpoints=[
+            mesh_pb2.Endpoint(name="digits", traffic=mesh_pb2.TrafficPolicy(weights={"v1": 0.5, "v2": 0.4})),
+            mesh_pb2.Endpoint(name="other", traffic=mesh_pb2.TrafficPolicy(weights={"v9": 1.0})),
+            mesh_pb2.Endpoint(name="third", traffic=mesh_pb2.TrafficPolicy(weights={"v1": 1.5})),
+        ],
+    )
+    async with running_controller() as mesh:
+        code, reason, error = await refused(mesh.operator.ApplyMesh(pb.ApplyMeshRequest(mesh=wrong)))
+        assert (code, reason) == ("INVALID_ARGUMENT", Reason.BAD_REQUEST)
+        told = violations(error)
+        assert set(told) == {
+            "backends.v1.num_replicas",
+            "backends.v1.max_ongoing",
+            "backends.v1.balancer",
+            "backends.v2",
+            "backends.v2.handler",
+            "backends.v2.max_queue_time",
+            "backends.not ok",
+            "backends.v3.user_config.n",
+            "endpoints.digits.traffic",
+            "endpoints.other.traffic.v9",
+            "endpoints.third.traffic.v1",
+        }
+        assert told["endpoints.digits.traffic"] == "weights sum to 0.9, must be 1"
+        for field, text in told.items():
+            assert f"{field}: {text}" in (error.details() or "")
+        assert not (await mesh.operator.ListBackends(pb.ListBackendsRequest())).backends
+
+
+@pytest.mark.asyncio
+async def test_a_thousand_mistakes_still_fit_into_an_answer() -> None:
+    backends = [mesh_pb2.Backend(name=f"bad name {number} {'ü' * 300}") for number in range(1_000)]
+    async with running_controller() as mesh:
+        request = pb.ApplyMeshRequest(mesh=mesh_pb2.Mesh(backends=backends))
+        code, _, error = await refused(mesh.operator.ApplyMesh(request))
+        assert code == "INVALID_ARGUMENT"
+        assert "more mistakes" in (error.details() or "")
+
+
+@pytest.mark.asyncio
+async def test_what_this_version_lacks_is_said_and_not_pretended() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(TWO)
+        shadowed = mesh_pb2.TrafficPolicy(weights={"v1": 1.0}, shadows={"v2": 0.1})
+        code, reason, error = await refused(
+            mesh.operator.SetTraffic(pb.SetTrafficRequest(endpoint="digits", traffic=shadowed))
+        )
+        assert (code, reason) == ("UNIMPLEMENTED", Reason.NOT_IMPLEMENTED)
+        assert "endpoints.digits.shadows" in str(error)
+        balanced = mesh_pb2.Backend(name="v3", handler="a:B", balancer=mesh_pb2.BALANCER_ROUND_ROBIN)
+        code, reason, error = await refused(mesh.operator.ApplyBackend(pb.ApplyBackendRequest(backend=balanced)))
+        assert (code, reason) == ("UNIMPLEMENTED", Reason.NOT_IMPLEMENTED)
+        assert "backends.v3.balancer" in str(error)
+
+
+@pytest.mark.asyncio
+async def test_a_controller_that_launches_needs_handlers() -> None:
+    async with running_controller(launches=True) as mesh:
+        _, _, error = await refused(
+            mesh.operator.ApplyBackend(pb.ApplyBackendRequest(backend=mesh_pb2.Backend(name="v1")))
+        )
+        assert list(violations(error)) == ["backends.v1.handler"]
+
+
+@pytest.mark.asyncio
+async def test_concurrent_changes_all_go_through() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(TWO)
+        requests = [
+            pb.ApplyBackendRequest(backend=mesh_pb2.Backend(name=f"b{number}", handler="a:B")) for number in range(30)
+        ]
+        answers = await asyncio.gather(*map(mesh.operator.ApplyBackend, requests))
+        assert len({answer.revision for answer in answers}) == 30
+        assert len((await mesh.operator.ListBackends(pb.ListBackendsRequest())).backends) == 32
+
+
+@pytest.mark.asyncio
+async def test_replicas_are_listed_by_backend() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(TWO)
+        async with FakeReplica(mesh.channel, "v2", "b") as b, FakeReplica(mesh.channel, "v1", "a") as a:
+            await b.report("READY", max_ongoing=9)
+            await wait_until(lambda: a.configurations and b.configurations, what="both attached")
+            assert list(await mesh.replicas()) == ["a", "b"]
+            only = await mesh.operator.ListReplicas(pb.ListReplicasRequest(backend="v2"))
+            (listed,) = only.replicas
+            assert (listed.incarnation, listed.address, listed.pid) == (b.incarnation, b.address, 4_711)
+            assert abs(listed.start_time.ToSeconds() - time.time()) < 60
+
+
+@pytest.mark.asyncio
+async def test_draining_a_replica_tells_it_once_and_routers_at_once() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(TWO)
+        async with FakeReplica(mesh.channel, "v1", "a") as a, FakeRouter(mesh.channel, "r") as router:
+            await a.report("READY")
+            await router.wait_for(lambda table: any(it.replicas for it in table.backends), "the replica")
+            for _ in range(2):
+                await mesh.operator.DrainReplica(pb.DrainReplicaRequest(replica_id="a"))
+            await router.wait_for(
+                lambda table: any(replica.draining for it in table.backends for replica in it.replicas), "draining"
+            )
+            # A report that was under way changes nothing.
+            await a.report("READY", max_ongoing=5)
+            await router.wait_for(
+                lambda table: any(
+                    replica.draining and replica.max_ongoing == 5 for it in table.backends for replica in it.replicas
+                ),
+                "still draining",
+            )
+            assert len(a.drains) == 1
+            # On a new stream it is told again: it may have missed it.
+            await a.cut()
+            await a.attach()
+            await wait_until(lambda: len(a.drains) == 2, what="the order on the new stream")
+
+
+@pytest.mark.asyncio
+async def test_metrics_say_who_belongs_and_what_was_started() -> None:
+    metrics = setup_metrics("slotmesh-controller", port=0)
+    try:
+        async with running_controller(launches=True) as mesh:
+            observe(metrics.meter, mesh.controller)
+            await mesh.apply(TWO)
+            await mesh.wait_for_launches(3)
+            async with FakeRouter(mesh.channel, "r") as router:
+                await router.wait_for(lambda table: table.router_addresses, "itself")
+
+                def scrape() -> str:
+                    with urllib.request.urlopen(f"http://{metrics.address}/metrics", timeout=5.0) as answer:
+                        return str(answer.read(), "utf-8")
+
+                text = await asyncio.to_thread(scrape)
+                assert mesh.controller.board.table is not None
+                revision = mesh.controller.board.table.revision
+        samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        assert float(samples["slotmesh_controller_revision"]) == revision
+        assert float(samples['slotmesh_controller_members{slotmesh_member_kind="router"}']) == 1.0
+        assert float(samples['slotmesh_controller_launches_total{slotmesh_backend="v2"}']) == 2.0
+    finally:
+        metrics.shutdown()
+
+
+@pytest.mark.asyncio
+async def test_watchers_hear_what_happens_from_now_on() -> None:
+    async with running_controller() as mesh:
+        await mesh.apply(TWO)
+        watching = mesh.operator.WatchEvents(pb.WatchEventsRequest())
+        await watching.initial_metadata()
+        async with FakeReplica(mesh.channel, "v1", "a") as a:
+            await a.report("READY")
+            kinds: list[str] = []
+            async with asyncio.timeout(5.0):
+                while "replica_ready" not in kinds:
+                    event = await watching.read()
+                    assert event.time.ToSeconds() > 1_600_000_000
+                    kinds.append(event.kind)
+            assert kinds[0] == "replica_attached"
+        watching.cancel()
+
+
+@pytest.mark.asyncio
+async def test_a_watcher_that_does_not_read_loses_the_oldest_events_and_knows_how_many() -> None:
+    async with running_controller() as mesh:
+        watching = mesh.operator.WatchEvents(pb.WatchEventsRequest())
+        await watching.initial_metadata()
+        for number in range(5_000):  # in one go: the watcher's rpc has no turn meanwhile
+            mesh.controller.state.tell(Notice(kind="test", subject="test/1", message=str(number)))
+        seen = missed = 0
+        async with asyncio.timeout(10.0):
+            while seen + missed < 5_000:
+                event = await watching.read()
+                seen, missed = seen + 1, missed + event.missed
+        assert seen + missed == 5_000
+        assert missed > 0
+        watching.cancel()

@@ -1,0 +1,181 @@
+"""Replicas and routers that only belong: real gRPC clients of `MembershipService`, which tests lead step by step."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from slotmesh.v1 import membership_service_pb2 as pb
+from slotmesh.v1 import mesh_pb2
+from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
+from tests.support.wait import wait_until
+
+
+class _Member:
+    """One membership stream: what was received, and how it ended."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.stub: Any = MembershipServiceStub(channel)
+        self.ended: grpc.RpcError | None = None
+        self.is_ended = False
+        self._call: Any = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.attach()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.cut()
+
+    async def attach(self) -> None:
+        """Opens the stream and says hello."""
+        self.is_ended, self.ended = False, None
+        self._call = self._open()
+        await self._call.write(self._hello())
+        self._reading = asyncio.create_task(self._read())
+
+    async def cut(self) -> None:
+        """The connection breaks, without a word."""
+        self._call.cancel()
+        if self._reading is not None:
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def say_goodbye(self) -> None:
+        """Half-closes, and waits for the end."""
+        await self._call.done_writing()
+        await wait_until(lambda: self.is_ended, what="the end of the stream")
+
+    async def send(self, frame: Any) -> None:
+        await self._call.write(frame)
+
+    def _open(self) -> Any:
+        raise NotImplementedError
+
+    def _hello(self) -> Any:
+        raise NotImplementedError
+
+    def _received(self, frame: Any) -> None:
+        raise NotImplementedError
+
+    async def _read(self) -> None:
+        try:
+            while (frame := await self._call.read()) is not grpc.aio.EOF:
+                self._received(frame)
+            if not await self._call.code() == grpc.StatusCode.OK:
+                raise AssertionError("a stream that failed read as ended")
+        except grpc.aio.AioRpcError as error:
+            self.ended = error
+        finally:
+            self.is_ended = True
+
+
+class FakeReplica(_Member):
+    """A replica that says what it is told to say. Each object is one incarnation."""
+
+    def __init__(self, channel: grpc.aio.Channel, backend: str, replica_id: str) -> None:
+        super().__init__(channel)
+        self.backend = backend
+        self.replica_id = replica_id
+        self.incarnation = secrets.token_hex(16)
+        self.address = f"127.0.0.1:{1_024 + secrets.randbelow(60_000)}"
+        self.configurations: list[pb.ReplicaConfiguration] = []
+        self.drains: list[str] = []
+
+    async def report(self, state: str, *, error: str = "", max_ongoing: int = 4) -> None:
+        """Says how it does; `state` is the name of a ReplicaState without its prefix."""
+        await self.send(
+            pb.AttachReplicaRequest(
+                report=pb.ReplicaReport(
+                    state=mesh_pb2.ReplicaState.Value(f"REPLICA_STATE_{state}"),
+                    address="" if state in {"STARTING", "FAILED"} else self.address,
+                    max_ongoing=max_ongoing,
+                    error=error,
+                )
+            )
+        )
+
+    def _open(self) -> Any:
+        return self.stub.AttachReplica()
+
+    def _hello(self) -> pb.AttachReplicaRequest:
+        return pb.AttachReplicaRequest(
+            hello=pb.ReplicaHello(
+                replica_id=self.replica_id,
+                incarnation=self.incarnation,
+                backend=self.backend,
+                pid=4_711,
+                version="0.1.0",
+            )
+        )
+
+    def _received(self, frame: pb.AttachReplicaResponse) -> None:
+        match frame.WhichOneof("frame"):
+            case "configuration":
+                self.configurations.append(frame.configuration)
+            case "drain":
+                self.drains.append(frame.drain.message)
+            case other:
+                raise AssertionError(f"unexpected frame {other}")
+
+
+class FakeRouter(_Member):
+    """A router that keeps the tables it is sent."""
+
+    def __init__(self, channel: grpc.aio.Channel, router_id: str, address: str = "127.0.0.1:7071") -> None:
+        super().__init__(channel)
+        self.router_id = router_id
+        self.address = address
+        self.tables: list[pb.RoutingTable] = []
+
+    @property
+    def table(self) -> pb.RoutingTable:
+        """The newest."""
+        return self.tables[-1]
+
+    async def acknowledge(self, *linked: str) -> None:
+        """Reports the newest table as the one in force."""
+        table = self.table
+        report = pb.RouterReport(generation=table.generation, revision=table.revision, linked_replica_ids=linked)
+        await self.send(pb.AttachRouterRequest(report=report))
+
+    async def wait_for(self, condition: Callable[[pb.RoutingTable], object], what: str) -> pb.RoutingTable:
+        """The newest table, once it meets the condition."""
+        await wait_until(lambda: bool(self.tables) and condition(self.table), what=what)
+        return self.table
+
+    def _open(self) -> Any:
+        return self.stub.AttachRouter()
+
+    def _hello(self) -> pb.AttachRouterRequest:
+        return pb.AttachRouterRequest(
+            hello=pb.RouterHello(router_id=self.router_id, address=self.address, version="0.1.0")
+        )
+
+    def _received(self, frame: pb.AttachRouterResponse) -> None:
+        assert frame.WhichOneof("frame") == "table"
+        self.tables.append(frame.table)
+
+
+def owners(table: pb.RoutingTable, endpoint: str) -> dict[str, int]:
+    """Partitions of each replica, by id; unowned ones under the empty id."""
+    route = next(it for it in table.endpoints if it.name == endpoint)
+    counts: dict[str, int] = {}
+    for index in route.partition_owners:
+        name = route.owners[index].replica_id if index >= 0 else ""
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def replica_routes(table: pb.RoutingTable, backend: str) -> dict[str, pb.ReplicaRoute]:
+    """Replicas of a backend, by id."""
+    return {
+        replica.replica_id: replica for route in table.backends if route.name == backend for replica in route.replicas
+    }

@@ -1,0 +1,152 @@
+"""Partition ownership against its four invariants, under any interleaving of joins, deaths and weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from controller_service.core.partitions import NO_OWNER, Owner, Ownership, assign, count_moves, shares
+from slotmesh.partitions import PARTITIONS
+
+BACKENDS = ("v1", "v2", "v3")
+WEIGHTS = st.lists(st.integers(0, 10), min_size=3, max_size=3).filter(any)
+
+
+def owners_of(ownership: Ownership) -> list[Owner | None]:
+    return [None if index == NO_OWNER else ownership.owners[index] for index in ownership.partition_owners]
+
+
+def weights_of(parts: list[int]) -> dict[str, float]:
+    return {name: part / sum(parts) for name, part in zip(BACKENDS, parts, strict=True)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(parts=WEIGHTS, sizes=st.lists(st.integers(0, 12), min_size=3, max_size=3))
+def test_the_first_assignment_is_everyones_share_within_one(parts: list[int], sizes: list[int]) -> None:
+    weights = weights_of(parts)
+    ready = {
+        name: [Owner(f"{name}-{number}", "i") for number in range(size)]
+        for name, size in zip(BACKENDS, sizes, strict=True)
+    }
+    candidates = shares(weights, ready)
+    serving = sum(weights[name] for name in BACKENDS if ready[name])
+    if not serving:
+        assert not candidates
+        return
+    assert abs(sum(candidate.share for candidate in candidates) - 1.0) < 1e-9
+    assigned = assign("e", None, candidates, lambda _: False, epoch_floor=7)
+    held = Counter(owners_of(assigned))
+    assert None not in held
+    assert set(assigned.epochs) == {8}
+    for name in BACKENDS:
+        for owner in ready[name]:
+            exact = weights[name] / serving / len(ready[name]) * PARTITIONS
+            assert abs(held[owner] - exact) < 1.0 + 1e-6
+            assert weights[name] or not held[owner]
+
+
+@settings(max_examples=30, deadline=None)
+@given(order=st.permutations([Owner(f"r{number}", "i") for number in range(7)]))
+def test_equal_inputs_give_equal_outputs_in_whatever_order_they_come(order: list[Owner]) -> None:
+    def assigned(owners: list[Owner]) -> Ownership:
+        return assign("e", None, shares({"v1": 1.0}, {"v1": owners}), lambda _: False, epoch_floor=0)
+
+    assert assigned(order) == assigned(sorted(order))
+
+
+class Membership(RuleBasedStateMachine):
+    """Replicas come and go; after each step the controller may look, or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: dict[str, float] = {}
+        self.ready: dict[str, list[Owner]] = {name: [] for name in BACKENDS}
+        self.dead: set[Owner] = set()
+        self.ownership: Ownership | None = None
+        self.born = 0
+
+    @initialize(parts=WEIGHTS)
+    def start(self, parts: list[int]) -> None:
+        self.weights = weights_of(parts)
+
+    @rule(parts=WEIGHTS)
+    def weigh(self, parts: list[int]) -> None:
+        self.weights = weights_of(parts)
+
+    @rule(backend=st.sampled_from(BACKENDS), count=st.integers(1, 3))
+    def join(self, backend: str, count: int) -> None:
+        for _ in range(count):
+            self.born += 1
+            self.ready[backend].append(Owner(f"{backend}-{self.born}", f"{self.born:032x}"))
+
+    @precondition(lambda self: any(self.ready.values()))
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        backend = data.draw(st.sampled_from([name for name in BACKENDS if self.ready[name]]))
+        victim = data.draw(st.sampled_from(self.ready[backend]))
+        self.ready[backend].remove(victim)
+        self.dead.add(victim)
+
+    @precondition(lambda self: any(self.ready.values()))
+    @rule(data=st.data())
+    def come_again(self, data: st.DataObject) -> None:
+        """A new incarnation under the same id."""
+        backend = data.draw(st.sampled_from([name for name in BACKENDS if self.ready[name]]))
+        old = data.draw(st.sampled_from(self.ready[backend]))
+        self.born += 1
+        self.ready[backend].remove(old)
+        self.dead.add(old)
+        self.ready[backend].append(Owner(old.replica_id, f"{self.born:032x}"))
+
+    @rule()
+    def look(self) -> None:
+        before = self.ownership
+        candidates = shares(self.weights, self.ready)
+        after = assign("e", before, candidates, self.dead.__contains__, epoch_floor=0)
+        self.ownership = after
+
+        had = [None] * PARTITIONS if before is None else owners_of(before)
+        has = owners_of(after)
+        epochs = [0] * PARTITIONS if before is None else list(before.epochs)
+        given_away = 0
+        for old, new, was, now in zip(had, has, epochs, after.epochs, strict=True):
+            if old is not None and old not in self.dead:
+                assert new == old  # nothing moves unless its owner is dead
+            if new is None or new == old:
+                assert now == was
+            else:
+                assert now == was + 1  # and if it moves, its epoch grows
+                given_away += 1
+            assert new not in self.dead
+            assert new is not None or not candidates  # no partition waits while somebody could serve it
+        assert count_moves(before, after)[0] == given_away
+        assert len(set(after.owners)) == len(after.owners)  # one index an owner: at most one owner a partition
+        # Looking again finds nothing to do.
+        assert assign("e", after, candidates, self.dead.__contains__, epoch_floor=0) is after
+
+    @invariant()
+    def is_well_formed(self) -> None:
+        if self.ownership is not None:
+            assert len(self.ownership.partition_owners) == len(self.ownership.epochs) == PARTITIONS
+            assert all(-1 <= index < len(self.ownership.owners) for index in self.ownership.partition_owners)
+            assert set(self.ownership.partition_owners) - {NO_OWNER} == set(range(len(self.ownership.owners)))
+
+
+TestMembership = Membership.TestCase
+TestMembership.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+@settings(max_examples=30, deadline=None)
+@given(size=st.integers(2, 9), victims=st.integers(1, 8))
+def test_orphans_go_to_whoever_has_the_least_so_that_shares_stay_even(size: int, victims: int) -> None:
+    owners = [Owner(f"r{number}", "i") for number in range(size)]
+    first = assign("e", None, shares({"v": 1.0}, {"v": owners}), lambda _: False, epoch_floor=0)
+    dead = set(owners[: min(victims, size - 1)])
+    left = [owner for owner in owners if owner not in dead]
+    after = assign("e", first, shares({"v": 1.0}, {"v": left}), dead.__contains__, epoch_floor=0)
+    held = Counter(owners_of(after))
+    assert max(held.values()) - min(held.values()) <= 1
+    assert held.total() == PARTITIONS

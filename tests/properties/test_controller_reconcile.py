@@ -1,0 +1,200 @@
+"""The reconcile functions, run as the loop runs them, against a world that does whatever it likes.
+
+The world is naive: processes that live or not. Whatever happens, once it is quiet for long enough, what is is what
+should be.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from controller_service.core import transitions
+from controller_service.core.concerns import find_concerns
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.observed import Observed, ReplicaState
+from controller_service.core.partitions import NO_OWNER, Owner
+from controller_service.core.reconcile import (
+    DrainReplica,
+    ForgetReplica,
+    StartReplica,
+    reconcile_backend,
+    reconcile_endpoint,
+    template_of,
+    wanted_replicas,
+)
+from controller_service.core.routing import build_routes
+from controller_service.core.transitions import Hello, Report, Transition
+from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+
+NAMES = st.sampled_from(["v1", "v2"])
+
+
+class World(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_000.0
+        self.desired = Desired(epoch_floor=10).apply(
+            ChangeSet(
+                put_backends=(Backend(name="v1", handler="a:B"), Backend(name="v2", handler="a:C", num_replicas=2)),
+                put_endpoints=(Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 0.5, "v2": 0.5})),),
+            )
+        )
+        self.observed = Observed()
+        self.processes: dict[str, str] = {}
+        """What really runs: incarnation by replica id."""
+        self.ever_owned: dict[tuple[int, int], Owner] = {}
+        self.born = 0
+
+    # -- what the world does -----------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 11.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(name=NAMES, wanted=st.integers(0, 3))
+    def scale(self, name: str, wanted: int) -> None:
+        handler = self.desired.backends[name].handler
+        self.change(ChangeSet(put_backends=(Backend(name=name, handler=handler, num_replicas=wanted),)))
+
+    @rule(name=NAMES, handler=st.sampled_from(["a:B", "a:C"]))
+    def update(self, name: str, handler: str) -> None:
+        wanted = self.desired.backends[name].num_replicas
+        self.change(ChangeSet(put_backends=(Backend(name=name, handler=handler, num_replicas=wanted),)))
+
+    @rule(weight=st.sampled_from([0.0, 0.25, 1.0]))
+    def weigh(self, weight: float) -> None:
+        traffic = TrafficPolicy(weights={"v1": weight, "v2": 1.0 - weight})
+        self.change(ChangeSet(put_endpoints=(Endpoint(name="e", traffic=traffic),)))
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data(), state=st.sampled_from(["STARTING", "READY", "READY", "DRAINING", "STOPPED", "FAILED"]))
+    def report(self, data: st.DataObject, state: str) -> None:
+        replica_id = data.draw(st.sampled_from(sorted(self.processes)))
+        self.report_as(replica_id, ReplicaState[state])
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data())
+    def kill(self, data: st.DataObject) -> None:
+        self.end(data.draw(st.sampled_from(sorted(self.processes))), failed=True)
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data())
+    def fall_silent(self, data: st.DataObject) -> None:
+        replica_id = data.draw(st.sampled_from(sorted(self.processes)))
+        self.see(transitions.fell_silent(self.observed, replica_id, now=self.now))
+
+    @rule()
+    def look(self) -> None:
+        self.reconcile()
+
+    # -- what must hold ------------------------------------------------------------------------------------------
+
+    @invariant()
+    def a_partition_has_one_owner_at_each_epoch(self) -> None:
+        ownership = self.desired.ownership.get("e")
+        if ownership is None:
+            return
+        for number in (0, 1, 2_047, 4_095):  # all are treated alike
+            index = ownership.partition_owners[number]
+            if index != NO_OWNER:
+                owner = ownership.owners[index]
+                assert self.ever_owned.setdefault((number, ownership.epochs[number]), owner) == owner
+
+    @invariant()
+    def nobody_who_is_gone_is_routed_to(self) -> None:
+        listed = {
+            it.replica_id for backend in build_routes(self.desired, self.observed).backends for it in backend.replicas
+        }
+        assert all(not it.gone for it in self.observed.replicas() if it.replica_id in listed)
+
+    def teardown(self) -> None:
+        """It gets quiet: every process that starts gets ready, none dies, and what should be comes about."""
+        for _ in range(12):
+            self.now += 31.0
+            self.reconcile()
+            for replica_id in [*self.processes]:
+                replica = self.observed.replica(replica_id)
+                assert replica is not None
+                if replica.is_told_to_drain or replica.ended_at is not None:
+                    self.end(replica_id, failed=False)
+                elif replica.state is ReplicaState.DRAINING:
+                    self.report_as(replica_id, ReplicaState.STOPPED)
+                    self.end(replica_id, failed=False)
+                else:
+                    self.report_as(replica_id, ReplicaState.READY)
+        for name, backend in self.desired.backends.items():
+            alive = [it for it in self.observed.replicas(name) if not it.gone]
+            assert len(alive) == wanted_replicas(backend)
+            assert all(it.takes_calls and it.template == template_of(backend) for it in alive)
+            if alive:
+                assert all(not it.gone for it in self.observed.replicas(name))  # what ended is forgotten
+        traffic = self.desired.endpoints["e"].traffic
+        assert traffic is not None
+        served = any(traffic.weights[it.backend] for it in self.observed.replicas() if it.takes_calls)
+        ownership = self.desired.ownership.get("e")
+        if served:
+            assert ownership is not None
+            assert NO_OWNER not in ownership.partition_owners
+            assert not any(self.observed.is_dead(owner) for owner in ownership.owners)
+
+    # -- the loop, without its waiting ---------------------------------------------------------------------------
+
+    def reconcile(self) -> None:
+        for _ in range(50):
+            before = self.observed, self.desired.backends, self.desired.endpoints, self.desired.ownership
+            for name in {*self.desired.backends, *self.observed.by_backend}:
+                owners = find_concerns(self.desired, self.observed).owner_ids
+                outcome = reconcile_backend(name, self.desired, self.observed, self.now, owners=owners, launches=True)
+                for action in outcome.actions:
+                    match action:
+                        case StartReplica(backend):
+                            self.start(backend)
+                        case DrainReplica(replica_id, message, _):
+                            self.see(transitions.told_to_drain(self.observed, replica_id, message))
+                        case ForgetReplica(replica_id):
+                            assert replica_id not in self.processes or self.observed.replica(replica_id).gone  # type: ignore[union-attr]
+                            self.observed = self.observed.without_replica(replica_id)
+            assigned = reconcile_endpoint(
+                self.desired.endpoints["e"], self.desired, self.observed, self.now, launches=True
+            )
+            if assigned.ownership is not None:
+                self.change(ChangeSet(put_ownership=(assigned.ownership,)))
+            after = self.observed, self.desired.backends, self.desired.endpoints, self.desired.ownership
+            if all(one is other for one, other in zip(before, after, strict=True)):
+                return
+        raise AssertionError("reconciling does not come to rest")
+
+    def start(self, backend: Backend) -> None:
+        self.born += 1
+        replica_id = f"{backend.name}-{self.born}"
+        self.processes[replica_id] = f"{self.born:032x}"
+        self.see(
+            transitions.launched(
+                self.observed, replica_id, backend.name, template=template_of(backend), pid=self.born, now=self.now
+            )
+        )
+
+    def report_as(self, replica_id: str, state: ReplicaState) -> None:
+        incarnation = self.processes[replica_id]
+        replica = self.observed.replica(replica_id)
+        if replica is not None and not replica.incarnation:
+            hello = Hello(replica_id=replica_id, incarnation=incarnation, backend=replica.backend)
+            self.see(transitions.attached(self.observed, hello, now=self.now))
+        report = Report(state=state, address="h:1", max_ongoing=1)
+        self.see(transitions.reported(self.observed, replica_id, incarnation, report, now=self.now))
+
+    def end(self, replica_id: str, *, failed: bool) -> None:
+        del self.processes[replica_id]
+        self.see(transitions.exited(self.observed, replica_id, "ended", failed=failed, now=self.now))
+
+    def see(self, transition: Transition) -> None:
+        self.observed = transition.observed
+
+    def change(self, change: ChangeSet) -> None:
+        self.desired = self.desired.apply(change)
+
+
+TestWorld = World.TestCase
+TestWorld.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -1,0 +1,1 @@
+"""Unit tests of the controller and of the mesh's specification."""

@@ -1,0 +1,62 @@
+"""Changes that meet: nobody's is lost, and none is refused for another's sake."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.shell.configurator import Configurator
+from controller_service.shell.events import EventFeed
+from controller_service.shell.mesh_state import Key, MeshState
+from controller_service.shell.work_queue import WorkQueue
+from controller_service.store.memory import MemoryStore
+from slotmesh.errors import BackendInUse, Executed, Failure, Reason
+from slotmesh.runtime.clock import MonotonicClock
+from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
+from slotmesh.status import to_status
+
+
+class SlowStore(MemoryStore):
+    """Takes its time, as one that writes to a disk does: others go on meanwhile."""
+
+    async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
+        await asyncio.sleep(0)
+        return await super().commit(change, expected_revision=expected_revision)
+
+
+def configurator(store: SlowStore) -> Configurator:
+    state = MeshState(MonotonicClock(), WorkQueue[Key](), EventFeed())
+    return Configurator(store, state, launches=False)
+
+
+@pytest.mark.asyncio
+async def test_of_many_at_once_all_go_through_one_after_another() -> None:
+    store = SlowStore(generation="0" * 32)
+    changing = configurator(store)
+    meshes = [Mesh(backends=(Backend(name=f"b{number}"),)) for number in range(20)]
+    results = await asyncio.gather(*(changing.apply_mesh(mesh, prune=False) for mesh in meshes))
+    assert sorted(revision for revision, _ in results) == list(range(1, 21))
+    assert len(store.read().backends) == 20
+
+
+@pytest.mark.asyncio
+async def test_a_plan_is_made_anew_when_the_ground_has_moved() -> None:
+    store = SlowStore(generation="0" * 32)
+    changing = configurator(store)
+    await changing.apply_mesh(Mesh(backends=(Backend(name="v1"),), endpoints=(Endpoint(name="e"),)), prune=False)
+    naming = changing.set_traffic("e", TrafficPolicy(weights={"v1": 1.0}))
+    # Both were planned when nobody used v1; the second to be written must not be.
+    named, deleted = await asyncio.gather(naming, changing.delete_backend("v1"), return_exceptions=True)
+    assert isinstance(named, int)
+    assert isinstance(deleted, BackendInUse)
+    assert "v1" in store.read().backends
+
+
+def test_violations_say_more_than_one_field_could() -> None:
+    failure = Failure(reason=Reason.BAD_REQUEST, message="all of it", executed=Executed.NO, metadata={"field": "a"})
+    assert len(to_status(failure).details) == 2
+    (_, details) = to_status(failure, [("a", "wrong"), ("b", "wrong too")]).details
+    assert b"wrong too" in details.value
+    assert b"all of it" not in details.value

@@ -1,0 +1,167 @@
+"""Single decisions of reconciling that the properties do not spell out, and what they cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from controller_service.convert import table_to_wire
+from controller_service.core import transitions
+from controller_service.core.concerns import find_concerns
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.observed import Observed, ReplicaState
+from controller_service.core.partitions import NO_OWNER, Owner
+from controller_service.core.reconcile import (
+    COMPLETE_WITHIN_S,
+    FORGET_AFTER_S,
+    LINGER_S,
+    SETTLED_AFTER_S,
+    BackendOutcome,
+    DrainReplica,
+    EndpointOutcome,
+    ForgetReplica,
+    reconcile_backend,
+    reconcile_endpoint,
+    template_of,
+)
+from controller_service.core.routing import RoutingTable, build_routes
+from controller_service.core.transitions import Hello, Report
+from slotmesh.partitions import PARTITIONS
+from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+
+E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))
+
+
+def desired(*backends: Backend) -> Desired:
+    return Desired().apply(ChangeSet(put_backends=backends, put_endpoints=(E,)))
+
+
+def with_ready(observed: Observed, replica_id: str, *, now: float, backend: str = "v1") -> Observed:
+    hello = Hello(replica_id=replica_id, incarnation="1" * 32, backend=backend)
+    observed = transitions.attached(observed, hello, now=now).observed
+    report = Report(state=ReplicaState.READY, address="h:1", max_ongoing=1)
+    return transitions.reported(observed, replica_id, "1" * 32, report, now=now).observed
+
+
+def look(state: Desired, observed: Observed, now: float, *, launches: bool = True) -> BackendOutcome:
+    owners = find_concerns(state, observed).owner_ids
+    return reconcile_backend("v1", state, observed, now, owners=owners, launches=launches)
+
+
+def assign(state: Desired, observed: Observed, now: float, *, launches: bool = True) -> EndpointOutcome:
+    return reconcile_endpoint(E, state, observed, now, launches=launches)
+
+
+def test_the_first_assignment_waits_for_the_others_but_not_for_ever() -> None:
+    state = desired(Backend(name="v1", num_replicas=2))
+    observed = with_ready(Observed(), "a", now=10.0)
+    assert assign(state, observed, 11.0) == EndpointOutcome(retry_after_s=COMPLETE_WITHIN_S - 1.0)
+    late = assign(state, observed, 10.0 + COMPLETE_WITHIN_S)
+    assert late.ownership is not None
+    assert late.ownership.owners == (Owner("a", "1" * 32),)
+    complete = assign(state, with_ready(observed, "b", now=11.0), 11.0)
+    assert complete.ownership is not None
+    assert len(complete.ownership.owners) == 2
+
+
+def test_where_nobody_says_how_many_there_will_be_it_waits_until_no_more_come() -> None:
+    state = desired(Backend(name="v1"))
+    observed = with_ready(Observed(), "a", now=10.0)
+    assert assign(state, observed, 10.0, launches=False).retry_after_s == SETTLED_AFTER_S
+    observed = with_ready(observed, "b", now=10.5)
+    assert assign(state, observed, 10.5, launches=False).retry_after_s == SETTLED_AFTER_S
+    assigned = assign(state, observed, 10.5 + SETTLED_AFTER_S, launches=False).ownership
+    assert assigned is not None
+    assert len(assigned.owners) == 2
+
+
+def test_orphans_do_not_wait_while_somebody_serves() -> None:
+    state = desired(Backend(name="v1", num_replicas=2))
+    observed = with_ready(with_ready(Observed(), "a", now=10.0), "b", now=10.0)
+    first = assign(state, observed, 10.0).ownership
+    assert first is not None
+    state = state.apply(ChangeSet(put_ownership=(first,)))
+    observed = transitions.reported(observed, "a", "1" * 32, Report(state=ReplicaState.STOPPED), now=11.0).observed
+    moved = assign(state, observed, 11.0).ownership
+    assert moved is not None
+    assert moved.owners == (Owner("b", "1" * 32),)
+    assert NO_OWNER not in moved.partition_owners
+
+
+def test_when_all_owners_are_dead_partitions_have_none() -> None:
+    state = desired(Backend(name="v1", num_replicas=1))
+    observed = with_ready(Observed(), "a", now=10.0)
+    first = assign(state, observed, 10.0).ownership
+    assert first is not None
+    state = state.apply(ChangeSet(put_ownership=(first,)))
+    observed = transitions.reported(observed, "a", "1" * 32, Report(state=ReplicaState.STOPPED), now=11.0).observed
+    orphaned = assign(state, observed, 11.0).ownership
+    assert orphaned is not None
+    assert set(orphaned.partition_owners) == {NO_OWNER}
+    assert orphaned.epochs == first.epochs
+
+
+def test_a_process_that_said_it_ended_may_linger_but_not_for_ever() -> None:
+    backend = Backend(name="v1", handler="a:B", num_replicas=0)
+    state = desired(backend)
+    observed = transitions.launched(Observed(), "a", "v1", template=template_of(backend), pid=1, now=0.0).observed
+    hello = Hello(replica_id="a", incarnation="1" * 32, backend="v1")
+    observed = transitions.attached(observed, hello, now=0.0).observed
+    report = Report(state=ReplicaState.FAILED, error="no")
+    observed = transitions.reported(observed, "a", "1" * 32, report, now=1.0).observed
+    assert look(state, observed, 1.0) == BackendOutcome(retry_after_s=LINGER_S)
+    (action,) = look(state, observed, 1.0 + LINGER_S).actions
+    assert isinstance(action, DrainReplica)
+
+
+def test_a_silent_stranger_that_owns_nothing_is_forgotten_in_the_end() -> None:
+    state = desired(Backend(name="v1"))
+    observed = transitions.fell_silent(with_ready(Observed(), "a", now=0.0), "a", now=3.0).observed
+    assert look(state, observed, 3.0, launches=False) == BackendOutcome(retry_after_s=FORGET_AFTER_S)
+    later = look(state, observed, 3.0 + FORGET_AFTER_S, launches=False)
+    assert later.actions == (ForgetReplica("a"),)
+    owned = assign(state, observed, 10.0, launches=False).ownership
+    assert owned is not None
+    state = state.apply(ChangeSet(put_ownership=(owned,)))
+    assert look(state, observed, 3.0 + FORGET_AFTER_S, launches=False) == BackendOutcome()
+
+
+def test_templates_differ_exactly_where_a_process_would() -> None:
+    backend = Backend(name="v1", handler="a:B", user_config={"k": [1, {"a": None}], "b": 2})
+    same = Backend(name="v1", handler="a:B", user_config={"b": 2, "k": (1, {"a": None})}, max_ongoing=3)
+    assert template_of(backend) == template_of(same)
+    assert template_of(backend) != template_of(Backend(name="v1", handler="a:B", user_config={"b": 2}))
+    assert template_of(backend) != template_of(Backend(name="v1", handler="a:C", user_config=backend.user_config))
+
+
+def test_a_thousand_replicas_cost_milliseconds() -> None:
+    state = desired(Backend(name="v1", handler="a:B", num_replicas=1_000))
+    observed = Observed()
+    for number in range(1_000):
+        observed = with_ready(observed, f"v1-{number}", now=1.0)
+    assigned = assign(state, observed, 1.0).ownership
+    assert assigned is not None
+    assert len(assigned.owners) == 1_000
+    state = state.apply(ChangeSet(put_ownership=(assigned,)))
+
+    def build() -> object:
+        return table_to_wire(RoutingTable(generation="g", revision=1, routes=build_routes(state, observed)))
+
+    costs = {
+        "table": _seconds(build),
+        "backend": _seconds(lambda: look(state, observed, 1.0)),
+        "endpoint": _seconds(lambda: assign(state, observed, 1.0)),
+        "first assignment": _seconds(lambda: assign(desired(*state.backends.values()), observed, 1.0)),
+    }
+    assert max(costs.values()) < 0.05, costs
+    assert len(assigned.partition_owners) == PARTITIONS
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """The best of three: what it costs, whatever else the machine does."""
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return min(times)

@@ -1,0 +1,159 @@
+"""The loop when its store or its launcher misbehaves: it says so, tries again, and announces nothing unwritten."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from controller_service.core import transitions
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.observed import ReplicaState
+from controller_service.core.routing import Routes, RoutingTable
+from controller_service.core.transitions import Hello, Report
+from controller_service.shell.events import EventFeed
+from controller_service.shell.launchers.external import ExternalLauncher
+from controller_service.shell.launchers.protocol import Launcher, LaunchOrder
+from controller_service.shell.mesh_state import Key, MeshState
+from controller_service.shell.reconcile_loop import ReconcileLoop
+from controller_service.shell.replica_links import ReplicaLinks
+from controller_service.shell.table_board import TableBoard
+from controller_service.shell.work_queue import WorkQueue
+from controller_service.store.memory import MemoryStore
+from controller_service.store.protocol import Conflict
+from slotmesh.runtime.clock import MonotonicClock
+from slotmesh.runtime.tasks import Supervisor
+from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from tests.fakes.launcher import FakeLauncher
+from tests.support.wait import wait_until
+
+MESH = ChangeSet(
+    put_backends=(Backend(name="v1", handler="a:B", num_replicas=1),),
+    put_endpoints=(Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0})),),
+)
+
+
+class TroubledStore(MemoryStore):
+    """Fails when a test says so, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(generation="0" * 32)
+        self.troubles: list[Exception] = []
+        self.attempts: list[ChangeSet] = []
+
+    async def commit(self, change: ChangeSet, *, expected_revision: int) -> Desired:
+        self.attempts.append(change)
+        if change != MESH and self.troubles:
+            raise self.troubles.pop()
+        return await super().commit(change, expected_revision=expected_revision)
+
+
+class World:
+    """A loop and what is around it."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self.queue = WorkQueue[Key]()
+        self.state = MeshState(MonotonicClock(), self.queue, EventFeed())
+        self.store = TroubledStore()
+        self.board = TableBoard()
+        self.loop = ReconcileLoop(
+            store=self.store,
+            state=self.state,
+            queue=self.queue,
+            board=self.board,
+            links=ReplicaLinks(self.state, self.store, lease_s=60.0),
+            launcher=launcher,
+            mint_id=lambda backend: f"{backend}-x",
+        )
+
+    def make_ready(self, replica_id: str) -> None:
+        hello = Hello(replica_id=replica_id, incarnation="1" * 32, backend="v1")
+        report = Report(state=ReplicaState.READY, address="h:1")
+        self.state.apply_to_replica(replica_id, lambda it, now: transitions.attached(it, hello, now=now))
+        self.state.apply_to_replica(
+            replica_id, lambda it, now: transitions.reported(it, replica_id, hello.incarnation, report, now=now)
+        )
+
+    @property
+    def is_assigned(self) -> bool:
+        table = self.board.table
+        return table is not None and any(route.ownership is not None for route in table.routes.endpoints)
+
+
+@asynccontextmanager
+async def running(launcher: Launcher | None = None) -> AsyncIterator[World]:
+    world = World(launcher or ExternalLauncher())
+    async with Supervisor() as tasks:
+        tasks.start(world.loop.watch_store(), name="watch")
+        tasks.start(world.loop.run(), name="loop")
+        await world.store.commit(MESH, expected_revision=0)
+        await wait_until(lambda: world.board.table, what="the first table")
+        yield world
+    world.queue.close()
+
+
+@pytest.mark.asyncio
+async def test_somebody_faster_makes_it_look_again_at_once_and_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running() as world:
+        world.store.troubles = [Conflict(1, 2), Conflict(1, 2)]
+        world.make_ready("a")
+        await wait_until(lambda: world.is_assigned, what="the assignment")
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.asyncio
+async def test_a_store_that_fails_is_logged_and_tried_again_and_nothing_unwritten_is_announced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running() as world:
+        world.store.troubles = [OSError("disk full"), OSError("disk full")]
+        world.make_ready("a")
+        await wait_until(lambda: len(world.store.troubles) < 2, what="the first failure")
+        assert not world.is_assigned
+        await wait_until(lambda: world.is_assigned, what="the assignment")
+        assert world.board.table is not None
+        assert world.board.table.revision == world.store.read().revision
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(errors) >= 2
+    assert "disk full" in str(errors[0].exc_info)
+
+
+@pytest.mark.asyncio
+async def test_a_defect_in_one_backend_does_not_hold_up_another(caplog: pytest.LogCaptureFixture) -> None:
+    class Defective(FakeLauncher):
+        async def start(self, order: LaunchOrder) -> int:
+            if order.backend == "bad":
+                raise ZeroDivisionError
+            return await super().start(order)
+
+    launcher = Defective(lambda _exit: None)
+    async with running(launcher) as world:
+        both = (Backend(name="bad", handler="a:B"), Backend(name="good", handler="a:B"))
+        await world.store.commit(ChangeSet(put_backends=both), expected_revision=world.store.read().revision)
+        await wait_until(lambda: any(it.backend == "good" for it in launcher.started), what="the other backend")
+    assert any("ZeroDivisionError" in str(record.exc_info) for record in caplog.records)
+
+
+@pytest.mark.asyncio
+async def test_a_report_without_news_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as world:
+        world.make_ready("a")
+        await wait_until(lambda: world.is_assigned, what="the assignment")
+        observed, woken = world.state.observed, list[Key]()
+        monkeypatch.setattr(world.queue, "add", woken.append)
+        report = Report(state=ReplicaState.READY, address="h:1")
+        for _ in range(100):
+            world.state.apply_to_replica("a", lambda it, now: transitions.reported(it, "a", "1" * 32, report, now=now))
+        assert not woken
+        assert world.state.observed is observed
+
+
+def test_the_board_never_goes_back() -> None:
+    board = TableBoard()
+    board.post(RoutingTable(generation="g", revision=7, routes=Routes()))
+    with pytest.raises(ValueError, match="revision 7 after 7"):
+        board.post(RoutingTable(generation="g", revision=7, routes=Routes()))

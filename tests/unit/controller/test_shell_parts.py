@@ -1,0 +1,92 @@
+"""Small parts of the shell: the work queue, the lease watch, the event feed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller_service.core.transitions import Notice
+from controller_service.shell.events import Event, EventFeed
+from controller_service.shell.lease_watch import LeaseWatch
+from controller_service.shell.work_queue import WorkQueue
+from slotmesh.runtime.clock import MonotonicClock
+from tests.support.wait import wait_until
+
+
+@pytest.mark.asyncio
+async def test_a_key_waits_once_however_often_it_is_added() -> None:
+    queue = WorkQueue[str]()
+    for key in ("a", "b", "a"):
+        queue.add(key)
+    queue.add_after("a", 0.001)  # due already: later adds nothing
+    assert await queue.take() == ["a", "b"]
+    taking = asyncio.create_task(queue.take())
+    await asyncio.sleep(0)
+    assert not taking.done()
+    queue.add("c")
+    assert await taking == ["c"]
+    queue.close()
+
+
+@pytest.mark.asyncio
+async def test_of_two_times_the_earlier_counts() -> None:
+    queue = WorkQueue[str]()
+    queue.add_after("a", 60.0)
+    queue.add_after("a", 0.01)
+    queue.add_after("a", 30.0)
+    queue.add_after("b", 60.0)
+    async with asyncio.timeout(5.0):
+        assert await queue.take() == ["a"]
+    queue.add("b")  # now is earlier still, and the timer has nothing left to do
+    assert await queue.take() == ["b"]
+    queue.close()
+
+
+@pytest.mark.asyncio
+async def test_a_closed_queue_forgets_its_timers() -> None:
+    queue = WorkQueue[str]()
+    queue.add_after("a", 0.0)
+    queue.close()
+    taking = asyncio.create_task(queue.take())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not taking.done()
+    taking.cancel()
+    await asyncio.gather(taking, return_exceptions=True)
+
+
+@pytest.mark.asyncio
+async def test_the_lease_watch_names_the_silent_and_only_them() -> None:
+    silent: list[str] = []
+    watch = LeaseWatch(MonotonicClock(), lease_s=0.05, on_silent=silent.append)
+    watch.heard("quiet")
+    watch.heard("gone")
+    watch.end("gone")
+
+    def speak() -> bool:
+        watch.heard("talker")
+        return bool(silent)
+
+    await wait_until(speak, what="silence")
+    assert silent == ["quiet"]
+    watch.heard("quiet")  # it came back
+    await wait_until(lambda: silent.count("quiet") == 2, what="silence again")
+    watch.close()
+
+
+@pytest.mark.asyncio
+async def test_each_watcher_has_a_bound_of_its_own_and_is_told_what_it_missed() -> None:
+    feed = EventFeed(bound=3)
+    notices = [Event(float(number), Notice(kind="k", subject="s", message=str(number))) for number in range(10)]
+    with feed.watch() as reader, feed.watch() as sleeper:
+        for event in notices[:5]:
+            feed.publish(event)
+            assert await reader.next() == (event, 0)
+        assert await sleeper.next() == (notices[2], 2)
+        assert await sleeper.next() == (notices[3], 0)
+    for event in notices[5:]:
+        feed.publish(event)  # nobody watches any more
+    with feed.watch() as late:
+        feed.publish(notices[0])
+        assert await late.next() == (notices[0], 0)

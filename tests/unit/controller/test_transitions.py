@@ -1,0 +1,143 @@
+"""Rules about the life of members."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controller_service.core import transitions
+from controller_service.core.observed import Observed, Replica, ReplicaState, Restarts
+from controller_service.core.partitions import Owner
+from controller_service.core.transitions import AttachRefused, Hello, Report
+
+A = Hello(replica_id="a", incarnation="1" * 32, backend="v1", pid=7)
+READY = Report(state=ReplicaState.READY, address="h:1", max_ongoing=4)
+
+
+def attached(hello: Hello = A, observed: Observed | None = None) -> Observed:
+    return transitions.attached(observed or Observed(), hello, now=1.0).observed
+
+
+def reported(observed: Observed, report: Report, *, now: float = 2.0, hello: Hello = A) -> Observed:
+    return transitions.reported(observed, hello.replica_id, hello.incarnation, report, now=now).observed
+
+
+def the_replica(observed: Observed, replica_id: str = "a") -> Replica:
+    replica = observed.replica(replica_id)
+    assert replica is not None
+    return replica
+
+
+def launched(observed: Observed | None = None, *, now: float = 0.0) -> Observed:
+    return transitions.launched(observed or Observed(), "a", "v1", template="t", pid=9, now=now).observed
+
+
+def test_a_report_without_news_changes_nothing_at_all() -> None:
+    observed = reported(attached(), READY)
+    assert reported(observed, READY, now=99.0) is observed
+
+
+def test_silence_is_not_death() -> None:
+    observed = transitions.fell_silent(reported(attached(), READY), "a", now=5.0).observed
+    replica = the_replica(observed)
+    assert (replica.shown_state, replica.gone, replica.takes_calls) == (ReplicaState.SUSPECT, False, True)
+    assert not observed.is_dead(Owner("a", A.incarnation))
+    assert the_replica(reported(observed, READY)).shown_state is ReplicaState.READY
+
+
+def test_stopping_is_an_end_from_which_nobody_returns() -> None:
+    observed = reported(attached(), Report(state=ReplicaState.STOPPED))
+    assert observed.is_dead(Owner("a", A.incarnation))
+    assert reported(observed, READY) is observed
+    with pytest.raises(AttachRefused, match="has ended"):
+        attached(A, observed)
+
+
+def test_an_incarnation_that_was_replaced_is_dead_and_stays_out() -> None:
+    newer = replace(A, incarnation="2" * 32)
+    observed = attached(newer, reported(attached(), READY))
+    assert observed.is_dead(Owner("a", A.incarnation))
+    assert not observed.is_dead(Owner("a", newer.incarnation))
+    assert reported(observed, Report(state=ReplicaState.STOPPED)) is observed
+    with pytest.raises(AttachRefused, match="was replaced"):
+        attached(A, observed)
+
+
+def test_one_that_was_never_heard_of_is_not_dead() -> None:
+    assert not Observed().is_dead(Owner("a", A.incarnation))
+    assert not launched().is_dead(Owner("a", A.incarnation))
+
+
+def test_a_launched_replica_that_lives_keeps_its_place() -> None:
+    observed = attached(A, launched())
+    with pytest.raises(AttachRefused, match="runs already"):
+        attached(replace(A, incarnation="2" * 32), observed)
+    assert the_replica(attached(A, observed)).launched
+    with pytest.raises(AttachRefused, match="was launched for backend v1"):
+        attached(replace(A, backend="v2"), launched())
+
+
+def test_a_drained_replica_is_never_ready_again() -> None:
+    observed = transitions.told_to_drain(reported(attached(), READY), "a", "why").observed
+    assert the_replica(observed).state is ReplicaState.DRAINING
+    after = the_replica(reported(observed, replace(READY, max_ongoing=9)))
+    assert (after.state, after.takes_calls, after.max_ongoing) == (ReplicaState.DRAINING, False, 9)
+
+
+def test_last_words_are_read_after_the_end_was_seen() -> None:
+    observed = transitions.exited(launched(), "a", "exited with status 1", failed=True, now=1.0).observed
+    assert (the_replica(observed).state, the_replica(observed).error) == (ReplicaState.FAILED, "exited with status 1")
+    observed = reported(attached(A, observed), Report(state=ReplicaState.FAILED, error="Traceback"))
+    assert (the_replica(observed).error, the_replica(observed).gone) == ("Traceback", True)
+
+
+def starts_after(observed: Observed) -> float:
+    return observed.restarts["v1"].not_before
+
+
+def test_intervals_grow_from_half_a_second_to_thirty_and_fall_after_a_long_life() -> None:
+    observed, now, intervals = Observed(), 100.0, []
+    for _ in range(9):
+        observed = launched(observed, now=now)
+        observed = transitions.exited(observed, "a", "died", failed=True, now=now).observed
+        intervals.append(starts_after(observed) - now)
+        now = starts_after(observed)
+    assert intervals == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+
+    observed = reported(attached(A, launched(observed, now=now)), READY, now=now)
+    observed = transitions.exited(observed, "a", "died", failed=True, now=now + 10.0).observed
+    assert observed.restarts["v1"] == Restarts(not_before=now + 10.0)
+
+
+def test_deaths_of_one_wave_count_once() -> None:
+    observed = Observed()
+    for number in range(4):
+        observed = transitions.launched(observed, f"r{number}", "v1", template="t", pid=1, now=0.0).observed
+    for number in range(4):
+        observed = transitions.exited(observed, f"r{number}", "died", failed=True, now=1.0 + number).observed
+    assert observed.restarts["v1"].streak == 1
+    assert starts_after(observed) == 1.5
+
+
+def test_a_failure_counts_when_it_is_reported_and_not_again_when_the_process_ends() -> None:
+    observed = attached(A, launched(now=0.0))
+    observed = reported(observed, Report(state=ReplicaState.FAILED, error="no"), now=1.0)
+    counted = observed.restarts["v1"]
+    assert (counted.streak, counted.not_before) == (1, 1.5)
+    observed = transitions.exited(observed, "a", "exited with status 1", failed=True, now=1.4).observed
+    assert observed.restarts["v1"] == counted
+
+    # A life is as long as it said, not as long as its process took to end.
+    observed = reported(attached(A, launched(now=0.0)), READY, now=0.0)
+    observed = reported(observed, Report(state=ReplicaState.STOPPED), now=9.9)
+    observed = transitions.exited(observed, "a", "exited with status 0", failed=False, now=10.1).observed
+    assert observed.restarts["v1"].streak == 1
+
+
+def test_what_was_asked_to_end_does_not_count() -> None:
+    observed = transitions.told_to_drain(launched(), "a", "why").observed
+    observed = transitions.exited(observed, "a", "was killed by SIGTERM", failed=True, now=1.0).observed
+    assert not observed.restarts
+    assert the_replica(observed).state is ReplicaState.STOPPED
+    assert not the_replica(observed).error
