@@ -1,0 +1,82 @@
+"""`slotmesh call`: one call from the shell."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import Annotated, Final
+
+import typer
+
+from slotmesh.cli.arguments import NONE, BadJson, read_arguments
+from slotmesh.cli.connection import Peer
+from slotmesh.cli.outcome import WRONG_INPUT, CommandFailed, complete
+from slotmesh.cli.parameters import ROUTER, RouterAddress, read_duration
+from slotmesh.codec import JSON
+from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
+
+_SLACK_S: Final = 1.0
+"""What the router gets to tell that a deadline passed, before the transport gives up."""
+
+
+def call(
+    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="The endpoint's name.")],
+    method: Annotated[
+        str, typer.Argument(metavar="METHOD", help="The handler's method; `__call__` for a handler that is a function.")
+    ],
+    arguments: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="JSON",
+            help="A list of positional arguments or an object of named ones; `-` reads it from stdin; none by default.",
+            show_default=False,
+        ),
+    ] = None,
+    timeout: Annotated[
+        timedelta | None,
+        typer.Option(parser=read_duration, metavar="DURATION", help="What the call may take in all, as 250ms or 30s."),
+    ] = None,
+    ordering_key: Annotated[
+        str, typer.Option(metavar="KEY", help="Calls of one key are executed one after another.", show_default=False)
+    ] = "",
+    address: RouterAddress = ROUTER,
+) -> None:
+    """Make one call, and print its result as JSON.
+
+    The result goes to stdout as it came. A failure goes to stderr as `STATUS/REASON: message`, with exit status 1.
+
+    Like this:
+
+        slotmesh call digits classify '[[0, 12, 16, 3]]'
+        slotmesh call greeter greet '{"name": "Ada"}' --timeout 2s
+        echo '[1, 2]' | slotmesh call calculator add -
+    """
+    options = call_pb2.CallOptions(
+        method="" if method == "__call__" else method, content_type=JSON, ordering_key=ordering_key
+    )
+    if timeout is not None:
+        options.timeout.FromTimedelta(timeout)
+    typer.echo(complete(_call(endpoint, options, arguments, address)))
+
+
+async def _call(endpoint: str, options: call_pb2.CallOptions, arguments: str | None, address: str) -> bytes:
+    payload = _read(arguments)
+    deadline_s = options.timeout.ToTimedelta().total_seconds() + _SLACK_S if options.HasField("timeout") else None
+    peer = Peer("router", address)
+    async with peer.connect() as channel:
+        stub = router_service_pb2_grpc.RouterServiceStub(channel)
+        request = router_service_pb2.CallRequest(endpoint=endpoint, options=options, payload=payload)
+        with peer.telling():
+            response = await stub.Call(request, timeout=deadline_s)
+    return response.payload
+
+
+def _read(arguments: str | None) -> bytes:
+    try:
+        if arguments is None:
+            return NONE
+        return read_arguments(sys.stdin.buffer.read().decode() if arguments == "-" else arguments)
+    except UnicodeDecodeError as error:
+        raise CommandFailed(f"the arguments are not UTF-8: {error}", WRONG_INPUT) from error
+    except BadJson as mistake:
+        raise CommandFailed(str(mistake), WRONG_INPUT) from mistake

@@ -1,0 +1,77 @@
+"""Reaching a server of the mesh, and saying what is wrong where that fails.
+
+Invariants: an address where nothing answers is told at once or within `CONNECT_TIMEOUT_S`, with the way out; a server
+of the wrong kind is told apart from one that refuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+from grpc_status import rpc_status
+
+from slotmesh.cli.outcome import CommandFailed
+from slotmesh.errors import Reason
+from slotmesh.runtime.channels import open_channel
+from slotmesh.status import from_rpc_error, to_exception
+
+CONNECT_TIMEOUT_S: Final = 5.0
+"""How long a server may take to answer at all."""
+
+_State = grpc.ChannelConnectivity
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A server that a command talks to."""
+
+    kind: str
+    """`controller`, `router` or `server`."""
+    address: str
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[grpc.aio.Channel]:
+        """A channel that is connected. Raises CommandFailed where nothing answers."""
+        async with open_channel(self.address) as channel:
+            if not await _is_reached(channel):
+                raise self._unreachable(f"no {self.kind} answers at {self.address}")
+            yield channel
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Turns what rpcs raise into what operators read: SlotmeshError, or CommandFailed for the transport."""
+        try:
+            yield
+        except grpc.RpcError as error:
+            failure = from_rpc_error(error)
+            said_by_peer = rpc_status.from_call(error) is not None  # type: ignore[arg-type]  # as in slotmesh.status
+            if failure.reason is Reason.NOT_IMPLEMENTED and not said_by_peer:
+                message = f"what answers at {self.address} is not a {self.kind}"
+                raise self._unreachable(message) from error
+            if failure.reason is Reason.ROUTER_LOST and not said_by_peer and self.kind != "router":
+                raise CommandFailed(f"the connection to the {self.kind} at {self.address} broke") from error
+            raise to_exception(failure) from error
+
+    def _unreachable(self, message: str) -> CommandFailed:
+        way_out = f"name a {self.kind} with --address HOST:PORT or SLOTMESH_ADDRESS"
+        if self.kind != "server":
+            way_out += ", or start a mesh with `slotmesh run`"
+        return CommandFailed(f"{message}; {way_out}")
+
+
+async def _is_reached(channel: grpc.aio.Channel) -> bool:
+    """Waits for the connection, or for the first sign that there will be none."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            while (state := channel.get_state(try_to_connect=True)) is not _State.READY:
+                if state is _State.TRANSIENT_FAILURE:
+                    return False
+                await channel.wait_for_state_change(state)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,104 @@
+"""One process of a local mesh: started, announced, ended.
+
+Invariants: a child is in a process group of its own, so that Ctrl-C in a terminal reaches the launcher only, which then
+ends all in order; it holds the launcher's pipe, so that it ends when the launcher is gone, however it went; its output
+goes to stderr, because stdout belongs to the `ready` line.
+Owner: `LocalMesh`, on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from slotmesh.cli.outcome import CommandFailed
+from slotmesh.runtime.announce import AnnouncePipe
+from slotmesh.runtime.parent import ParentPipe
+
+_STDERR: Final = 2
+
+
+class Child:
+    """A process that was started."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, pipe: AnnouncePipe) -> None:
+        self.name = name
+        """For people, as `router-1`."""
+        self.address = ""
+        """Where it serves, `HOST:PORT`; empty until it does."""
+        self._process = process
+        self._pipe = pipe
+
+    @classmethod
+    async def start(cls, name: str, module: str, flags: Sequence[str], parent: ParentPipe) -> Child:
+        """Starts `python -m module`."""
+        pipe = AnnouncePipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                module,
+                *flags,
+                f"--parent-fd={parent.fd}",
+                f"--announce-fd={pipe.fd}",
+                stdin=DEVNULL,
+                stdout=_STDERR,
+                pass_fds=(*parent.pass_fds, *pipe.pass_fds),
+                process_group=0,
+                env=environment(),
+            )
+        except BaseException:
+            pipe.close()
+            raise
+        return cls(name, process, pipe)
+
+    async def announced(self) -> str:
+        """Waits until it serves, and returns where. Raises CommandFailed when it ended instead."""
+        address = await self._pipe.address()
+        if address is None:
+            raise CommandFailed(f"the {self.name} did not start: {await self.ended()}")
+        self.address = address
+        return address
+
+    async def ended(self) -> str:
+        """Waits for its end; returns how, for a person."""
+        return how(await self._process.wait())
+
+    async def stop(self, grace_s: float) -> None:
+        """Asks it to end, waits, and kills it when `grace_s` is over."""
+        self._pipe.close()
+        with suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._process.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+
+def environment() -> Mapping[str, str]:
+    """What children inherit: everything, and the working directory is importable whatever the interpreter was told."""
+    variables = dict(os.environ)
+    if variables.get("PYTHONSAFEPATH"):
+        path = variables.get("PYTHONPATH")
+        variables["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *([path] if path else [])])
+    return variables
+
+
+def how(status: int) -> str:
+    """An exit status in words."""
+    if status >= 0:
+        return f"it ended with exit status {status}"
+    try:
+        return f"it was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"it was killed by signal {-status}"

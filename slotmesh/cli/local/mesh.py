@@ -1,0 +1,188 @@
+"""The processes of a local mesh, from the first to the last.
+
+Order of start: the handler is looked at; controller; routers; then the controller is told what should run, and launches
+replicas. Order of stop: routers, which let calls end that run; then the controller, which drains its replicas first.
+Invariants: nothing is left behind: each child is waited for, and ends by itself when this process is killed.
+Owner: the `run` command, on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from slotmesh.cli.local.child import Child
+from slotmesh.cli.local.description import check_handler
+from slotmesh.cli.local.order import GRACEFUL_TIMEOUT_S, Order
+from slotmesh.cli.local.ports import HOST, port_mistakes
+from slotmesh.cli.local.readiness import first_failure, lacks, says_why
+from slotmesh.cli.operator import Operator
+from slotmesh.cli.outcome import CommandFailed
+from slotmesh.runtime.parent import ParentPipe
+from slotmesh.runtime.signals import stop_signals
+from slotmesh.units import format_duration
+
+POLL_S: Final = 0.05
+"""How soon a change of the members is seen while the mesh starts."""
+LAST_WORDS_S: Final = 1.0
+"""A process that ended is often seen before what it reported last."""
+ROUTER_GRACE_S: Final = 10.0
+CONTROLLER_GRACE_S: Final = GRACEFUL_TIMEOUT_S + 15.0
+"""Its replicas drain, those that do not are killed, then it ends."""
+
+Tell = Callable[[str], object]
+
+
+class LocalMesh:
+    """A mesh that is being started, runs, or is being stopped."""
+
+    def __init__(self, order: Order, parent: ParentPipe, tell: Tell) -> None:
+        self._order = order
+        self._parent = parent
+        self._tell = tell
+        self._controller: Child | None = None
+        self._routers: list[Child] = []
+        self._watches: list[asyncio.Task[None]] = []
+        self._loss = ""
+        self._lost = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        """Of the endpoint."""
+        return self._order.name
+
+    @property
+    def controller_address(self) -> str:
+        return self._controller.address if self._controller is not None else ""
+
+    @property
+    def router_addresses(self) -> list[str]:
+        return [router.address for router in self._routers]
+
+    async def start(self) -> None:
+        """Starts everything, and waits until it is ready.
+
+        Raises:
+            CommandFailed: it did not get ready, and why.
+        """
+        order = self._order
+        still = "the handler is being imported"
+        try:
+            async with asyncio.timeout(order.start_timeout.total_seconds()):
+                self._tell(f"looking at {order.handler}")
+                await check_handler(order.handler, self._parent)
+                still = "the controller does not serve yet"
+                controller = await self._start_controller()
+                still = "the routers do not serve yet"
+                await self._start_routers(controller)
+                async with Operator.at(controller) as operator:
+                    await operator.apply(order.mesh)
+                    while True:
+                        members = await operator.members()
+                        if first_failure(order, members) is not None:
+                            raise await self._why_it_failed(operator)
+                        now_lacks = lacks(order, members)
+                        if not now_lacks:
+                            return
+                        if now_lacks != still:
+                            self._tell(now_lacks)
+                            still = now_lacks
+                        await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            limit = format_duration(order.start_timeout)
+            raise CommandFailed(f"not ready within {limit}: {still}; give it more time with --start-timeout") from None
+
+    async def wait_for_loss(self) -> None:
+        """Returns never: raises CommandFailed when a process ends that nobody asked to."""
+        await self._lost.wait()
+        raise CommandFailed(self._loss)
+
+    async def stop(self) -> None:
+        """Ends all processes, in order, and waits for them."""
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*(router.stop(ROUTER_GRACE_S) for router in self._routers))
+        if self._controller is not None:
+            await self._controller.stop(CONTROLLER_GRACE_S)
+
+    async def _start_controller(self) -> str:
+        order = self._order
+        flags = [f"--host={HOST}", f"--port={order.controller_port}", "--launcher=process"]
+        child = await Child.start("controller", "controller_service", [*flags, *self._flags()], self._parent)
+        self._controller = child
+        address = await child.announced()
+        self._watch(child)
+        self._tell(f"controller at {address}")
+        return address
+
+    async def _start_routers(self, controller: str) -> None:
+        order = self._order
+        for number, router_id in enumerate(order.router_ids):
+            port = order.router_port if number == 0 else 0
+            flags = [f"--host={HOST}", f"--port={port}", f"--controller={controller}", f"--router-id={router_id}"]
+            child = await Child.start(router_id, "router_service", [*flags, *self._flags()], self._parent)
+            self._routers.append(child)
+        for child in self._routers:
+            address = await child.announced()
+            self._watch(child)
+            self._tell(f"{child.name} at {address}")
+
+    def _flags(self) -> list[str]:
+        return ["--metrics-port=0", f"--log-level={self._order.log_level}"]
+
+    def _watch(self, child: Child) -> None:
+        async def watch() -> None:
+            end = await child.ended()
+            if not self._lost.is_set():
+                self._loss = f"the {child.name} is gone, and with it the mesh: {end}"
+                self._lost.set()
+
+        self._watches.append(asyncio.get_running_loop().create_task(watch(), name=f"watch-{child.name}"))
+
+    async def _why_it_failed(self, operator: Operator) -> CommandFailed:
+        """Waits a moment for the traceback of a replica that is known to have failed."""
+        deadline = asyncio.get_running_loop().time() + LAST_WORDS_S
+        while True:
+            failed = first_failure(self._order, await operator.members())
+            if failed is not None and (says_why(failed) or asyncio.get_running_loop().time() >= deadline):
+                why = failed.error.rstrip() or "it did not say why"
+                return CommandFailed(f"{why}\n{self._order.handler} cannot start: replica {failed.replica_id} failed")
+            await asyncio.sleep(POLL_S)
+
+
+async def run_until_stopped(order: Order, tell: Tell, announce: Callable[[LocalMesh], object]) -> None:
+    """Runs a mesh until SIGINT or SIGTERM; `announce` is called when it is ready.
+
+    Raises:
+        CommandFailed: it could not start, or lost a process.
+    """
+    if mistakes := port_mistakes({"--controller-port": order.controller_port, "--router-port": order.router_port}):
+        raise CommandFailed("\n".join(mistakes))
+    with stop_signals() as stop, ParentPipe() as parent:
+        mesh = LocalMesh(order, parent, tell)
+
+        async def serve() -> None:
+            await mesh.start()
+            announce(mesh)
+            await mesh.wait_for_loss()
+
+        try:
+            await _first_of(stop.wait(), mesh.wait_for_loss(), serve())
+        finally:
+            tell("stopping")
+            await mesh.stop()
+
+
+async def _first_of(*works: Coroutine[Any, Any, object]) -> None:
+    """Returns, or raises, as the first of them does; the others are cancelled, and have ended by then."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in tasks:
+        if task in done:
+            task.result()

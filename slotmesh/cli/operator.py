@@ -1,0 +1,109 @@
+"""What operators ask a controller: the one place of the command line that knows its messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from slotmesh.cli.connection import Peer
+from slotmesh.cli.snapshot import Applied, Members, ReplicaStatus, RouterStatus, Snapshot
+from slotmesh.spec.model import Mesh
+from slotmesh.spec.wire import backend_from_wire, endpoint_from_wire, mesh_to_wire
+from slotmesh.v1 import controller_service_pb2 as pb
+from slotmesh.v1 import mesh_pb2
+from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub
+
+RPC_TIMEOUT_S: Final = 30.0
+"""Longest wait for an answer of a controller that is there."""
+
+
+class Operator:
+    """An operator at a controller. Raises SlotmeshError where it refuses, CommandFailed where it is gone."""
+
+    def __init__(self, peer: Peer, stub: Any) -> None:
+        self._peer = peer
+        self._stub = stub
+
+    @classmethod
+    @asynccontextmanager
+    async def at(cls, address: str) -> AsyncIterator[Operator]:
+        """Connects to the controller at `HOST:PORT`. Raises CommandFailed where there is none."""
+        peer = Peer("controller", address)
+        async with peer.connect() as channel:
+            yield cls(peer, ControllerServiceStub(channel))
+
+    async def apply(self, mesh: Mesh, *, prune: bool = False) -> Applied:
+        """Makes the mesh what `mesh` says; deletes what it lacks only with `prune`."""
+        request = pb.ApplyMeshRequest(mesh=mesh_to_wire(mesh), prune=prune)
+        with self._peer.telling():
+            response = await self._stub.ApplyMesh(request, timeout=RPC_TIMEOUT_S)
+        return Applied(
+            revision=response.revision,
+            created=tuple(response.created),
+            updated=tuple(response.updated),
+            unchanged=tuple(response.unchanged),
+            deleted=tuple(response.deleted),
+        )
+
+    async def members(self) -> Members:
+        """Who is there. Routers are asked after replicas, so that the newest table knows of these replicas."""
+        with self._peer.telling():
+            replicas = await self._stub.ListReplicas(pb.ListReplicasRequest(), timeout=RPC_TIMEOUT_S)
+            routers = await self._stub.ListRouters(pb.ListRoutersRequest(), timeout=RPC_TIMEOUT_S)
+        return Members(
+            replicas=tuple(_replica(replica) for replica in replicas.replicas),
+            routers=tuple(_router(router) for router in routers.routers),
+            generation=routers.generation,
+            revision=routers.revision,
+        )
+
+    async def snapshot(self) -> Snapshot:
+        """The whole mesh. Its parts are asked for one after another: it may change meanwhile."""
+        with self._peer.telling():
+            backends = await self._stub.ListBackends(pb.ListBackendsRequest(), timeout=RPC_TIMEOUT_S)
+            endpoints = await self._stub.ListEndpoints(pb.ListEndpointsRequest(), timeout=RPC_TIMEOUT_S)
+        return Snapshot(
+            backends=tuple(backend_from_wire(backend)[0] for backend in backends.backends),
+            endpoints=tuple(endpoint_from_wire(endpoint) for endpoint in endpoints.endpoints),
+            members=await self.members(),
+        )
+
+
+def _replica(wire: mesh_pb2.Replica) -> ReplicaStatus:
+    return ReplicaStatus(
+        replica_id=wire.replica_id,
+        backend=wire.backend,
+        state=_state_name(wire.state),
+        address=wire.address,
+        pid=wire.pid,
+        max_ongoing=wire.max_ongoing,
+        error=wire.error,
+        start_time=_time(wire.start_time) if wire.HasField("start_time") else None,
+        metrics_address=wire.metrics_address,
+    )
+
+
+def _router(wire: mesh_pb2.Router) -> RouterStatus:
+    return RouterStatus(
+        router_id=wire.router_id,
+        address=wire.address,
+        generation=wire.generation,
+        revision=wire.revision,
+        linked_replica_ids=frozenset(wire.linked_replica_ids),
+        start_time=_time(wire.start_time) if wire.HasField("start_time") else None,
+        metrics_address=wire.metrics_address,
+    )
+
+
+def _state_name(state: int) -> str:
+    """A state that a newer controller knows is shown by its number."""
+    known = mesh_pb2.ReplicaState.values()
+    return mesh_pb2.ReplicaState.Name(state).removeprefix("REPLICA_STATE_") if state in known else str(state)  # type: ignore[arg-type]
+
+
+def _time(wire: Timestamp) -> datetime:
+    return wire.ToDatetime(tzinfo=UTC)

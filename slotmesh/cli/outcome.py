@@ -1,0 +1,41 @@
+"""How a command ends: one place for what operators read when something does not work.
+
+Invariants: failures go to stderr, as words and never as a traceback; results go to stdout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+import typer
+
+from slotmesh.errors import SlotmeshError
+
+FAILED: Final = 1
+"""Exit status: it was tried and did not work."""
+WRONG_INPUT: Final = 2
+"""Exit status: what was typed, or a file that it named, is wrong. Nothing was sent."""
+
+ResultT = TypeVar("ResultT")
+
+
+class CommandFailed(Exception):
+    """The command cannot do what it was asked; the message says why, and the way out."""
+
+    def __init__(self, message: str, exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def complete(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Runs a command's work on a fresh event loop. Its failure becomes words on stderr and an exit status."""
+    try:
+        return asyncio.run(work)
+    except CommandFailed as failure:
+        typer.echo(str(failure), err=True)
+        raise typer.Exit(failure.exit_code) from failure
+    except SlotmeshError as failure:
+        typer.echo(str(failure), err=True)
+        raise typer.Exit(FAILED) from failure

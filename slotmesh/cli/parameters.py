@@ -1,0 +1,53 @@
+"""Parameters that several commands take, and how their values are read."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from slotmesh.units import join_host_port, parse_duration, parse_host_port
+
+CONTROLLER = "127.0.0.1:7070"
+"""Where a controller listens unless told otherwise."""
+ROUTER = "127.0.0.1:7071"
+"""Where a router listens unless told otherwise."""
+
+
+def _address(text: str) -> str:
+    try:
+        return join_host_port(*parse_host_port(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def read_duration(value: str | timedelta) -> timedelta:
+    """A positive duration as typed; a default is one already."""
+    try:
+        duration = parse_duration(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if duration <= timedelta(0):
+        raise typer.BadParameter(f"must be more than 0, is {value}")
+    return duration
+
+
+ControllerAddress = Annotated[
+    str,
+    typer.Option(
+        "--address", envvar="SLOTMESH_ADDRESS", parser=_address, metavar="HOST:PORT", help="Where the controller is."
+    ),
+]
+RouterAddress = Annotated[
+    str,
+    typer.Option(
+        "--address", envvar="SLOTMESH_ADDRESS", parser=_address, metavar="HOST:PORT", help="Where a router is."
+    ),
+]
+ServerAddress = Annotated[
+    str,
+    typer.Option(
+        "--address", envvar="SLOTMESH_ADDRESS", parser=_address, metavar="HOST:PORT", help="Where the server is."
+    ),
+]

@@ -1,0 +1,85 @@
+"""What a controller says about the mesh, as values. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from slotmesh.spec.model import Backend, Endpoint
+
+READY = "READY"
+FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStatus:
+    """A replica, as the controller sees it."""
+
+    replica_id: str
+    backend: str
+    state: str
+    """Name of a `ReplicaState` without its prefix, as `READY`."""
+    address: str = ""
+    pid: int = 0
+    """0 where it is not known."""
+    max_ongoing: int = 0
+    error: str = ""
+    """Why it failed, traceback included."""
+    start_time: datetime | None = None
+    metrics_address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterStatus:
+    """A router, as the controller sees it."""
+
+    router_id: str
+    address: str
+    generation: str
+    revision: int
+    """Of the routing table in force there."""
+    linked_replica_ids: frozenset[str]
+    start_time: datetime | None = None
+    metrics_address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """Who is there, and the version of the newest routing table."""
+
+    replicas: tuple[ReplicaStatus, ...]
+    routers: tuple[RouterStatus, ...]
+    generation: str
+    revision: int
+
+    def ready(self, backend: str | None = None) -> frozenset[str]:
+        """Ids of the replicas that take calls: of one backend, or all."""
+        return frozenset(
+            replica.replica_id
+            for replica in self.replicas
+            if replica.state == READY and backend in {None, replica.backend}
+        )
+
+    def is_current(self, router: RouterStatus) -> bool:
+        """Whether the newest routing table is in force at a router."""
+        return (router.generation, router.revision) == (self.generation, self.revision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The mesh: what should be, and who is there."""
+
+    backends: tuple[Backend, ...]
+    endpoints: tuple[Endpoint, ...]
+    members: Members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What applying a mesh came to: names as `backend/NAME` or `endpoint/NAME`."""
+
+    revision: int
+    created: tuple[str, ...]
+    updated: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    deleted: tuple[str, ...]

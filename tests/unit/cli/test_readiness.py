@@ -1,0 +1,76 @@
+"""When a local mesh counts as ready."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from slotmesh.cli.local.order import Order
+from slotmesh.cli.local.readiness import first_failure, lacks
+from slotmesh.cli.snapshot import Members, ReplicaStatus, RouterStatus
+from slotmesh.spec.rules import mesh_mistakes
+
+ORDER = Order(
+    handler="package.module:Digits",
+    replicas=2,
+    routers=2,
+    router_port=0,
+    controller_port=0,
+    start_timeout=timedelta(minutes=1),
+    log_level="warning",
+)
+A = ReplicaStatus(replica_id="a", backend="Digits", state="READY")
+B = ReplicaStatus(replica_id="b", backend="Digits", state="READY")
+FIRST, SECOND = (
+    RouterStatus(
+        router_id=router_id, address="h:1", generation="g", revision=7, linked_replica_ids=frozenset({"a", "b"})
+    )
+    for router_id in ORDER.router_ids
+)
+READY = Members(replicas=(A, B), routers=(FIRST, SECOND), generation="g", revision=7)
+
+
+def test_endpoint_and_backend_are_named_after_the_handler() -> None:
+    mesh = ORDER.mesh
+    assert [backend.name for backend in mesh.backends] == ["Digits"]
+    assert [endpoint.name for endpoint in mesh.endpoints] == ["Digits"]
+    assert mesh.backends[0].num_replicas == 2
+    assert not mesh_mistakes(mesh)
+
+
+def test_ready_is_when_every_router_reaches_every_replica_by_the_newest_table() -> None:
+    assert lacks(ORDER, READY) == ""
+
+
+@pytest.mark.parametrize(
+    ("members", "missing"),
+    [
+        (replace(READY, replicas=()), "0 of 2 replicas"),
+        (replace(READY, replicas=(A, replace(B, state="STARTING"))), "1 of 2 replicas"),
+        (replace(READY, replicas=(A, replace(B, backend="other"))), "1 of 2 replicas"),
+        (replace(READY, routers=(FIRST,)), "1 of 2 routers"),
+        (replace(READY, routers=(FIRST, replace(FIRST, router_id="stranger"))), "1 of 2 routers"),
+        (replace(READY, routers=(FIRST, replace(SECOND, revision=6))), "1 of 2 routers"),
+        (replace(READY, routers=(FIRST, replace(SECOND, generation="old"))), "1 of 2 routers"),
+        (replace(READY, routers=(replace(FIRST, linked_replica_ids=frozenset("a")), SECOND)), "1 of 2 routers"),
+        (replace(READY, revision=8), "0 of 2 routers"),
+    ],
+)
+def test_what_is_missing_is_told(members: Members, missing: str) -> None:
+    assert missing in lacks(ORDER, members)
+
+
+def test_a_replaced_replica_that_is_still_listed_does_not_hold_it_up() -> None:
+    gone = ReplicaStatus(replica_id="c", backend="Digits", state="STOPPED")
+    assert lacks(ORDER, replace(READY, replicas=(A, B, gone))) == ""
+
+
+def test_a_failure_with_its_traceback_goes_before_one_without() -> None:
+    reaped = replace(A, state="FAILED", error="exited with status 1")
+    told = replace(B, state="FAILED", error="Traceback:\nValueError: no model")
+    assert first_failure(ORDER, READY) is None
+    assert first_failure(ORDER, replace(READY, replicas=(reaped, told))) is told
+    assert first_failure(ORDER, replace(READY, replicas=(reaped,))) is reaped
+    assert first_failure(ORDER, replace(READY, replicas=(replace(told, backend="other"),))) is None

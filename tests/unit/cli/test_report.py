@@ -1,0 +1,95 @@
+"""The mesh as tables and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+
+from slotmesh.cli.report import as_json, print_tables
+from slotmesh.cli.snapshot import Members, ReplicaStatus, RouterStatus, Snapshot
+from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "[app].py", line 3\nValueError: no [bold]model[/bold] :boom:'
+SNAPSHOT = Snapshot(
+    backends=(Backend(name="v1", handler="app:Digits", num_replicas=2), Backend(name="v2", handler="app:Digits")),
+    endpoints=(
+        Endpoint(name="digits", traffic=TrafficPolicy(weights={"v2": 0.25, "v1": 0.75}, shadows={"v2": 0.1})),
+        Endpoint(name="waiting"),
+    ),
+    members=Members(
+        replicas=(
+            ReplicaStatus(
+                replica_id="v1-abcdef",
+                backend="v1",
+                state="READY",
+                address="[::1]:7072",
+                pid=4711,
+                max_ongoing=64,
+                start_time=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+            ),
+            ReplicaStatus(replica_id="v1-ghijkl", backend="v1", state="FAILED", error=TRACEBACK),
+        ),
+        routers=(
+            RouterStatus(
+                router_id="router-1",
+                address="127.0.0.1:7071",
+                generation="g",
+                revision=11,
+                linked_replica_ids=frozenset({"v1-abcdef"}),
+            ),
+            RouterStatus(
+                router_id="router-2",
+                address="127.0.0.1:7081",
+                generation="g",
+                revision=12,
+                linked_replica_ids=frozenset(),
+            ),
+        ),
+        generation="g",
+        revision=12,
+    ),
+)
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """Cells of each row, by the first one."""
+    cells = [
+        [cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if line.startswith("│")
+    ]
+    return {first: rest for first, *rest in cells}
+
+
+def test_tables_tell_who_does_what_and_who_is_missing() -> None:
+    out = io.StringIO()
+    print_tables("127.0.0.1:7070", SNAPSHOT, out)
+    text = out.getvalue()
+    table = rows(text)
+    assert table["digits"] == ["v1 0.75, v2 0.25", "v2 0.1"]
+    assert table["waiting"] == ["none: calls wait", ""]
+    assert table["v1"] == ["app:Digits", "1/2"]
+    assert table["v2"] == ["app:Digits", "0/any"]
+    assert table["v1-abcdef"][:5] == ["v1", "READY", "[::1]:7072", "4711", "64"]
+    assert table["v1-ghijkl"][-1] == TRACEBACK.splitlines()[-1]
+    assert table["router-1"][:3] == ["127.0.0.1:7071", "11 behind", "1/1"]
+    assert table["router-2"][:3] == ["127.0.0.1:7081", "12 current", "0/1"]
+    assert text.rstrip().endswith(TRACEBACK)
+    assert "\x1b" not in text
+
+
+def test_json_says_the_same() -> None:
+    document = json.loads(json.dumps(as_json("127.0.0.1:7070", SNAPSHOT)))
+    assert (document["controller"], document["generation"], document["revision"]) == ("127.0.0.1:7070", "g", 12)
+    assert document["endpoints"][0] == {"name": "digits", "traffic": {"v1": 0.75, "v2": 0.25}, "shadows": {"v2": 0.1}}
+    assert document["endpoints"][1]["traffic"] is None
+    assert document["backends"][0] == {
+        "name": "v1",
+        "handler": "app:Digits",
+        "ready_replicas": 1,
+        "num_replicas": 2,
+    }
+    ready, failed = document["replicas"]
+    assert (ready["state"], ready["pid"], ready["start_time"]) == ("READY", 4711, "2026-01-02T03:04:05+00:00")
+    assert (failed["state"], failed["error"], failed["start_time"]) == ("FAILED", TRACEBACK, None)
+    assert [router["current"] for router in document["routers"]] == [False, True]
+    assert document["routers"][0]["linked_replica_ids"] == ["v1-abcdef"]
