@@ -19,6 +19,9 @@ from slotmesh.runtime.pump import StreamPump
 T = TypeVar("T")
 Frame = TypeVar("Frame")
 
+LAST_WRITE_S = 0.5
+"""How long the write under way may take when the stream ends."""
+
 _TRANSPORT = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
 
 
@@ -46,6 +49,9 @@ async def run_stream(pump: StreamPump[Any], reading: Coroutine[Any, Any, T]) -> 
                 raise error
         return await reader
     finally:
-        for task in (reader, writer):
-            task.cancel()
+        reader.cancel()
+        pump.stop()
+        # gRPC refuses to end a stream while a write is under way: let that one finish, unless the peer does not read.
+        await asyncio.wait((reader, writer), timeout=LAST_WRITE_S)
+        writer.cancel()
         await asyncio.gather(reader, writer, return_exceptions=True)

@@ -25,6 +25,7 @@ class StreamPump(Generic[FrameT]):
         self._sleeper: asyncio.Future[None] | None = None
         self._woken = False
         self._closed = False
+        self._stopped = False
 
     def wake(self) -> None:
         """Something is pending. Cheap, and idempotent until the pump has looked."""
@@ -38,14 +39,21 @@ class StreamPump(Generic[FrameT]):
         self._closed = True
         self.wake()
 
+    def stop(self) -> None:
+        """Nothing more is wanted: `run` returns as soon as the write under way has ended."""
+        self._stopped = True
+        self.wake()
+
     async def run(self) -> None:
         """Pumps until closed. Errors of `write` and `next_frame` end it and reach whoever awaits it."""
         write, next_frame = self._write, self._next_frame
         loop = asyncio.get_running_loop()
         while True:
             self._woken = False
-            while (frame := next_frame()) is not None:
+            while not self._stopped and (frame := next_frame()) is not None:
                 await write(frame)
+            if self._stopped:
+                return
             if self._woken:
                 continue
             if self._closed:
