@@ -71,7 +71,7 @@ class Controller:
 
 async def serve(settings: ControllerSettings) -> None:
     """Runs a controller until it is told to stop."""
-    with stop_signals() as stop:
+    with stop_signals(ignore_interrupt=settings.parent_fd is not None) as stop:
         if settings.parent_fd is not None:
             watch_parent(settings.parent_fd, stop.set)
         metrics = setup_metrics("slotmesh-controller", settings.metrics_host, settings.metrics_port)

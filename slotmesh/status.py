@@ -154,7 +154,10 @@ def from_rpc_error(error: grpc.RpcError) -> Failure:
     """What an rpc that failed says. Without ErrorInfo (the transport failed) the call may have run."""
     code: grpc.StatusCode = error.code()
     message: str = error.details() or ""
-    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # an aio error quacks as a call
+    try:
+        status = rpc_status.from_call(error)  # type: ignore[arg-type]  # an aio error quacks as a call
+    except ValueError:  # the details belong to another status: gRPC itself ended the rpc after us
+        status = None
     info, retry_delay_s = None, None
     for detail in status.details if status is not None else ():
         if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):

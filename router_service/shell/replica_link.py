@@ -34,6 +34,10 @@ Call = grpc.aio.StreamStreamCall[Request, Response]
 
 MAX_FRAME_CALLS = 16_384
 MAX_FRAME_BYTES = 1024 * 1024
+SMALL_FRAME_CALLS = 16
+HOLD_S = 0.002
+"""A small frame waits this long for the answer to the frame before it, so that others can join: a message costs as much
+as a hundred calls. A call that comes alone never waits."""
 
 _log = get_logger(__name__)
 
@@ -59,6 +63,9 @@ class ReplicaLink:
         self._cancels: list[Sent] = []
         self._pump: StreamPump[Request] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._unanswered_since = -HOLD_S
+        """When the newest frame of runs was written; long ago once anything was answered."""
+        self._holding: asyncio.TimerHandle | None = None
 
     # -- called by the dispatcher ----------------------------------------------------------------------------------
 
@@ -121,6 +128,7 @@ class ReplicaLink:
                 frame = response.results
                 capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
                 dispatcher.completed(replica, convert.results_of(frame), convert.failures_of(frame), capacity)
+                self._answered()
             case "capacity":
                 capacity = convert.capacity_from_wire(response.capacity)
                 if self._up:
@@ -166,7 +174,7 @@ class ReplicaLink:
 
     def _next_frame(self) -> Request | None:
         """Runs first: a cancel may speak of a run of the same moment."""
-        if self._runs:
+        if self._runs and not self._holds_back():
             return self._run_frame()
         if self._cancels:
             ranges = [call_pb2.IdRange(first=each.first, last=each.first + each.count - 1) for each in self._cancels]
@@ -177,13 +185,33 @@ class ReplicaLink:
     def _run_frame(self) -> Request:
         request = Request()
         frame = request.runs
-        now = self._clock.now()
+        now = self._unanswered_since = self._clock.now()
         calls = size = 0
         while self._runs and calls < MAX_FRAME_CALLS and size < MAX_FRAME_BYTES:
             sent = self._runs.popleft()
             size += convert.add_run(frame, sent, now)
             calls += sent.count
         return request
+
+    def _holds_back(self) -> bool:
+        """Whether what is pending is little, and better waits for the answer that is due, or for its time."""
+        left_s = self._unanswered_since + HOLD_S - self._clock.now()
+        if left_s <= 0 or len(self._runs) >= SMALL_FRAME_CALLS:
+            return False
+        if sum(sent.count for sent in self._runs) >= SMALL_FRAME_CALLS:
+            return False
+        if self._holding is None:
+            self._holding = asyncio.get_running_loop().call_later(left_s, self._release)
+        return True
+
+    def _release(self) -> None:
+        self._holding = None
+        self._wake()
+
+    def _answered(self) -> None:
+        self._unanswered_since = -HOLD_S
+        if self._runs:
+            self._wake()
 
     def _wake(self) -> None:
         if self._pump is not None:

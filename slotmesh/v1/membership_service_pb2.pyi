@@ -531,7 +531,7 @@ class RoutingTable(_message.Message):
 
     @_builtins.property
     def backends(self) -> _containers.RepeatedCompositeFieldContainer[Global___BackendRoute]:
-        """The backends that the endpoints' policies name."""
+        """All backends of the mesh."""
 
     @_builtins.property
     def router_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 import grpc
 import pytest
@@ -24,7 +24,7 @@ from slotmesh.v1 import (
 )
 from tests.support.mesh import MeshRun, started_mesh
 
-LOOP = "module"
+LOOP: Final = "module"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope=LOOP)
@@ -110,12 +110,15 @@ async def test_malformed_payloads_and_ids_on_a_bare_stream(mesh: MeshRun) -> Non
         request = router_service_pb2.StreamCallsRequest
         options = call_pb2.CallOptions(method="double", content_type=JSON)
         await call.write(request(open=router_service_pb2.OpenStream(endpoint="Gallery", default_options=options)))
-        assert (await read_frame(call)).WhichOneof("frame") == "opened"
+        opened: Any = await read_frame(call)
+        assert opened.WhichOneof("frame") == "opened"
 
         async def send(first: int, *payloads: bytes) -> Any:
             batch = router_service_pb2.CallBatch(first_call_id=first, payloads=payloads)
             await call.write(request(calls=router_service_pb2.CallFrame(batches=[batch])))
-            return await read_frame(call)
+            frame = await read_frame(call)
+            assert frame is not None
+            return frame
 
         malformed = (await send(1, b"[1")).results.errors[0].failure
         assert (malformed.reason, malformed.executed) == ("BAD_ARGUMENTS", Executed.NO.value)

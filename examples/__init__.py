@@ -1,0 +1,1 @@
+"""Examples of meshes, each a folder that runs by itself."""

@@ -1,0 +1,1 @@
+"""Handwritten digits, classified by a mesh: `python -m examples.digits.run`."""
