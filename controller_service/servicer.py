@@ -33,7 +33,7 @@ from slotmesh.spec.wire import (
     mesh_from_wire,
     traffic_from_wire,
 )
-from slotmesh.status import abort, to_exception
+from slotmesh.status import MAX_TEXT_BYTES, abort, to_exception
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import controller_service_pb2_grpc, membership_service_pb2_grpc
 
@@ -42,9 +42,8 @@ ServicerT = TypeVar("ServicerT")
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
-_METADATA_BUDGET: Final = 12_000
-"""Bytes that the mistakes of one answer may take: they travel in trailing metadata, in three forms, and peers accept
-16 KiB of it."""
+_LAST_LINE_BYTES: Final = 64
+"""Room for the line that says how many mistakes were left out."""
 
 
 def _names_all_mistakes(
@@ -68,13 +67,12 @@ def _names_all_mistakes(
 
 
 def _those_that_fit(mistakes: Sequence[Mistake]) -> list[Mistake]:
+    """The first mistakes: a message is clipped at `MAX_TEXT_BYTES`, percent-encoded."""
     told: list[Mistake] = []
-    budget = float(_METADATA_BUDGET)
+    left = MAX_TEXT_BYTES - _LAST_LINE_BYTES
     for mistake in mistakes:
-        line = str(mistake)
-        # Percent-encoded as the message; in base64 as the message and as the violation in the details.
-        budget -= len(quote(line, safe=" ")) + 2 * (len(line.encode()) + 8) * 4 / 3
-        if budget < 0.0:
+        left -= len(quote(f"{mistake}\n", safe=" "))
+        if left < 0:
             break
         told.append(mistake)
     return told

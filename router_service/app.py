@@ -1,7 +1,7 @@
 """The router's composition root: the only file that names concrete classes.
 
 Start: metrics, server (NOT_SERVING), membership; SERVING with the first routing table.
-Stop: NOT_SERVING, no new rpcs, what is under way gets its grace, then links and tasks end.
+Stop: clients are told to go, NOT_SERVING, no new rpcs, what is under way gets its grace, then links and tasks end.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         observe(metrics.meter, dispatcher.scheduler)
         try:
             await server.start()
+            servicer.address = settings.advertise or server.address
             hello = membership_service_pb2.RouterHello(
                 router_id=settings.router_id,
-                address=settings.advertise or server.address,
+                address=servicer.address,
                 version=VERSION,
                 metrics_address=metrics.address or "",
             )
@@ -83,6 +84,7 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
             tasks.start(_serve_with_table(watch.has_table, server), name="readiness")
             yield server
         finally:
+            servicer.go_away("the router stops", STOP_GRACE_S)
             await server.stop(STOP_GRACE_S)
             dispatcher.close()
             metrics.shutdown()

@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
-from google.protobuf import json_format, struct_pb2
+from google.protobuf import duration_pb2, json_format, struct_pb2
 
 from router_service.core.calls import CallOptions
 from router_service.core.replicas import Capacity
@@ -21,6 +21,7 @@ from slotmesh.codec.json_values import value_from_wire
 from slotmesh.errors import Failure, Reason
 from slotmesh.partitions import partition_of
 from slotmesh.status import from_wire
+from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import call_pb2, membership_service_pb2, replica_service_pb2
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 MAX_PAYLOAD_BYTES = 4 * 1024 * 1024
 """Largest payload that travels inline."""
+MAX_KEY_BYTES = 1024
+"""Longest ordering key or shard key."""
+MAX_KNOWN_OPTIONS_BYTES = 512
+"""Larger options are converted each time: what is remembered must stay small, whatever clients send."""
 MAX_METADATA_ENTRIES = 64
 MAX_METADATA_BYTES = 8 * 1024
 _RESERVED_PREFIXES = ("slotmesh-", "grpc-")
@@ -41,10 +46,15 @@ _RESERVED_PREFIXES = ("slotmesh-", "grpc-")
 
 def options_from_wire(wire: call_pb2.CallOptions) -> CallOptions | Failure:
     """The options of a batch, or why its calls fail."""
-    return _options(wire.SerializeToString())
+    raw = wire.SerializeToString()
+    return _known_options(raw) if len(raw) <= MAX_KNOWN_OPTIONS_BYTES else _options(raw)
 
 
 @lru_cache(maxsize=16_384)
+def _known_options(raw: bytes) -> CallOptions | Failure:
+    return _options(raw)
+
+
 def _options(raw: bytes) -> CallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
     if failure := _option_mistake(wire):
@@ -69,16 +79,28 @@ def _option_mistake(wire: call_pb2.CallOptions) -> Failure | None:
         )
     if wire.content_type and wire.content_type not in CONTENT_TYPES:
         return _bad("content_type", f"{wire.content_type!r} is not one of {', '.join(CONTENT_TYPES)}")
-    if wire.HasField("timeout") and wire.timeout.ToNanoseconds() < 0:
-        return _bad("timeout", f"must not be negative, got {wire.timeout.ToNanoseconds() / 1e9:g} s")
+    if wire.HasField("timeout") and (problem := _duration_problem(wire.timeout)):
+        return _bad("timeout", problem)
     for name in ("relative_slo", "absolute_slo"):
         if wire.HasField(name):
             return _not_yet(name)
     if wire.no_reply:
         return _not_yet("no_reply")
+    for name, key in (("ordering_key", wire.ordering_key), ("shard_key", wire.shard_key)):
+        if len(key) > MAX_KEY_BYTES or len(key.encode()) > MAX_KEY_BYTES:
+            return _bad(name, f"at most {MAX_KEY_BYTES} bytes, got {len(key.encode())}")
     if wire.shard_key and not wire.ordering_key:
         return _not_yet("shard_key")
     return _metadata_mistake(wire.metadata)
+
+
+def _duration_problem(wire: duration_pb2.Duration) -> str | None:
+    """What is wrong with a length of time. Its fields hold far more than a Duration may be, and can be written back."""
+    if wire.seconds < 0 or wire.nanos < 0:
+        return f"must not be negative, got {wire.seconds} s and {wire.nanos} ns"
+    if wire.seconds > MAX_DURATION_S or wire.nanos >= 10**9:
+        return f"must be at most {MAX_DURATION_S} s and 999999999 ns, got {wire.seconds} s and {wire.nanos} ns"
+    return None
 
 
 def _metadata_mistake(metadata: Mapping[str, str]) -> Failure | None:

@@ -5,6 +5,7 @@ Owner: the app registers one instance of each servicer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +38,16 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self._unary = unary
         self._router_id = router_id
         self._window = window
+        self._streams: set[ClientStream] = set()
+        self.address = ""
+        """Where clients reach this router, once it listens: what `alternates` leaves out."""
+
+    def go_away(self, message: str, time_left_s: float) -> None:
+        """Asks the clients of all streams to send no more: what they sent is answered, `time_left_s` permitting."""
+        leave = call_pb2.GoAway(message=message, alternates=self._alternates())
+        leave.time_left.FromNanoseconds(int(time_left_s * 1e9))
+        for stream in self._streams:
+            stream.say(StreamResponse(go_away=leave))
 
     async def Call(self, request: router_service_pb2.CallRequest, context: Context) -> router_service_pb2.CallResponse:
         """One call."""
@@ -89,10 +100,12 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self._dispatcher.attach(stream.caller, stream)
         counters = self._dispatcher.scheduler.counters
         counters.streams += 1
+        self._streams.add(stream)
         try:
             failure = await run_stream(stream.pump, _read(context, stream))
         finally:
             counters.streams -= 1
+            self._streams.discard(stream)
             self._dispatcher.detach(stream.caller)
         if failure is not None:
             await abort(context, failure)
@@ -113,10 +126,14 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
                 router_id=self._router_id,
                 version=VERSION,
                 window=router_service_pb2.Window(calls=self._window.calls, bytes=self._window.bytes),
-                alternates=self._dispatcher.scheduler.topology.table.router_addresses,
+                alternates=self._alternates(),
                 max_payload_bytes=convert.MAX_PAYLOAD_BYTES,
             )
         )
+
+    def _alternates(self) -> Sequence[str]:
+        known = self._dispatcher.scheduler.topology.table.router_addresses
+        return [address for address in known if address != self.address]
 
 
 async def _read(context: Context, stream: ClientStream) -> Failure | None:
@@ -124,7 +141,8 @@ async def _read(context: Context, stream: ClientStream) -> Failure | None:
     while (request := await read_request(context)) is not None:
         match request.WhichOneof("frame"):
             case "calls":
-                stream.accept(request.calls)
+                if failure := stream.accept(request.calls):
+                    return failure
             case "open":
                 return _bad("open", "the stream is open already; open comes once")
             case unknown:

@@ -21,6 +21,12 @@ from slotmesh.v1 import call_pb2
 DOMAIN = "slotmesh"
 """Domain of every ErrorInfo."""
 
+MAX_TEXT_BYTES = 3_072
+"""What a failure's message may take of an rpc's metadata, in which it travels twice or three times. Over the limit of
+16 KiB the transport would put an error of its own in place of ours, and nobody would hear what was executed."""
+MAX_FACT_BYTES = 256
+"""Likewise, each value of its metadata."""
+
 _Code = grpc.StatusCode
 
 STATUS_OF: Mapping[Reason, grpc.StatusCode] = MappingProxyType(
@@ -62,6 +68,7 @@ STATUS_OF: Mapping[Reason, grpc.StatusCode] = MappingProxyType(
 """gRPC status of each reason. A handler's own choice (`Failure.code`) goes before it."""
 
 _NUMBER: Mapping[grpc.StatusCode, int] = {code: code.value[0] for code in _Code}
+_EXECUTED_NUMBERS = frozenset(each.value for each in Executed)
 _CODE: Mapping[int, grpc.StatusCode] = {number: code for code, number in _NUMBER.items()}
 
 
@@ -102,7 +109,7 @@ def from_wire(wire: call_pb2.Failure) -> Failure:
         reason=reason,
         message=wire.message,
         executed=_executed(wire.executed),
-        retry_delay_s=wire.retry_delay.ToTimedelta().total_seconds() if wire.HasField("retry_delay") else None,
+        retry_delay_s=_seconds(wire.retry_delay) if wire.HasField("retry_delay") else None,
         code=wire.code or None,
         metadata=dict(wire.metadata),
     )
@@ -116,17 +123,19 @@ def to_status(failure: Failure, violations: Sequence[tuple[str, str]] = ()) -> s
 
     `violations` are fields and what is wrong with each, where one message about one field does not say it all.
     """
+    message = _clipped(failure.message, MAX_TEXT_BYTES)
+    facts = {name: _clipped(value, MAX_FACT_BYTES) for name, value in failure.metadata.items()}
     details: list[Any] = [
         error_details_pb2.ErrorInfo(
             reason=failure.reason.value,
             domain=DOMAIN,
-            metadata={**failure.metadata, "executed": failure.executed.name.lower()},
+            metadata={**facts, "executed": failure.executed.name.lower()},
         )
     ]
     if failure.retry_delay_s is not None:
         details.append(error_details_pb2.RetryInfo(retry_delay=_duration(failure.retry_delay_s)))
     if not violations and (field := failure.metadata.get("field")):
-        violations = [(field, failure.message)]
+        violations = [(field, message)]
     if violations:
         violation = error_details_pb2.BadRequest.FieldViolation
         details.append(
@@ -139,7 +148,7 @@ def to_status(failure: Failure, violations: Sequence[tuple[str, str]] = ()) -> s
         wrapper = any_pb2.Any()
         wrapper.Pack(detail)
         packed.append(wrapper)
-    return status_pb2.Status(code=code_of(failure), message=failure.message, details=packed)
+    return status_pb2.Status(code=code_of(failure), message=message, details=packed)
 
 
 async def abort(
@@ -166,7 +175,7 @@ def from_rpc_error(error: grpc.RpcError) -> Failure:
         elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
             retry = error_details_pb2.RetryInfo()
             detail.Unpack(retry)
-            retry_delay_s = retry.retry_delay.ToTimedelta().total_seconds()
+            retry_delay_s = _seconds(retry.retry_delay)
     if info is None or info.domain != DOMAIN:
         return _transport_failure(code, message)
     try:
@@ -223,7 +232,22 @@ def is_status_number(code: int) -> bool:
 
 
 def _executed(wire: int) -> Executed:
-    return Executed(wire) if wire else Executed.UNKNOWN
+    """What is unset, or of a newer protocol, is not trusted."""
+    return Executed(wire) if wire in _EXECUTED_NUMBERS else Executed.UNKNOWN
+
+
+def _seconds(wire: duration_pb2.Duration) -> float:
+    return wire.ToNanoseconds() / 1e9
+
+
+def _clipped(text: str, limit: int) -> str:
+    """As much of the text as fits in `limit` bytes of a header, where all but printable ASCII takes three a byte."""
+    size = 0
+    for at, char in enumerate(text):
+        size += 1 if " " <= char <= "~" and char != "%" else 3 * len(char.encode("utf-8", "replace"))
+        if size > limit:
+            return f"{text[:at]}…"
+    return text
 
 
 def _duration(seconds: float) -> duration_pb2.Duration:

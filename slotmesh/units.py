@@ -30,6 +30,9 @@ BYTES_OF: Mapping[str, int] = MappingProxyType(
 )
 """Units of a size."""
 
+MAX_DURATION_S = 315_576_000_000
+"""The longest `google.protobuf.Duration`: 10,000 years."""
+
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", re.ASCII)
 _MAX_PORT = 65_535
 

@@ -23,6 +23,8 @@ from slotmesh.spec.model import Backend, Endpoint, JsonValue
 
 COMPLETE_WITHIN_S: Final = 5.0
 """The first assignment waits for all replicas that should run, but no longer than this after the first got ready."""
+STARTED_WITHIN_S: Final = 20.0
+"""Likewise, where all that are missing are starting: a replica that comes too late would own nothing for long."""
 SETTLED_AFTER_S: Final = 1.0
 """Where nobody says how many replicas there will be: it waits until none got ready for this long."""
 FAILURES_KEPT: Final = 5
@@ -158,7 +160,7 @@ def reconcile_endpoint(
     )
     wait_s = 0.0
     if candidates and not has_live_owner(current, observed.is_dead):
-        wait_s = _wait_s([desired.backends.get(name) for name in weights], ready, now, launches=launches)
+        wait_s = _wait_s([desired.backends.get(name) for name in weights], ready, observed, now, launches=launches)
     if wait_s > 0.0:
         candidates = []
     if not candidates and current is None:
@@ -173,15 +175,24 @@ def wanted_replicas(backend: Backend) -> int:
 
 
 def _wait_s(
-    backends: Collection[Backend | None], ready: Mapping[str, Collection[Replica]], now: float, *, launches: bool
+    backends: Collection[Backend | None],
+    ready: Mapping[str, Collection[Replica]],
+    observed: Observed,
+    now: float,
+    *,
+    launches: bool,
 ) -> float:
     """How long the first assignment should still wait, seconds; 0 for no longer."""
     ready_at = [it.ready_at for group in ready.values() for it in group if it.ready_at is not None]
-    deadline = min(ready_at, default=now) + COMPLETE_WITHIN_S
+    first_ready_at = min(ready_at, default=now)
+    deadline = first_ready_at + COMPLETE_WITHIN_S
     known = [backend for backend in backends if backend is not None]
     if launches or all(backend.num_replicas is not None for backend in known):
         if all(len(ready[backend.name]) >= wanted_replicas(backend) for backend in known):
             return 0.0
+        coming = {backend.name: sum(map(_is_coming, observed.replicas(backend.name))) for backend in known}
+        if all(len(ready[it.name]) + coming[it.name] >= wanted_replicas(it) for it in known):
+            deadline = first_ready_at + STARTED_WITHIN_S
     else:
         deadline = min(deadline, max(ready_at, default=now) + SETTLED_AFTER_S)
     return max(0.0, deadline - now)
@@ -189,6 +200,11 @@ def _wait_s(
 
 def _stays(replica: Replica) -> bool:
     return not replica.is_told_to_drain and replica.state in {ReplicaState.STARTING, ReplicaState.READY}
+
+
+def _is_coming(replica: Replica) -> bool:
+    """It may well get ready."""
+    return replica.state is ReplicaState.STARTING and not replica.gone and not replica.is_told_to_drain
 
 
 def _most_dispensable_first(replica: Replica) -> tuple[bool, float, str]:

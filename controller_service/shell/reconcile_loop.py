@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from controller_service.core import transitions
@@ -222,14 +222,14 @@ class ReconcileLoop:
         if retry_after_s is not None:
             self._queue.add_after(key, retry_after_s)
 
-    def _failed(self, keys: Iterable[Key]) -> None:
-        """Called while an exception is handled."""
+    def _failed(self, keys: Collection[Key]) -> None:
+        """Called while an exception is handled, which is that of all the keys."""
+        names = [f"{key.concern.value} {key.name}".rstrip() for key in keys]
+        _log.exception("reconciling failed; it is tried again", concerns=names)
         for key in keys:
             streak = self._errors.get(key, 0)
             self._errors[key] = streak + 1
-            retry_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(streak, 16))
-            _log.exception("reconciling failed", concern=key.concern.value, name=key.name, retry_s=retry_s)
-            self._queue.add_after(key, retry_s)
+            self._queue.add_after(key, min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(streak, 16)))
 
     def _add(self, concern: Concern, names: Iterable[str]) -> None:
         for name in names:

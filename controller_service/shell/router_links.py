@@ -1,7 +1,8 @@
 """The membership streams of routers: the newest table down, acknowledgements up.
 
-Invariants: a router has one stream, that of its newest attachment; it is sent the newest table only, and none twice on
-a stream; a router that is silent past its lease, or says goodbye, is no longer listed.
+Invariants: a router has one stream, that of its newest attachment; a namesake elsewhere is refused while it is there,
+or the two would take turns for ever; it is sent the newest table only, and none twice on a stream; a router that is
+silent past its lease, or says goodbye, is no longer listed.
 Owner: the event loop. Each stream's rpc runs in `serve`.
 """
 
@@ -13,11 +14,13 @@ import grpc
 
 from controller_service.convert import router_from_wire, router_report_from_wire
 from controller_service.core import transitions
+from controller_service.core.observed import Router
 from controller_service.shell.lease_watch import LeaseWatch
 from controller_service.shell.member_stream import MemberStream
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.shell.table_board import TableBoard
 from slotmesh.errors import Failure, Reason
+from slotmesh.status import to_exception
 from slotmesh.v1 import membership_service_pb2 as wire
 
 RouterStream = MemberStream[wire.AttachRouterRequest, wire.AttachRouterResponse]
@@ -53,6 +56,7 @@ class RouterLinks:
         router = router_from_wire(first, started_at=self._state.clock.now())
         router_id = router.router_id
         if older := self._streams.get(router_id):
+            self._refuse_namesake(router)
             older.end(Failure(reason=Reason.ROUTER_LOST, message="the router attached again, elsewhere"))
         self._streams[router_id] = stream
         self._state.apply(transitions.router_attached(self._state.observed, router), Key(Concern.TABLE))
@@ -73,6 +77,13 @@ class RouterLinks:
         self._leases.close()
         for stream in self._streams.values():
             stream.end(Failure(reason=Reason.DRAINING, message="the controller is stopping"))
+
+    def _refuse_namesake(self, router: Router) -> None:
+        """Who comes again, comes from the same address."""
+        known = self._state.observed.routers.get(router.router_id)
+        if known is not None and known.address != router.address:
+            text = f"hello.router_id: a router {known.router_id!r} is attached already, from {known.address}"
+            raise to_exception(Failure(reason=Reason.BAD_REQUEST, message=text, metadata={"field": "hello.router_id"}))
 
     def _heard(self, router_id: str, stream: RouterStream, frame: wire.AttachRouterRequest) -> None:
         if self._streams.get(router_id) is not stream:

@@ -52,6 +52,7 @@ class Run:
     """Consecutive calls of one caller that share their options."""
 
     __slots__ = (
+        "__weakref__",
         "account",
         "arrived",
         "attempt",
@@ -66,7 +67,6 @@ class Run:
         "payloads",
         "sents",
         "seq",
-        "timed",
         "unanswered",
     )
 
@@ -102,8 +102,6 @@ class Run:
         self.partition: Partition | None = None
         self.account: Account | None = None
         """Whom the waiting calls are charged to; None while none wait."""
-        self.timed = False
-        """The deadline heap has an entry of this run."""
 
     @property
     def waiting(self) -> int:

@@ -2,13 +2,15 @@
 
 Purpose: one heap for deadlines and queue times, an entry or two a run.
 Invariants: entries of ended runs are skipped when they surface, and swept once they are the majority, so the heap holds
-O(live runs) however many passed through.
+O(live runs) however many passed through. It keeps no run alive: the payloads of an answered call would stay until its
+deadline.
 Owner: the scheduler.
 """
 
 from __future__ import annotations
 
 import heapq
+import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,17 +23,16 @@ class DeadlineHeap:
     """Runs by the moment at which somebody must look at them."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Run]] = []
+        self._heap: list[tuple[float, int, weakref.ref[Run]]] = []
         self._pushes = 0
         self._sweep_at = _SWEEP_FROM
 
     def push(self, when: float, run: Run) -> None:
         """Look at the run at `when` (monotonic seconds), unless it has ended by then."""
         self._pushes += 1
-        run.timed = True
-        heapq.heappush(self._heap, (when, self._pushes, run))
+        heapq.heappush(self._heap, (when, self._pushes, weakref.ref(run)))
         if len(self._heap) > self._sweep_at:
-            self._heap = [entry for entry in self._heap if entry[2].unanswered]
+            self._heap = [entry for entry in self._heap if _live(entry[2])]
             heapq.heapify(self._heap)
             self._sweep_at = max(_SWEEP_FROM, 2 * len(self._heap))
 
@@ -39,16 +40,20 @@ class DeadlineHeap:
         """Drops and returns the live runs whose moment has come."""
         due: list[Run] = []
         while self._heap and self._heap[0][0] <= now:
-            run = heapq.heappop(self._heap)[2]
-            if run.unanswered:
+            if run := _live(heapq.heappop(self._heap)[2]):
                 due.append(run)
         return due
 
     def next_deadline(self) -> float | None:
         """When to call `pop_due` next; None when there is nothing to wait for."""
-        while self._heap and not self._heap[0][2].unanswered:
+        while self._heap and not _live(self._heap[0][2]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def __len__(self) -> int:
         return len(self._heap)
+
+
+def _live(entry: weakref.ref[Run]) -> Run | None:
+    run = entry()
+    return run if run is not None and run.unanswered else None

@@ -98,23 +98,25 @@ class Scheduler:
 
     def link_down(self, replica: Replica, why: str, unsent: Iterable[Sent] = ()) -> list[Command]:
         """The connection broke: what was sent and is not answered may have been executed; `unsent` was not sent."""
-        returned = [part for sent in unsent for part in self._hand_back(sent, 0, sent.count)]
+        untouched = list(unsent)
+        returned = [part for sent in untouched for part in self._hand_back(sent, 0, sent.count)]
         failure = Failure(
             reason=Reason.REPLICA_LOST,
             message=f"the connection to replica {replica.replica_id} broke before it answered: {why}",
             executed=Executed.UNKNOWN,
             metadata=_whereabouts(replica),
         )
-        for sent in replica.lose():
+        lost = replica.lose()
+        for sent in lost:
             for lo, count in sent.open_parts():
                 self._outcomes.failed(sent, lo, count, failure)
             sent.run.sents.remove(sent)
-            self._settle_partition(sent)
         replica.backend.changed(replica)
         if not replica.draining:
             self.counters.link_failures[replica.backend.name,] += 1
-        for part in returned:
-            self._put_back(part, replica.backend)
+        self._put_back(returned, replica.backend)
+        for sent in (*lost, *untouched):
+            self._settle_partition(sent)
         self._pump(replica)
         return self._commands()
 
@@ -139,11 +141,15 @@ class Scheduler:
                     begin = at + lo - offset
                     part = payloads if fresh == len(payloads) else payloads[begin : begin + fresh]
                     outcomes.results(sent, lo, fresh, part, content_type, replica)
+                if not sent.remaining:
+                    self._settle_partition(sent)
         for ids, failure in failures:
             located = _located(failure, replica)
             for sent, offset, _, count in replica.slices(ids):
                 for lo, fresh in self._answer(sent, offset, count):
                     outcomes.failed(sent, lo, fresh, located)
+                if not sent.remaining:
+                    self._settle_partition(sent)
         self._learn(replica, capacity)
         self._pump(replica)
         return self._commands()
@@ -151,14 +157,18 @@ class Scheduler:
     def refused(self, replica: Replica, ids: list[int], failure: Failure, capacity: Capacity) -> list[Command]:
         """The replica did not take these calls; nothing of them was executed. They go back by age."""
         returned: list[Run] = []
+        refused: list[Sent] = []
         for sent, offset, _, count in replica.slices(ids):
             if sent.run.partition is not None:
                 sent.run.partition.refused(sent.owner_epoch)
             returned += self._hand_back(sent, offset, count)
+            if not sent.remaining:
+                refused.append(sent)
         self.counters.refusals[replica.backend.name, failure.reason.value] += len(ids)
         self._learn(replica, capacity)
-        for part in returned:
-            self._put_back(part, replica.backend)
+        self._put_back(returned, replica.backend)
+        for sent in refused:
+            self._settle_partition(sent)
         self._pump(replica)
         return self._commands()
 
@@ -208,7 +218,7 @@ class Scheduler:
             owner = partition.owner
             if owner is not None and partition.sendable and not partition.queue:
                 self._send(run, owner.keyed_room, owner, partition.epoch)
-            if run.waiting and self._admit(run, owner.backend.account if owner else endpoint.account, admitted):
+            if run.waiting and self._admit(run, self._account_of(partition), admitted):
                 partition.queue.append(run)
                 self._list(partition)
         else:
@@ -222,6 +232,11 @@ class Scheduler:
                 self._spread(run, backend)
             if run.waiting and self._admit(run, backend.account, admitted):
                 backend.queue.append(run)
+
+    def _account_of(self, partition: Partition) -> Account:
+        """Who is charged for what waits in the partition."""
+        owner = partition.owner
+        return owner.backend.account if owner is not None else self.topology.endpoints[partition.endpoint].account
 
     def _admit(self, run: Run, account: Account, admitted: bool) -> bool:
         """Charges the waiting calls and fails those that do not fit. Returns whether any waits."""
@@ -237,25 +252,21 @@ class Scheduler:
         self._deadlines.push(run.arrived + account.max_queue_time_s, run)
         return True
 
-    def _put_back(self, run: Run, backend: Backend) -> None:
-        """Queues a refused run by its age."""
-        if run.deadline != inf:
-            self._deadlines.push(run.deadline, run)
-        partition = run.partition
-        if self.topology.backends.get(backend.name) is not backend or (
-            partition is not None and run.endpoint not in self.topology.endpoints
-        ):
-            run.partition = None
-            self._route(run, admitted=True)
-            return
-        self._admit(run, backend.account, admitted=True)
-        if partition is None:
-            backend.queue.put_back(run)
-        else:
-            partition.queue.put_back(run)
-            self._list(partition)
-            if partition.listed and partition.owner is not None:
-                self._pump(partition.owner)
+    def _put_back(self, runs: list[Run], backend: Backend) -> None:
+        """Queues runs that came back by their age; newest first, so that each older one goes straight to the head."""
+        for run in reversed(runs):
+            if run.deadline != inf:
+                self._deadlines.push(run.deadline, run)
+            partition = run.partition
+            if partition is not None and run.endpoint in self.topology.endpoints:
+                self._admit(run, self._account_of(partition), admitted=True)
+                partition.queue.put_back(run)
+            elif partition is None and self.topology.backends.get(backend.name) is backend:
+                self._admit(run, backend.account, admitted=True)
+                backend.queue.put_back(run)
+            else:
+                run.partition = None
+                self._route(run, admitted=True)
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
@@ -314,8 +325,6 @@ class Scheduler:
         """The replica is done with these calls of the slice; returns those that it had not answered before."""
         fresh = sent.take(offset, count)
         sent.replica.answered(sent, sum(n for _, n in fresh))
-        if not sent.remaining:
-            self._settle_partition(sent)
         return fresh
 
     def _hand_back(self, sent: Sent, offset: int, count: int) -> list[Run]:
@@ -329,6 +338,7 @@ class Scheduler:
         return parts
 
     def _settle_partition(self, sent: Sent) -> None:
+        """No call of the slice is at its replica any more, and what came back is queued: a new owner may be served."""
         partition = sent.run.partition
         if partition is not None:
             partition.settled(sent.owner_epoch)

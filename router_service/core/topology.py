@@ -88,14 +88,22 @@ class Topology:
             homeless += endpoint.parked.drain()
             for partition in endpoint.partitions.values():
                 homeless += partition.queue.drain()
-            self._departed[name] = {number: each for number, each in endpoint.partitions.items() if each.inflight}
+            self._departed[name] = endpoint.partitions
         for route in table.endpoints.values():
             if route.name not in self.endpoints:
                 self.endpoints[route.name] = Endpoint(route, self._departed.pop(route.name, {}))
             homeless += self._reroute(self.endpoints[route.name], route)
+        self._forget_departed()
         for backend in self.backends.values():
             homeless += self._without_policy(backend)
         return homeless
+
+    def _forget_departed(self) -> None:
+        for name, partitions in list(self._departed.items()):
+            if held := {number: each for number, each in partitions.items() if each.inflight}:
+                self._departed[name] = held
+            else:
+                del self._departed[name]
 
     def _without_policy(self, backend: Backend) -> list[Run]:
         """Takes runs out of the backend's queue whose endpoint is gone or no longer sends there."""

@@ -17,7 +17,7 @@ from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, CallOptions
 from router_service.core.commands import DeliverFailure, DeliverResults
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_IN, DIRECTION_OUT
@@ -29,6 +29,8 @@ MAX_FRAME_CALLS = 16_384
 MAX_FRAME_BYTES = 1024 * 1024
 MAX_UNREAD_BYTES = 4 * 1024 * 1024
 """Results that may wait for a client that does not read; over it no more calls are admitted."""
+MAX_UNREAD_REJECTIONS = 16_384
+"""Rejected batches that may wait likewise; they cost the client nothing to cause, so more of them end the stream."""
 
 
 class ClientStream:
@@ -56,8 +58,8 @@ class ClientStream:
 
     # -- in --------------------------------------------------------------------------------------------------------
 
-    def accept(self, frame: router_service_pb2.CallFrame) -> None:
-        """A frame of calls: each batch is admitted, or rejected as a whole."""
+    def accept(self, frame: router_service_pb2.CallFrame) -> Failure | None:
+        """Admits each batch of a frame of calls, or rejects it as a whole. Says why the stream must end, if it must."""
         self._dispatcher.scheduler.counters.frames[DIRECTION_IN,] += 1
         admitted: list[Batch] = []
         for batch in frame.batches:
@@ -81,6 +83,13 @@ class ClientStream:
                 admitted.append((options, ids, payloads))
         if admitted:
             self._dispatcher.submit(self.caller, self._endpoint, admitted)
+        if len(self._control) <= MAX_UNREAD_REJECTIONS:
+            return None
+        return Failure(
+            reason=Reason.WINDOW_EXCEEDED,
+            message=f"{len(self._control)} rejected batches wait to be read: keep to the window, and read",
+            executed=Executed.UNKNOWN,
+        )
 
     async def finish(self) -> None:
         """The client makes no more calls: returns once all were answered and the answers were written."""
@@ -98,8 +107,7 @@ class ClientStream:
     def deliver(self, outcome: DeliverResults | DeliverFailure) -> None:
         """Outcomes of calls, for the next frame."""
         self._outcomes.append(outcome)
-        if isinstance(outcome, DeliverResults):
-            self._unread_bytes += sum(map(len, outcome.payloads))
+        self._unread_bytes += _bytes_of(outcome)
         self.pump.wake()
 
     def next_frame(self) -> Response | None:
@@ -121,12 +129,12 @@ class ClientStream:
             outcome = self._outcomes.popleft()
             calls += len(outcome.ids)
             request_bytes += outcome.size
+            size += _bytes_of(outcome)
             if isinstance(outcome, DeliverResults):
                 if batch is None or batch.content_type != outcome.content_type:
                     batch = frame.batches.add(content_type=outcome.content_type)
                 batch.call_ids.extend(outcome.ids)
                 batch.payloads.extend(outcome.payloads)
-                size += sum(map(len, outcome.payloads))
             else:
                 frame.errors.add(call_ids=outcome.ids, failure=to_wire(outcome.failure))
         self._unread_bytes -= size
@@ -168,3 +176,8 @@ class ClientStream:
                 self.deliver(DeliverFailure(self.caller, ids[at : at + 1], convert.too_large(size), size))
             start = at + 1
         return batches
+
+
+def _bytes_of(outcome: DeliverResults | DeliverFailure) -> int:
+    """What the outcome adds to a frame, near enough."""
+    return sum(map(len, outcome.payloads)) if isinstance(outcome, DeliverResults) else len(outcome.failure.message)

@@ -23,6 +23,9 @@ OtherT = TypeVar("OtherT")
 _UNARY_SLACK_S = 1.0
 """What the router gets to tell that a deadline passed, before the transport gives up."""
 
+_LONGEST_RPC_S = 10**8
+"""Far longer ones the transport takes for deadlines that have passed. The router knows the true one."""
+
 
 class Method(Generic[ResultT]):
     """Calls one method of an endpoint's handler. Get it as an attribute: `digits.classify`."""
@@ -84,7 +87,7 @@ class Method(Generic[ResultT]):
         request = router_service_pb2.CallRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
         try:
             response = await self._stream.stub.Call(
-                request, timeout=None if timeout_s is None else timeout_s + _UNARY_SLACK_S
+                request, timeout=None if timeout_s is None else min(timeout_s + _UNARY_SLACK_S, _LONGEST_RPC_S)
             )
         except grpc.RpcError as error:
             failure = from_rpc_error(error)

@@ -6,7 +6,6 @@ identity check a call, and the options' message is built once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +23,7 @@ from slotmesh.codec import (
     encode_arguments,
     encode_arguments_of_each,
 )
+from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import call_pb2
 
 
@@ -41,7 +41,7 @@ class ViewOptions:
     def __post_init__(self) -> None:
         if self.content_type not in CONTENT_TYPES:
             raise ValueError(f"content_type must be one of {', '.join(CONTENT_TYPES)}, got {self.content_type!r}")
-        if self.timeout_s is not None and not (0 <= self.timeout_s < math.inf):
+        if self.timeout_s is not None and not (0 <= self.timeout_s <= MAX_DURATION_S):
             raise ValueError(f"timeout must be a number of seconds, at least 0, got {self.timeout_s!r}")
 
     def to_wire(self, method: str) -> call_pb2.CallOptions:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from slotmesh.spec.model import Backend, Balancer, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
-from slotmesh.spec.rules import mesh_mistakes, show
+from slotmesh.spec.rules import mesh_mistakes, number, show
 from slotmesh.units import parse_duration, parse_size
 
 MAX_SPEC_BYTES = 4 * 2**20
@@ -204,7 +204,7 @@ def _kind(value: object) -> str:
         case bool():
             return "a boolean"
         case int() | float():
-            return f"the number {value}"
+            return f"the number {number(value)}"
         case str():
             return f"{show(value)!r}"
         case dict():

@@ -23,13 +23,14 @@ MAX_QUEUED_CALLS: Final = 10_000_000
 MAX_QUEUED_BYTES: Final = 2**40
 MAX_TIME_S: Final = 86_400.0
 MAX_CONFIG_DEPTH: Final = 32
+MAX_CONFIG_VALUES: Final = 100_000
 MAX_EXACT_INTEGER: Final = 2**53
 """Configuration travels as JSON numbers do: larger integers would lose digits."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _HANDLER: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _SHOWN: Final = 80
-"""Characters of an input that a message repeats."""
+"""Characters, or bits, of an input that a message repeats."""
 
 
 def mesh_mistakes(mesh: Mesh) -> list[Mistake]:
@@ -52,7 +53,7 @@ def backend_mistakes(backend: Backend) -> Iterator[Mistake]:
     yield from _bounded(f"{path}.num_replicas", backend.num_replicas, 0, MAX_REPLICAS)
     yield from _bounded(f"{path}.max_ongoing", backend.max_ongoing, 1, MAX_PERMITS)
     yield from _bounded(f"{path}.prefetch", backend.prefetch, 0, MAX_PERMITS)
-    yield from _config_mistakes(f"{path}.user_config", backend.user_config, MAX_CONFIG_DEPTH)
+    yield from _config_mistakes(f"{path}.user_config", backend.user_config)
     yield from _bounded(f"{path}.max_queued_calls", backend.max_queued_calls, 1, MAX_QUEUED_CALLS)
     yield from _bounded(f"{path}.max_queued_bytes", backend.max_queued_bytes, 1, MAX_QUEUED_BYTES)
     yield from _bounded(f"{path}.max_queue_time", backend.max_queue_time_s, 0.001, MAX_TIME_S, unit=" s")
@@ -91,6 +92,13 @@ def show(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in clipped) or "(empty)"
 
 
+def number(value: float) -> str:
+    """A number as a message may repeat it: Python refuses to write out very long ones."""
+    if isinstance(value, int) and value.bit_length() > _SHOWN:
+        return f"about 2^{value.bit_length():,}"
+    return f"{value:,}"
+
+
 def _name_mistakes(path: str, name: str) -> Iterator[Mistake]:
     if not is_name(name):
         yield Mistake(path, "a name has 1 to 63 of `a-z A-Z 0-9 _ . -` and starts with a letter or digit")
@@ -104,32 +112,44 @@ def _share_mistakes(path: str, shares: Mapping[str, float]) -> Iterator[Mistake]
 
 def _bounded(path: str, value: float | None, low: float, high: float, *, unit: str = "") -> Iterator[Mistake]:
     if value is not None and not low <= value <= high:
-        yield Mistake(path, f"must be {low:,}{unit} … {high:,}{unit}, is {value:,}{unit}")
+        yield Mistake(path, f"must be {low:,}{unit} … {high:,}{unit}, is {number(value)}{unit}")
 
 
-def _config_mistakes(path: str, value: object, depth: int) -> Iterator[Mistake]:
-    """`value` should be a JSON value, and may be whatever YAML can say."""
-    match value:
-        case None | bool() | str():
+def _config_mistakes(path: str, config: object) -> Iterator[Mistake]:
+    """`config` should be a JSON value, and may be whatever YAML can say: aliases make a short text endless."""
+    pending: list[tuple[str, object, int]] = [(path, config, 0)]
+    values = 1
+    while pending:
+        where, value, depth = pending.pop()
+        match value:
+            case None | bool() | str():
+                continue
+            case int():
+                if abs(value) > MAX_EXACT_INTEGER:
+                    yield Mistake(where, "integers over 2^53 lose digits on the way: make it a string")
+                continue
+            case float():
+                if not math.isfinite(value):
+                    yield Mistake(where, f"must be finite, is {value}")
+                continue
+            case _ if depth == MAX_CONFIG_DEPTH:
+                yield Mistake(where, f"is nested deeper than {MAX_CONFIG_DEPTH}")
+                return  # what has no end has no end of mistakes either
+            case Mapping() | list() | tuple():
+                values += len(value)
+            case _:
+                yield Mistake(where, f"a {type(value).__name__} is no JSON value: make it a string")
+                continue
+        if values > MAX_CONFIG_VALUES:
+            yield Mistake(path, f"holds more than {MAX_CONFIG_VALUES:,} values, those behind aliases included")
             return
-        case int():
-            if abs(value) > MAX_EXACT_INTEGER:
-                yield Mistake(path, "integers over 2^53 lose digits on the way: make it a string")
-        case float():
-            if not math.isfinite(value):
-                yield Mistake(path, f"must be finite, is {value}")
-        case _ if depth == 0:
-            yield Mistake(path, f"is nested deeper than {MAX_CONFIG_DEPTH}")
-        case Mapping():
-            for name, inner in value.items():
+        if isinstance(value, Mapping):
+            for name in value:
                 if not isinstance(name, str):
-                    yield Mistake(path, f"{show(str(name))} is a {type(name).__name__}, not a name: quote it")
-                yield from _config_mistakes(f"{path}.{show(str(name))}", inner, depth - 1)
-        case list() | tuple():
-            for index, inner in enumerate(value):
-                yield from _config_mistakes(f"{path}[{index}]", inner, depth - 1)
-        case _:
-            yield Mistake(path, f"a {type(value).__name__} is no JSON value: make it a string")
+                    yield Mistake(where, f"{show(str(name))} is a {type(name).__name__}, not a name: quote it")
+            pending += [(f"{where}.{show(str(name))}", inner, depth + 1) for name, inner in value.items()]
+        else:
+            pending += [(f"{where}[{index}]", inner, depth + 1) for index, inner in enumerate(value)]
 
 
 def _repeated(kind: str, names: list[str]) -> Iterator[Mistake]:

@@ -102,10 +102,12 @@ class CallOptions(_message.Message):
     """
     shard_key: _builtins.str
     """Calls with the same shard key go to the same backend, by weight. Ignored where `ordering_key` is set. Empty
-    means none.
+    means none. At most 1 KiB of UTF-8.
     """
     ordering_key: _builtins.str
-    """Calls with the same ordering key are executed one after another, in the order sent. Empty means none."""
+    """Calls with the same ordering key are executed one after another, in the order sent. Empty means none. At most
+    1 KiB of UTF-8.
+    """
     no_reply: _builtins.bool
     """Nobody waits for the result: the call's id comes back as part of a `done` range."""
     idempotent: _builtins.bool

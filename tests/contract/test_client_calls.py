@@ -254,6 +254,7 @@ async def test_a_unary_call(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
     digits = mesh.endpoint("digits")
     assert await digits.echo.unary(1, "a") == [1, "a"]
     assert await digits.options(content_type=OCTET_STREAM, timeout=5).echo.unary(b"x") == b"x"
+    assert await digits.options(timeout=3e11).echo.unary(1) == [1], "a deadline that the transport cannot carry"
     assert router.opened == 0
     with pytest.raises(TypeError, match=r"digits\.echo: "):
         await digits.echo.unary(1, x=2)

@@ -169,6 +169,24 @@ async def test_a_silent_router_is_no_longer_listed_and_told_to_come_back() -> No
 
 
 @pytest.mark.asyncio
+async def test_a_second_router_of_the_same_id_is_refused_while_the_first_is_there() -> None:
+    async with running_controller() as running, FakeRouter(running.channel, "r1", "127.0.0.1:1") as first:
+        await first.wait_for(bool, "a table")
+        async with FakeRouter(running.channel, "r1", "127.0.0.1:2") as namesake:
+            await wait_until(lambda: namesake.is_ended, what="the refusal")
+            assert namesake.ended is not None
+            assert namesake.ended.code() is grpc.StatusCode.INVALID_ARGUMENT
+            told = namesake.ended.details() or ""
+            assert "hello.router_id: a router 'r1' is attached already, from 127.0.0.1:1" in told
+        assert not first.is_ended
+
+        await first.cut()
+        await wait_until(lambda: not len(running.controller.routers), what="the end of its stream")
+        async with FakeRouter(running.channel, "r1", "127.0.0.1:2") as successor:
+            await successor.wait_for(lambda table: "127.0.0.1:2" in table.router_addresses, "the new address")
+
+
+@pytest.mark.asyncio
 async def test_routers_are_listed_with_what_they_acknowledge_until_they_say_goodbye() -> None:
     async with running_controller() as mesh:
         await mesh.apply(DIGITS % 1)

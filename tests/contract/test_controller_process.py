@@ -82,7 +82,9 @@ def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
 
 
 @asynccontextmanager
-async def controller(tmp_path: Path, *flags: str, spec: str = "") -> AsyncIterator[tuple[subprocess.Popen[bytes], str]]:
+async def controller(
+    tmp_path: Path, *flags: str, spec: str = "", with_launcher: bool = True
+) -> AsyncIterator[tuple[subprocess.Popen[bytes], str]]:
     """A controller process and its address. It is killed in the end, whatever happened."""
     (tmp_path / "replica_service").mkdir()
     (tmp_path / "replica_service" / "__init__.py").touch()
@@ -90,7 +92,9 @@ async def controller(tmp_path: Path, *flags: str, spec: str = "") -> AsyncIterat
     (tmp_path / "mesh.yaml").write_text(spec, "utf-8")
     with AnnouncePipe() as announced, ParentPipe() as parent:
         command = [sys.executable, "-m", "controller_service", "--port=0", "--metrics-port=0", *flags]
-        command += [f"--announce-fd={announced.fd}", f"--parent-fd={parent.fd}", f"--spec={tmp_path / 'mesh.yaml'}"]
+        command += [f"--announce-fd={announced.fd}", f"--spec={tmp_path / 'mesh.yaml'}"]
+        if with_launcher:
+            command.append(f"--parent-fd={parent.fd}")
         # The stand-in comes first on the path of the modules.
         environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
         process = start(command, cwd=tmp_path, env=environment, pass_fds=(*announced.pass_fds, *parent.pass_fds))
@@ -125,10 +129,17 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def ignores(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text("ascii")
+    ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
+    return bool(int(ignored.split()[1], 16) >> (number - 1) & 1)
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
 async def test_it_launches_replaces_and_takes_everything_down(tmp_path: Path, ending: signal.Signals) -> None:
-    async with controller(tmp_path, spec=SPEC) as (process, address), open_channel(address) as channel:
+    started = controller(tmp_path, spec=SPEC, with_launcher=False)
+    async with started as (process, address), open_channel(address) as channel:
         operator: Any = ControllerServiceStub(channel)
         health: Any = health_pb2_grpc.HealthStub(channel)
         assert (await health.Check(health_pb2.HealthCheckRequest())).status == 1
@@ -142,6 +153,13 @@ async def test_it_launches_replaces_and_takes_everything_down(tmp_path: Path, en
         process.send_signal(ending)
         assert await asyncio.to_thread(process.wait, 20.0) == 0
         assert not any(map(is_running, after.values()))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("with_launcher", [True, False])
+async def test_an_interrupt_is_left_to_the_launcher(tmp_path: Path, with_launcher: bool) -> None:
+    async with controller(tmp_path, with_launcher=with_launcher) as (process, _):
+        assert ignores(process.pid, signal.SIGINT) == with_launcher
 
 
 @pytest.mark.asyncio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -384,3 +385,103 @@ async def test_results_out_of_order_and_in_pieces_find_their_calls(mesh: RouterB
     await replica.say(results(run, [b"again"]))
     done, _ = await outcomes(call, 8)
     assert done == {number: b"%d" % number for number in range(1, 9)}
+
+
+@pytest.mark.asyncio
+async def test_failures_count_in_the_size_of_a_frame(mesh: RouterBench) -> None:
+    """A frame over the transport's limit would end the stream, and with it every call on it."""
+    await mesh.linked(mesh.replicas[0])
+    replica = mesh.replicas[0]
+    replica.answer = hold
+    call = await mesh.open()
+    await call.write(calls(1, *[b"x"] * 512))
+    await wait_until(lambda: sum(len(run.payloads) for run in replica.runs) == 512)
+    (run,) = replica.runs
+    text = "x" * 8192
+    for start in range(0, 512, 256):
+        errors = [
+            call_pb2.CallErrors(
+                call_ids=[run.first_run_id + offset],
+                failure=call_pb2.Failure(code=2, message=text, reason="HANDLER_ERROR", executed=3),  # type: ignore[arg-type]
+            )
+            for offset in range(start, start + 256)
+        ]
+        await replica.say(replica_service_pb2.ExecuteResponse(results=call_pb2.ResultFrame(errors=errors)))
+    failed = 0
+    while failed < 512:
+        frame = (await next_frame(call)).results
+        assert frame.ByteSize() < 2 * 1024 * 1024
+        failed += sum(len(errors.call_ids) for errors in frame.errors)
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_reads_no_rejections_is_cut_off(mesh: RouterBench) -> None:
+    call = await mesh.open()
+    bad = router_service_pb2.CallBatch(first_call_id=0, payloads=[b""])
+    await call.write(Request(calls=router_service_pb2.CallFrame(batches=[bad] * 20_000)))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await _read_to_the_end(call)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    second = await mesh.open()
+    await second.write(calls(1, b"fine"))
+    assert (await outcomes(second, 1))[0] == {1: b"fine"}
+
+
+@pytest.mark.asyncio
+async def test_a_router_that_stops_answers_what_clients_sent_before_they_left(mesh: RouterBench) -> None:
+    await mesh.linked(mesh.replicas[0])
+    replica = mesh.replicas[0]
+    replica.answer = hold
+    call = await mesh.open()
+    await call.write(calls(1, b"x"))
+    await wait_until(lambda: replica.runs)
+    stopping = asyncio.create_task(mesh.stop())
+    leave = (await next_frame(call)).go_away
+    assert leave.time_left.seconds > 0
+    assert mesh.address not in leave.alternates
+    await call.done_writing()
+    await replica.say(echo(replica.runs[0]))
+    assert (await outcomes(call, 1))[0] == {1: b"x"}
+    assert await read_frame(call) is None
+    async with asyncio.timeout(2.0):  # the grace is longer
+        await stopping
+
+
+@pytest.mark.asyncio
+async def test_alternates_are_the_other_routers(mesh: RouterBench) -> None:
+    mesh.revision += 1
+    wire = table(mesh.revision, {})
+    wire.router_addresses.extend([mesh.address, "127.0.0.1:7171"])
+    mesh.controller.push(wire)
+    await wait_until(lambda: any(report.revision == mesh.revision for report in mesh.controller.reports))
+    call: Call = mesh.stub.StreamCalls()
+    mesh.calls.append(call)
+    await call.write(Request(open=router_service_pb2.OpenStream(endpoint="echo")))
+    assert list((await next_frame(call)).opened.alternates) == ["127.0.0.1:7171"]
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_reads_no_results_is_admitted_no_more_until_it_does(mesh: RouterBench) -> None:
+    await mesh.linked(mesh.replicas[0])
+    replica = mesh.replicas[0]
+    replica.answer = hold
+    call = await mesh.open()
+    for number in range(1, 17):
+        await call.write(calls(number, b"x"))
+    await wait_until(lambda: len(replica.runs) == 16)
+    for run in replica.runs:
+        await replica.say(results(run, [bytes(1024 * 1024)]))
+    replica.answer = echo
+    other = await mesh.open()
+    await other.write(calls(1, b"x"))
+    await outcomes(other, 1)  # came after those of the first stream, over the same link
+    await call.write(calls(17, b"x"))
+    answered, rejected = 0, ""
+    while answered < 16 or not rejected:
+        frame = await next_frame(call)
+        answered += sum(len(batch.call_ids) for batch in frame.results.batches)
+        rejected = rejected or frame.rejected.failure.message
+        assert answered <= 16, "admitted all the same"
+    assert "read them" in rejected
+    await call.write(calls(18, b"x"))
+    assert set((await outcomes(call, 1))[0]) == {18}

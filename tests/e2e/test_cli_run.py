@@ -75,6 +75,7 @@ async def test_a_mesh_from_the_ready_line_to_its_last_process(folder: Path) -> N
             slotmesh("status", "--address", mesh.controller_address),
             slotmesh("status", "--json", "--address", mesh.controller_address),
         )
+        assert (positional.err, named.err) == ("", "")
         assert (positional.out, named.out) == ("3\n", "42\n")
         assert json.loads(where.out) == [str(folder), "vanilla"]
         assert (unknown.status, unknown.err[:27]) == (1, "NOT_FOUND/METHOD_NOT_FOUND:")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +31,8 @@ class RouterBench:
     replicas: list[FakeReplica]
     stub: Any
     address: str
+    stop: Callable[[], Coroutine[None, None, None]]
+    """Stops the router in order."""
     revision: int = 1
     calls: list[Call] = field(default_factory=list)
 
@@ -65,9 +67,11 @@ async def router_bench() -> AsyncIterator[RouterBench]:
         controller = await stack.enter_async_context(fake_controller())
         replicas = [await stack.enter_async_context(fake_replica()) for _ in range(2)]
         settings = RouterSettings(port=0, metrics_port=-1, controller=controller.address)
-        server = await stack.enter_async_context(serve(settings))
+        router = await stack.enter_async_context(AsyncExitStack())
+        server = await router.enter_async_context(serve(settings))
         channel = await stack.enter_async_context(open_channel(server.address))
-        mesh = RouterBench(controller, replicas, router_service_pb2_grpc.RouterServiceStub(channel), server.address)
+        stub = router_service_pb2_grpc.RouterServiceStub(channel)
+        mesh = RouterBench(controller, replicas, stub, server.address, router.aclose)
         await mesh.linked(*replicas)
         yield mesh
         for call in mesh.calls:

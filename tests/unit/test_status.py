@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import string
+from base64 import b64encode
+from urllib.parse import quote
+
 import grpc
 import pytest
-from google.protobuf import message
+from google.protobuf import duration_pb2, message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -137,6 +141,13 @@ def test_an_unknown_reason_keeps_its_status() -> None:
 
 def test_a_peer_that_does_not_say_whether_it_executed_is_not_trusted() -> None:
     assert status.from_wire(call_pb2.Failure(code=14, reason="REPLICA_LOST")).executed is Executed.UNKNOWN
+    future = call_pb2.Failure(code=14, reason="REPLICA_LOST", executed=99)  # type: ignore[arg-type]
+    assert status.from_wire(future).executed is Executed.UNKNOWN
+
+
+def test_a_delay_of_any_length_is_read() -> None:
+    endless = call_pb2.Failure(code=8, reason="QUEUE_FULL", retry_delay=duration_pb2.Duration(seconds=2**62))
+    assert status.from_wire(endless).retry_delay_s == 2.0**62
 
 
 @pytest.mark.parametrize(
@@ -172,3 +183,15 @@ def test_exceptions_are_caught_by_family() -> None:
     families = {each.__mro__[1].__name__ for each in ERROR_OF.values()}
     assert all(issubclass(each, SlotmeshError) for each in ERROR_OF.values())
     assert {"NotFound", "InvalidArgument", "ResourceExhausted", "Unavailable", "DeadlineExceeded"} <= families
+
+
+@pytest.mark.parametrize("char", ["x", "é", "\n", "語"])
+def test_a_long_failure_fits_in_the_metadata_of_an_rpc(char: str) -> None:
+    """Otherwise the transport fails the rpc by itself, and whether the call was executed is lost."""
+    long = char * 20_000
+    rich = status.to_status(
+        Failure(reason=Reason.HANDLER_ERROR, message=long, metadata={"field": "options.method", "method": long})
+    )
+    assert len(rich.message) >= 300
+    header = len(quote(rich.message, safe=string.punctuation + " "))
+    assert header + len(b64encode(rich.SerializeToString())) < 15 * 1024

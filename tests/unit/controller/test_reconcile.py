@@ -16,6 +16,7 @@ from controller_service.core.reconcile import (
     FORGET_AFTER_S,
     LINGER_S,
     SETTLED_AFTER_S,
+    STARTED_WITHIN_S,
     BackendOutcome,
     DrainReplica,
     EndpointOutcome,
@@ -62,6 +63,17 @@ def test_the_first_assignment_waits_for_the_others_but_not_for_ever() -> None:
     complete = assign(state, with_ready(observed, "b", now=11.0), 11.0)
     assert complete.ownership is not None
     assert len(complete.ownership.owners) == 2
+
+
+def test_the_first_assignment_waits_longer_for_a_replica_that_is_starting() -> None:
+    state = desired(Backend(name="v1", num_replicas=2))
+    observed = with_ready(Observed(), "a", now=10.0)
+    starting = transitions.launched(observed, "b", "v1", template="", pid=1, now=10.0).observed
+    late = 10.0 + COMPLETE_WITHIN_S
+    assert assign(state, starting, late) == EndpointOutcome(retry_after_s=STARTED_WITHIN_S - COMPLETE_WITHIN_S)
+    assert assign(state, starting, 10.0 + STARTED_WITHIN_S).ownership is not None
+    failed = transitions.exited(starting, "b", "exited with status 1", failed=True, now=late).observed
+    assert assign(state, failed, late).ownership is not None
 
 
 def test_where_nobody_says_how_many_there_will_be_it_waits_until_no_more_come() -> None:

@@ -42,6 +42,11 @@ def test_an_ordering_key_has_its_partition_and_wins_over_a_shard_key() -> None:
     [
         ({"content_type": "text/html"}, Reason.BAD_REQUEST, "options.content_type"),
         ({"timeout": duration_pb2.Duration(nanos=-1)}, Reason.BAD_REQUEST, "options.timeout"),
+        ({"timeout": duration_pb2.Duration(seconds=1, nanos=-1)}, Reason.BAD_REQUEST, "options.timeout"),
+        ({"timeout": duration_pb2.Duration(nanos=10**9)}, Reason.BAD_REQUEST, "options.timeout"),
+        ({"timeout": duration_pb2.Duration(seconds=2**63 - 1)}, Reason.BAD_REQUEST, "options.timeout"),
+        ({"ordering_key": "k" * 1025}, Reason.BAD_REQUEST, "options.ordering_key"),
+        ({"ordering_key": "ß" * 513}, Reason.BAD_REQUEST, "options.ordering_key"),
         ({"metadata": {"authorization": "x"}}, Reason.BAD_REQUEST, "options.metadata"),
         ({"metadata": {"grpc-trace": "x"}}, Reason.BAD_REQUEST, "options.metadata"),
         ({"metadata": {"Upper": "x"}}, Reason.BAD_REQUEST, "options.metadata"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from router_service.core.admission import Account
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions, Run
@@ -53,6 +55,19 @@ def test_a_run_that_was_taken_back_is_skipped() -> None:
     assert not queue
 
 
+def test_runs_that_were_taken_back_do_not_pile_up_behind_one_that_waits() -> None:
+    queue = RunQueue()
+    queue.append(run(0))
+    gone: weakref.WeakSet[Run] = weakref.WeakSet()
+    for number in range(1, 10_000):
+        each = run(number)
+        queue.append(each)
+        gone.add(each)
+        each.cursor = 1
+    assert len(gone) < 2_000
+    assert [each.seq for each in queue.drain()] == [0]
+
+
 def test_what_does_not_fit_is_told_apart_by_calls_and_by_bytes() -> None:
     account = Account("b", max_calls=5, max_bytes=100, max_queue_time_s=1.0)
     assert account.charge(run(1, count=3)) == 3
@@ -85,6 +100,16 @@ def test_due_runs_come_in_order_of_time_and_ended_ones_do_not() -> None:
     assert heap.next_deadline() == 1.0
     assert heap.pop_due(0.9) == []
     assert heap.pop_due(2.0) == [soon, late]
+    assert heap.next_deadline() is None
+
+
+def test_a_deadline_does_not_keep_an_answered_call_alive() -> None:
+    heap = DeadlineHeap()
+    answered = run(1)
+    heap.push(30.0, answered)
+    reference = weakref.ref(answered)
+    del answered
+    assert reference() is None
     assert heap.next_deadline() is None
 
 
