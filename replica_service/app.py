@@ -32,6 +32,8 @@ from slotmesh.version import VERSION
 
 EXIT_LOST_CALLS = 1
 """Exit status of a replica whose calls still ran at the end of the grace."""
+ROUTER_GRACE_S = 2.0
+"""How long routers have to half-close their streams once all was answered."""
 STREAM_GRACE_S = 5.0
 """How long routers have to read their last answers."""
 CAPACITY_GAP_S = 0.1
@@ -104,7 +106,7 @@ class ReplicaApp:
             self.server.set_serving(False)
             is_complete = await replica.finish()
             if is_complete:
-                self._servicer.end_streams()
+                await self._servicer.end_streams(ROUTER_GRACE_S)
             await self.server.stop(STREAM_GRACE_S if is_complete else 0.0)
         replica.stopped()
         return 0 if is_complete else EXIT_LOST_CALLS

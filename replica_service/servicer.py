@@ -6,6 +6,7 @@ Owner: the app.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import grpc
@@ -39,6 +40,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         self._identity = identity
         self._clock = clock
         self._streams: set[RouterStream] = set()
+        self._stream_ended = asyncio.Event()
         self.engine: Engine | None = None
         """Set once the handler has been constructed."""
 
@@ -60,12 +62,23 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             await stream.run()
         finally:
             self._streams.discard(stream)
+            self._stream_ended.set()
             _log.info("router link ended", router=router_id)
 
-    def end_streams(self) -> None:
-        """All is answered: the streams end once it has been written."""
-        for stream in self._streams:
-            stream.end()
+    async def end_streams(self, grace_s: float) -> None:
+        """All is answered. Routers that heard of the drain half-close; after `grace_s` the others' streams are ended.
+
+        A stream that ended before its router has half-closed would take runs with it that are still on their way.
+        """
+        try:
+            async with asyncio.timeout(grace_s):
+                while self._streams:
+                    self._stream_ended.clear()
+                    await self._stream_ended.wait()
+        except TimeoutError:
+            _log.warning("routers did not end their streams in time", streams=len(self._streams), grace_s=grace_s)
+            for stream in self._streams:
+                stream.end()
 
     def _check(self, request: Request) -> str:
         """The router's id.

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from replica_service.core.commands import Part, StartBatch
-from replica_service.core.lanes import Lane, Place
+from replica_service.core.lanes import Lane
 
 if TYPE_CHECKING:
     from replica_service.core.calls import Run
@@ -51,6 +51,9 @@ class Batcher:
     def limit(self, max_ongoing: int) -> None:
         """No batch is larger than all permits together: it would never fill."""
         self.size = min(self._max_batch_size, max_ongoing)
+        for entry in self.queue:
+            if isinstance(entry, Lane):
+                self.recount(entry)
 
     # -- in --------------------------------------------------------------------------------------------------------
 
@@ -61,7 +64,6 @@ class Batcher:
 
     def offer(self, lane: Lane) -> None:
         """A lane with a permit, whose head is a call of this method."""
-        lane.place = Place.BATCHING
         lane.batcher = self
         self.queue.append(lane)
         self.recount(lane)
@@ -146,7 +148,6 @@ class Batcher:
         self.waiting -= lane.offered
         lane.offered = lane.offered_runs = 0
         lane.batcher = None
-        lane.place = Place.RUNNING
         taken = 0
         while taken < room and (run := lane.head()) is not None and run.options.method == self.method:
             lo = run.lo

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container
-from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,21 +22,10 @@ MAX_TURN_S = 0.050
 """Seconds after which a lane starts no further call before others got their turn."""
 
 
-class Place(Enum):
-    """Where a lane is."""
-
-    IDLE = "idle"
-    READY = "ready"
-    BATCHING = "batching"
-    """It holds a permit; its first calls are offered to a batcher, none runs."""
-    RUNNING = "running"
-    """It holds a permit, and calls of it run."""
-
-
 class Lane:
     """The queue of one ordering key. Compared by identity."""
 
-    __slots__ = ("batcher", "key", "offered", "offered_runs", "partition", "place", "runs")
+    __slots__ = ("batcher", "is_idle", "key", "offered", "offered_runs", "partition", "runs")
 
     def __init__(self, key: tuple[str, str], partition: int) -> None:
         self.key = key
@@ -45,7 +33,8 @@ class Lane:
         self.partition = partition
         self.runs: deque[Run] = deque()
         """Runs with waiting calls, in order. Some may have been emptied by a cancel."""
-        self.place = Place.IDLE
+        self.is_idle = True
+        """Neither in the ready queue nor with a permit."""
         self.batcher: Batcher | None = None
         """The batcher that its first calls are offered to."""
         self.offered = 0
@@ -85,18 +74,17 @@ class Lanes:
             lane = self._by_key[key] = Lane(key, run.partition)
         run.lane = lane
         lane.runs.append(run)
-        if lane.place is Place.IDLE:
-            lane.place = Place.READY
+        if lane.is_idle:
+            lane.is_idle = False
             self.ready.append(lane)
         return lane
 
     def give_back(self, lane: Lane) -> None:
         """The lane's turn is over: it goes to the back, or is forgotten where nothing waits in it."""
         if lane.head() is not None:
-            lane.place = Place.READY
             self.ready.append(lane)
         else:
-            lane.place = Place.IDLE
+            lane.is_idle = True
             del self._by_key[lane.key]
 
     def of(self, endpoint: str, partitions: Container[int]) -> list[Lane]:

@@ -20,7 +20,7 @@ from replica_service.core.batcher import Batcher
 from replica_service.core.calls import Link, Run
 from replica_service.core.capacity import Capacity
 from replica_service.core.commands import Command, Fail, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
-from replica_service.core.lanes import MAX_TURN_CALLS, Lane, Lanes, Place
+from replica_service.core.lanes import MAX_TURN_CALLS, Lane, Lanes
 from replica_service.core.ownership import Ownership
 from slotmesh.errors import Failure
 from slotmesh.handlers import BatchSettings
@@ -60,6 +60,8 @@ class Scheduler:
         self._batchers = {
             name: Batcher(name, settings, max_ongoing) for name, settings in methods.items() if settings is not None
         }
+        self._gathering: dict[Batcher, None] = {}
+        """Batchers in which calls wait."""
         self._queue: deque[Run] = deque()
         """Unkeyed runs with calls that wait for permits, by age. Some may have been emptied by a cancel."""
         self._lanes = Lanes()
@@ -161,7 +163,9 @@ class Scheduler:
 
     def next_deadline(self) -> float | None:
         """When `passed` should be called next; None where nothing waits for time to pass."""
-        deadlines = [each for batcher in self._batchers.values() if (each := batcher.next_deadline()) is not None]
+        if not self._gathering:
+            return None
+        deadlines = [each for batcher in self._gathering if (each := batcher.next_deadline()) is not None]
         return min(deadlines, default=None)
 
     def passed(self, now: float) -> list[Command]:
@@ -175,7 +179,7 @@ class Scheduler:
         self.draining = True
         for run in list(self._queue):
             self._take_back_waiting(run, run.lo, run.hi, verdicts.DRAINING)
-        for batcher in self._batchers.values():
+        for batcher in self._gathering:
             for entry in list(batcher.queue):
                 if not isinstance(entry, Lane):
                     self._take_back(entry.run, 0, len(entry.run.payloads), verdicts.DRAINING)
@@ -316,9 +320,8 @@ class Scheduler:
         """Starts all that can be started; returns what was decided since the last time."""
         if self._queue or self._lanes.ready:
             self._grant(now)
-        if self._batchers:
-            while self._cut(now):
-                self._grant(now)
+        while self._gathering and self._cut(now):
+            self._grant(now)
         if self._full and self.in_use + self.waiting < self.max_ongoing + self.prefetch:
             self._out += [TellCapacity(link) for link in self._full]
             self._full.clear()
@@ -358,8 +361,8 @@ class Scheduler:
         batcher = self._batchers.get(run.options.method)
         if batcher is not None:
             batcher.offer(lane)
+            self._gathering[batcher] = None
             return
-        lane.place = Place.RUNNING
         lo = run.lo
         run.lo = hi = min(run.hi, lo + MAX_TURN_CALLS)
         self._out.append(StartTurn(lane, run, lo, hi))
@@ -369,17 +372,20 @@ class Scheduler:
         queue = self._queue
         while permits and queue:
             run = queue[0]
-            lo = run.lo
-            hi = min(run.hi, lo + permits)
-            if hi == run.hi:
-                queue.popleft()
-            if lo == hi:
-                continue
+            lo, hi = run.lo, run.hi
             count = hi - lo
-            if run.deadline <= now:
+            if run.deadline <= now and count:
+                queue.popleft()
                 self.waiting -= count
                 run.lo = hi
                 self._answer(run, lo, hi, verdicts.EXPIRED)
+                continue
+            if count > permits:
+                count = permits
+                hi = lo + count
+            else:
+                queue.popleft()
+            if not count:
                 continue
             run.lo = hi
             permits -= count
@@ -388,6 +394,7 @@ class Scheduler:
             batcher = self._batchers.get(run.options.method)
             if batcher is not None:
                 batcher.add(run, lo, hi)
+                self._gathering[batcher] = None
             else:
                 self._close(run, count)
                 self._out.append(StartCalls(run, lo, hi))
@@ -395,7 +402,7 @@ class Scheduler:
     def _cut(self, now: float) -> bool:
         """Cuts all batches that are due; returns whether permits came free on the way."""
         in_use = self.in_use
-        for batcher in self._batchers.values():
+        for batcher in list(self._gathering):
             while batcher.is_due(now):
                 batch, expired = batcher.cut(now)
                 for run, lo, hi in batch.parts:
@@ -408,4 +415,6 @@ class Scheduler:
                     self._out.append(batch)
                 else:
                     self._release(batch.lanes)
+            if not batcher.queue:
+                del self._gathering[batcher]
         return self.in_use < in_use

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 from replica_service.core.calls import Run
@@ -49,8 +50,11 @@ class AsyncExecutor:
         self._errors = errors
         self._now = now
         self._queue: deque[Work] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None] | None] = set()
+        self._loop = asyncio.get_running_loop()
         self._generation = 0
+        self._runners = 1
+        """Runners of this generation."""
         self._is_idle = True
         """No runner has been started that has not yet had its first step."""
         self._is_late = False
@@ -71,7 +75,7 @@ class AsyncExecutor:
     async def close(self) -> None:
         self._closing = True
         self._queue.clear()
-        tasks = list(self._tasks)
+        tasks = [task for task in self._tasks if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -82,14 +86,13 @@ class AsyncExecutor:
     def _spawn(self, count: int) -> None:
         self._is_idle = False
         self._until = 0.0
-        loop = asyncio.get_running_loop()
+        self._runners = count
+        loop = self._loop
         for _ in range(count):
-            task = loop.create_task(self._run(self._generation))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        loop.call_soon(self._stepped, count)
+            self._tasks.add(loop.create_task(self._run(self._generation)))
+        loop.call_soon(self._stepped)
 
-    def _stepped(self, count: int) -> None:
+    def _stepped(self) -> None:
         """All runners of this generation have had their first step: they have ended, or their calls wait."""
         self._hand_over()
         self._generation += 1
@@ -97,7 +100,7 @@ class AsyncExecutor:
         if not self._queue or self._closing:
             self._is_idle = True
         else:
-            self._spawn(1 if is_late else min(2 * count, MAX_RUNNERS))
+            self._spawn(1 if is_late else min(2 * self._runners, MAX_RUNNERS))
 
     def _hand_over(self) -> None:
         """The call behind those that were gathered waits, with its runner: the others have their results."""
@@ -116,6 +119,13 @@ class AsyncExecutor:
                 self._sink.calls_ended(work.run, len(values))
 
     async def _run(self, generation: int) -> None:
+        try:
+            await self._work_off(generation)
+        finally:
+            self._tasks.discard(asyncio.current_task())
+
+    async def _work_off(self, generation: int) -> None:
+        """Takes work from the queue until its time is over, or a call has waited."""
         self._hand_over()
         if not self._until:
             self._until = self._now() + STEP_S
@@ -160,8 +170,10 @@ class AsyncExecutor:
     async def _run_turn(self, turn: StartTurn, generation: int) -> None:
         run, sink = turn.run, self._sink
         index = turn.lo
-        over = self._now() + MAX_TURN_S
         until = self._until
+        over = until - STEP_S + MAX_TURN_S
+        if run.withdrawn is None and run.deadline == inf:
+            index = await self._execute(turn, index, generation, until)
         while index < turn.hi:
             now = self._now()
             if now >= run.deadline:
@@ -212,7 +224,9 @@ class AsyncExecutor:
         error: BaseException | None = None
         try:
             start = self._methods[run.options.method].start(run.options.content_type)
-            for payload in run.payloads[lo : work.hi]:
+            # Where calls wait, runners take one each: a copy of all that is left would be too much for that.
+            hi = work.hi if self._runners == 1 else min(work.hi, lo + MAX_RUNNERS)
+            for payload in run.payloads[lo:hi]:
                 value = await start(payload)
                 if generation != self._generation:
                     index = lo + len(values)

@@ -109,7 +109,6 @@ class ControllerLink:
             while not self._is_goodbye:
                 call = stub.AttachReplica()
                 try:
-                    await call.write(Request(hello=self._hello))
                     async with Supervisor() as tasks:
                         await self._converse(call, tasks)
                 except grpc.aio.AioRpcError as error:
@@ -153,6 +152,8 @@ class ControllerLink:
 
     async def _converse(self, call: Call, tasks: Supervisor) -> None:
         self._call = call
+        # Left to the pump, so that a stream that is refused ends with the controller's words, wherever it has got to.
+        self._pending = deque([Request(hello=self._hello)])
         pump = self._pump = StreamPump(call.write, self._next_frame)
         self.report_soon()
         tasks.start(self._tick(), name="reports")

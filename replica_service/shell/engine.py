@@ -52,6 +52,7 @@ class Engine:
         """
         absent = generators_among(methods)
         batches = {name: method.batch for name, method in methods.items() if name not in absent}
+        self.methods = methods
         self.scheduler = Scheduler(batches, absent, max_ongoing=max_ongoing, prefetch=prefetch)
         self.counters = Counters()
         self._now = clock.now
@@ -63,7 +64,6 @@ class Engine:
         self._executors: dict[str, Executor] = {
             name: self._async if method.kind is Kind.ASYNC else self._threads for name, method in methods.items()
         }
-        self._has_batches = any(batches.values())
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._links: dict[Link, Outbox] = {}
@@ -205,8 +205,9 @@ class Engine:
                     self.failed(run, lo, hi - lo, failure)
                 case TellCapacity(link=link):
                     self._tell_capacity(link)
-        if self._has_batches:
-            self._set_timer()
+        deadline = self.scheduler.next_deadline()
+        if deadline is not None or self._timer is not None:
+            self._set_timer(deadline)
 
     def _count_batch(self, batch: StartBatch) -> None:
         self.counters.batches += 1
@@ -226,8 +227,7 @@ class Engine:
         else:
             outbox.tell_capacity()
 
-    def _set_timer(self) -> None:
-        deadline = self.scheduler.next_deadline()
+    def _set_timer(self, deadline: float | None) -> None:
         if self._timer is not None:
             if deadline == self._timer_at:
                 return

@@ -49,7 +49,9 @@ class Outbox:
         self._failed: list[tuple[list[int], Failure]] = []
         self._failed_calls = 0
         self._refused: list[tuple[list[tuple[int, int]], Failure]] = []
-        self._capacity_due = True  # the first frame
+        self._capacity_due = True
+        self._is_open = False
+        """The first frame has left: capacity, whatever else there is."""
         self._go_away = ""
         self._frame_no = 0
         self._discards = False
@@ -129,8 +131,12 @@ class Outbox:
 
     def next_frame(self) -> Response | None:
         """The next frame of what is pending; None where nothing is."""
-        if self._capacity_due and (not self._frame_no or not self._chunks):
-            return self._capacity_frame()
+        if self._capacity_due and not (self._chunks and self._is_open):
+            self._is_open = True
+            return Response(capacity=self._capacity_to_wire())
+        if self._go_away:
+            message, self._go_away = self._go_away, ""
+            return Response(go_away=call_pb2.GoAway(message=message))
         if self._refused:
             runs, failure = self._refused.pop(0)
             return Response(
@@ -140,13 +146,7 @@ class Outbox:
             )
         if self._chunks or self._failed:
             return self._result_frame()
-        if self._go_away:
-            message, self._go_away = self._go_away, ""
-            return Response(go_away=call_pb2.GoAway(message=message))
         return None
-
-    def _capacity_frame(self) -> Response:
-        return Response(capacity=self._capacity_to_wire())
 
     def _result_frame(self) -> Response:
         response = Response()

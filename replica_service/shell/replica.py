@@ -9,9 +9,11 @@ Owner: the app.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from replica_service.core.lifecycle import Event, State, next_state
 from replica_service.shell.controller_link import Configuration, Report
@@ -24,6 +26,8 @@ from slotmesh.telemetry.log import get_logger
 
 MakeEngine = Callable[[dict[str, Method], int, int], Engine]
 """From methods, `max_ongoing` and `prefetch`."""
+
+ResultT = TypeVar("ResultT")
 
 _log = get_logger(__name__)
 
@@ -90,18 +94,18 @@ class Replica:
         Raises:
             CannotStart: the handler cannot be imported or constructed; its traceback was logged.
         """
-        constructing = asyncio.ensure_future(asyncio.to_thread(self._construct, self._configuration.user_config))
+        constructing = _in_thread(lambda: self._construct(self._configuration.user_config))
         if not await self._unless_stopped(constructing):
             return False
-        try:
-            methods = constructing.result()
-        except CannotStart as error:
-            self._failed(str(error))
-            raise
-        except BaseException as error:
-            self._failed("".join(traceback.format_exception(error)))
-            _log.error("handler cannot start", handler=self._handler, exc_info=error)
-            raise CannotStart(f"handler {self._handler} cannot start: {type(error).__name__}: {error}") from error
+        methods = constructing.result()
+        if isinstance(methods, CannotStart):
+            self._failed(str(methods))
+            raise methods
+        if isinstance(methods, BaseException):
+            self._failed("".join(traceback.format_exception(methods)))
+            _log.error("handler cannot start", handler=self._handler, exc_info=methods)
+            words = f"{type(methods).__name__}: {methods}"
+            raise CannotStart(f"handler {self._handler} cannot start: {words}") from methods
         max_ongoing, prefetch = self._limits()
         self.engine = self._make_engine(methods, max_ongoing, prefetch)
         self._move(Event.CONSTRUCTED)
@@ -165,3 +169,28 @@ class Replica:
     def _move(self, event: Event) -> None:
         self.state = next_state(self.state, event)
         self.on_change()
+
+
+def _in_thread(work: Callable[[], ResultT]) -> asyncio.Future[ResultT | BaseException]:
+    """Runs it beside the loop, in a thread that does not keep the process: users' constructors may take for ever.
+
+    What it raises is the result: a future would not take every exception.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[ResultT | BaseException] = loop.create_future()
+
+    def settle(outcome: ResultT | BaseException) -> None:
+        if not future.done():
+            future.set_result(outcome)
+
+    def run() -> None:
+        outcome: ResultT | BaseException
+        try:
+            outcome = work()
+        except BaseException as error:  # noqa: BLE001 - handed on to whoever awaits the future
+            outcome = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
+            loop.call_soon_threadsafe(settle, outcome)
+
+    threading.Thread(target=run, name="constructor", daemon=True).start()
+    return future

@@ -9,18 +9,22 @@ Owner: the servicer's task of this stream.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import grpc
 
 from replica_service import convert
 from replica_service.shell.engine import Engine
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Failure, Reason, SlotmeshError
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import read_request, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_exception
 from slotmesh.v1 import replica_service_pb2
 from slotmesh.version import VERSION
+
+LAST_WRITE_S = 1.0
+"""How long a router that broke the contract has to read what it is owed, before it reads why the stream ends."""
 
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
@@ -58,10 +62,19 @@ class RouterStream:
             await asyncio.wait((reading, ended), return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
                 await reading
+            await self._write_the_rest()
+        except SlotmeshError:
+            # gRPC refuses to end a stream while a write is under way: the router would not read why.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WRITE_S):
+                    await self._write_the_rest()
+            raise
         finally:
             reading.cancel()
             ended.cancel()
             await asyncio.gather(reading, ended, return_exceptions=True)
+
+    async def _write_the_rest(self) -> None:
         self._is_ending = True
         self._pump.wake()
         await self._written.wait()

@@ -1,8 +1,10 @@
 """Runs `def` methods in threads of this replica.
 
 Purpose: whole runs and turns pass to a thread, which takes call after call: a hop costs more than most calls.
-A worker that takes a call wakes one more worker, if calls are left: slow calls fill all threads, quick ones stay in
-one. Outcomes come back in bursts: the loop is woken once, however many there are.
+How many threads take part: one more wakes the next only where calls are known to be slow (they wait, or compute without
+the interpreter's lock); otherwise one works alone, and a look every `LOOK_S` wakes more if it gets on slowly. Many
+threads with quick calls would only fight for the interpreter. Outcomes come back in bursts: the loop is woken once,
+however many there are.
 Invariants: calls of a StartTurn run one after another, in one thread; there are never more threads than calls may run
 at once, nor more than `MAX_THREADS`; every outcome is told exactly once, as is the end of each piece of work.
 Owner: the engine. `start` and `close` are called on its loop; `_lock` guards the queue and the numbers of workers.
@@ -30,6 +32,10 @@ from slotmesh.errors import Failure
 from slotmesh.handlers.context import NO_METADATA, current_metadata
 
 MAX_THREADS = 1024
+SLOW_S = 0.0001
+"""Calls that take longer than this in the mean are worth a thread each."""
+LOOK_S = 0.001
+"""How often somebody looks whether the threads get on."""
 
 Work = StartCalls | StartTurn | StartBatch
 Done = tuple[Work, Run | None, int, Any]
@@ -59,8 +65,14 @@ class ThreadExecutor:
         self._queue: deque[Work] = deque()
         self._threads = 0
         self._idle = 0
-        self._is_waking = False
-        """A worker was woken or started and has not looked at the queue yet."""
+        self._waking = 0
+        """Workers that were woken or started and have not looked at the queue yet."""
+        self._taken = 0
+        """Calls, turns and batches taken from the queue, ever."""
+        self._mean_s = 0.0
+        """Mean time of the latest calls; single long ones count as `2 * SLOW_S`. Written without the lock: a hint."""
+        self._look: asyncio.TimerHandle | None = None
+        self._taken_at_look = 0
         self._is_closed = False
         self._done: deque[Done] = deque()
         self._is_posted = False
@@ -68,16 +80,34 @@ class ThreadExecutor:
     def start(self, work: Work) -> None:
         with self._lock:
             self._queue.append(work)
-            self._wake_one()
+            if not self._waking:
+                self._wake(1)
+        if self._look is None:
+            self._taken_at_look = self._taken
+            self._look = self._loop.call_later(LOOK_S, self._look_after)
 
     async def close(self) -> None:
         """Threads end with the call they are in; a call that never ends does not keep the process."""
+        if self._look is not None:
+            self._look.cancel()
         with self._lock:
             self._is_closed = True
             self._queue.clear()
             self._wanted.notify_all()
 
     # -- on the loop -----------------------------------------------------------------------------------------------
+
+    def _look_after(self) -> None:
+        """Wakes as many workers again where calls are left and those that are at it get on slowly."""
+        self._look = None
+        with self._lock:
+            if not self._queue:
+                return
+            taken = self._taken - self._taken_at_look
+            self._taken_at_look = self._taken
+            if taken * SLOW_S < LOOK_S:
+                self._wake(max(1, self._threads - self._idle))
+        self._look = self._loop.call_later(LOOK_S, self._look_after)
 
     def _collect(self) -> None:
         """Takes what workers have put down, joining results of neighbours."""
@@ -111,20 +141,24 @@ class ThreadExecutor:
 
     # -- in a thread -----------------------------------------------------------------------------------------------
 
-    def _wake_one(self) -> None:
-        """Under the lock: one more worker should look at the queue."""
-        if self._is_waking or self._is_closed:
+    def _wake(self, count: int) -> None:
+        """Under the lock: that many more workers should look at the queue."""
+        if self._is_closed:
             return
-        if self._idle:
-            self._is_waking = True
-            self._wanted.notify()
-        elif self._threads < min(self._max_threads(), MAX_THREADS):
-            self._is_waking = True
+        idle = min(count, self._idle)
+        self._idle -= idle
+        self._waking += idle
+        self._wanted.notify(idle)
+        room = min(self._max_threads(), MAX_THREADS) - self._threads
+        for _ in range(min(count - idle, room)):
+            self._waking += 1
             self._threads += 1
             threading.Thread(target=self._serve, name=f"handler-{self._threads}", daemon=True).start()
 
     def _serve(self) -> None:
-        while (taken := self._take()) is not None:
+        is_fresh = True
+        while (taken := self._take(is_fresh=is_fresh)) is not None:
+            is_fresh = False
             work, index = taken
             metadata = NO_METADATA if isinstance(work, StartBatch) else work.run.options.metadata
             token = current_metadata.set(metadata) if metadata else None
@@ -137,17 +171,17 @@ class ThreadExecutor:
             if token is not None:
                 current_metadata.reset(token)
 
-    def _take(self) -> tuple[Work, int] | None:
+    def _take(self, *, is_fresh: bool) -> tuple[Work, int] | None:
         """The next call of a StartCalls, or a whole turn or batch; None at the end."""
         with self._lock:
-            self._is_waking = False
+            if is_fresh:
+                self._waking -= 1
             while not self._queue:
                 if self._is_closed:
                     return None
                 self._idle += 1
-                self._wanted.wait()
-                self._idle -= 1
-                self._is_waking = False
+                self._wanted.wait()  # whoever wakes it takes it off the idle ones
+                self._waking -= 1
             work = self._queue[0]
             index = 0
             if isinstance(work, StartCalls):
@@ -155,8 +189,9 @@ class ThreadExecutor:
                 work.lo += 1
             if not isinstance(work, StartCalls) or work.lo == work.hi:
                 self._queue.popleft()
-            if self._queue:
-                self._wake_one()
+            self._taken += 1
+            if self._queue and self._mean_s > SLOW_S and not self._waking:
+                self._wake(1)
             return work, index
 
     def _execute_turn(self, turn: StartTurn) -> None:
@@ -182,16 +217,19 @@ class ThreadExecutor:
                 self._put(batch, run, index, self._encoded(run, value))
 
         for invocation in invocations(batch, method, on_failed):
+            began = self._now()
             try:
                 returned = invocation.checked(invocation.call(method), method)
             except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
                 returned = self._errors.failure_of(error, method.name)
+            self._took(self._now() - began)
             invocation.deliver(returned, on_results, on_failed)
         self._put(batch, None, 0, None)
 
     def _execute(self, work: Work, run: Run, index: int) -> None:
         outcome: Any
-        if self._now() >= run.deadline:
+        began = self._now()
+        if began >= run.deadline:
             outcome = (1, EXPIRED)
         else:
             try:
@@ -199,7 +237,11 @@ class ThreadExecutor:
                 outcome = self._encoded(run, start(run.payloads[index]))
             except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
                 outcome = (1, self._errors.failure_of(error, run.options.method))
+            self._took(self._now() - began)
         self._put(work, run, index, outcome)
+
+    def _took(self, seconds: float) -> None:
+        self._mean_s += (min(seconds, 2 * SLOW_S) - self._mean_s) / 8
 
     @staticmethod
     def _encoded(run: Run, value: Any) -> Any:

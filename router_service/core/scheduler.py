@@ -126,6 +126,13 @@ class Scheduler:
         self._pump(replica)
         return self._commands()
 
+    def draining(self, replica: Replica) -> list[Command]:
+        """The replica takes no more runs; what it has is answered or handed back."""
+        replica.draining = True
+        replica.backend.changed(replica)
+        self._pump(replica)
+        return self._commands()
+
     def completed(
         self,
         replica: Replica,

@@ -107,6 +107,10 @@ class Dispatcher:
         """The replica's load changed without a result."""
         self._do(self.scheduler.capacity_changed(replica, capacity))
 
+    def draining(self, replica: Replica) -> None:
+        """The replica takes no more runs."""
+        self._do(self.scheduler.draining(replica))
+
     # -- configuration -------------------------------------------------------------------------------------------
 
     def apply(self, table: RoutingTable) -> None:

@@ -34,6 +34,8 @@ Call = grpc.aio.StreamStreamCall[Request, Response]
 
 MAX_FRAME_CALLS = 16_384
 MAX_FRAME_BYTES = 1024 * 1024
+LEFT_PAUSE_S = 1.0
+"""A replica that has ended the stream because it drains is not asked again at once."""
 SMALL_FRAME_CALLS = 16
 HOLD_S = 0.002
 """A small frame waits this long for the answer to the frame before it, so that others can join: a message costs as much
@@ -58,6 +60,8 @@ class ReplicaLink:
         self._clock = clock
         self._backoff = backoff
         self._up = False
+        self._leaving = False
+        """The replica drains: nothing more is sent on this stream."""
         self._closing = False
         self._runs: deque[Sent] = deque()
         self._cancels: list[Sent] = []
@@ -96,7 +100,8 @@ class ReplicaLink:
             stub = replica_service_pb2_grpc.ReplicaServiceStub(channel)
             while not self._closing:
                 why = await self._converse(stub.Execute())
-                await asyncio.sleep(self._backoff.next_delay_s())
+                await asyncio.sleep(LEFT_PAUSE_S if self._leaving else self._backoff.next_delay_s())
+                self._leaving = False
                 _log.debug("replica link: connecting again", why=why, **self._who())
 
     async def _converse(self, call: Call) -> str:
@@ -105,7 +110,7 @@ class ReplicaLink:
         self._pump = StreamPump(call.write, self._next_frame)
         try:
             await call.write(self._opening())
-            await run_stream(self._pump, self._read(call))
+            await run_stream(self._pump, self._read(call), call.done_writing)
             why = "the replica ended the stream"
         except grpc.aio.AioRpcError as error:
             why = f"{error.code().name}: {error.details()}"
@@ -148,6 +153,8 @@ class ReplicaLink:
                 )
             case "go_away":
                 _log.info("replica drains", reason=response.go_away.message, **self._who())
+                dispatcher.draining(replica)
+                self._half_close()
             case unknown:
                 raise _ProtocolViolation(f"router {VERSION} does not take the replica's frame {unknown}")
 
@@ -196,7 +203,7 @@ class ReplicaLink:
     def _holds_back(self) -> bool:
         """Whether what is pending is little, and better waits for the answer that is due, or for its time."""
         left_s = self._unanswered_since + HOLD_S - self._clock.now()
-        if left_s <= 0 or len(self._runs) >= SMALL_FRAME_CALLS:
+        if left_s <= 0 or self._leaving or len(self._runs) >= SMALL_FRAME_CALLS:
             return False
         if sum(sent.count for sent in self._runs) >= SMALL_FRAME_CALLS:
             return False
@@ -212,6 +219,15 @@ class ReplicaLink:
         self._unanswered_since = -HOLD_S
         if self._runs:
             self._wake()
+
+    def _half_close(self) -> None:
+        """Nothing more comes from here: the replica ends the stream once it has answered, and handed back, everything.
+
+        Ended by the replica alone, the stream would take runs with it that were still on their way.
+        """
+        self._leaving = True
+        if self._pump is not None:
+            self._pump.close()
 
     def _wake(self) -> None:
         if self._pump is not None:

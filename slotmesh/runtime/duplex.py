@@ -9,7 +9,7 @@ Owner: the task that awaits `run_stream`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import grpc
@@ -37,10 +37,12 @@ async def read_request(context: grpc.aio.ServicerContext[Frame, Any]) -> Frame |
     return None if frame is grpc.aio.EOF else frame
 
 
-async def run_stream(pump: StreamPump[Any], reading: Coroutine[Any, Any, T]) -> T:
-    """Pumps beside `reading` and returns what that returns."""
+async def run_stream(
+    pump: StreamPump[Any], reading: Coroutine[Any, Any, T], half_close: Callable[[], Awaitable[object]] | None = None
+) -> T:
+    """Pumps beside `reading` and returns what that returns. A pump that is closed is followed by `half_close`."""
     reader = asyncio.ensure_future(reading)
-    writer = asyncio.ensure_future(pump.run())
+    writer = asyncio.ensure_future(_write(pump, half_close))
     try:
         await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
         if writer.done() and not reader.done():
@@ -55,3 +57,9 @@ async def run_stream(pump: StreamPump[Any], reading: Coroutine[Any, Any, T]) -> 
         await asyncio.wait((reader, writer), timeout=LAST_WRITE_S)
         writer.cancel()
         await asyncio.gather(reader, writer, return_exceptions=True)
+
+
+async def _write(pump: StreamPump[Any], half_close: Callable[[], Awaitable[object]] | None) -> None:
+    await pump.run()
+    if half_close is not None:
+        await half_close()

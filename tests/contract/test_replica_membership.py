@@ -1,0 +1,265 @@
+"""`AttachReplica` from the replica's side: what it says, and what it does with what it hears."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from slotmesh.codec import JSON
+from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.duplex import read_request
+from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.server import GrpcServer
+from slotmesh.spec.wire import struct_to_wire
+from slotmesh.status import to_exception
+from slotmesh.v1 import membership_service_pb2 as wire
+from slotmesh.v1 import membership_service_pb2_grpc
+from slotmesh.version import VERSION
+from tests.support.replicas import HANDLERS, RunningReplica, running_replica
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.asyncio
+
+STARTING, READY, DRAINING, STOPPED, FAILED = 1, 2, 3, 4, 5
+
+
+class Attachment:
+    """One AttachReplica stream."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.hello: wire.ReplicaHello | None = None
+        self.reports: list[wire.ReplicaReport] = []
+        self.emptied: list[wire.PartitionsEmptied] = []
+        self.is_half_closed = False
+
+    @property
+    def states(self) -> list[int]:
+        """Without repetitions."""
+        states = [int(report.state) for report in self.reports]
+        return [state for index, state in enumerate(states) if index == 0 or states[index - 1] != state]
+
+    async def configure(self, **fields: Any) -> None:
+        await self.context.write(wire.AttachReplicaResponse(configuration=wire.ReplicaConfiguration(**fields)))
+
+
+class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
+    """Writes down what replicas say."""
+
+    def __init__(self, first: Mapping[str, Any] | None, refusal: Failure | None) -> None:
+        self.attachments: list[Attachment] = []
+        self._first = first
+        self._refusal = refusal
+
+    async def AttachReplica(  # type: ignore[override]  # it writes to the context instead of yielding
+        self, request_iterator: object, context: Any
+    ) -> None:
+        attachment = Attachment(context)
+        self.attachments.append(attachment)
+        if self._refusal is not None:
+            raise to_exception(self._refusal)
+        while (frame := await read_request(context)) is not None:
+            match frame.WhichOneof("frame"):
+                case "hello":
+                    attachment.hello = frame.hello
+                    if self._first is not None:
+                        await attachment.configure(**self._first)
+                case "report":
+                    attachment.reports.append(frame.report)
+                case "emptied":
+                    attachment.emptied.append(frame.emptied)
+                case unknown:
+                    raise AssertionError(unknown)
+        attachment.is_half_closed = True
+
+    async def AttachRouter(self, request_iterator: object, context: Any) -> None:  # type: ignore[override]  # as above
+        raise AssertionError("a replica is no router")
+
+    async def attached(self, count: int = 1) -> Attachment:
+        """The newest of so many attachments, once it has reported."""
+        await wait_until(lambda: len(self.attachments) >= count and self.attachments[-1].reports, what="attachment")
+        return self.attachments[-1]
+
+
+@asynccontextmanager
+async def controller(
+    first: Mapping[str, Any] | None = None, *, refusal: Failure | None = None, port: int = 0
+) -> AsyncIterator[tuple[FakeController, GrpcServer]]:
+    """Answers `hello` with the configuration `first`, or leaves it to the test where that is None."""
+    servicer = FakeController(first, refusal)
+    server = GrpcServer("controller", port=port)
+    server.add(membership_service_pb2_grpc.add_MembershipServiceServicer_to_server, servicer)
+    await server.start()
+    try:
+        yield servicer, server
+    finally:
+        await server.stop()
+
+
+def at(server: GrpcServer, **settings: Any) -> Any:
+    return running_replica(controller=server.address, backend="b", **settings)
+
+
+async def test_a_life_as_the_controller_hears_it() -> None:
+    async with controller() as (fake, server), at(server, replica_id="b-1", until_ready=False) as replica:
+        attachment = await fake.attached()
+        hello = attachment.hello
+        assert hello is not None
+        assert (hello.replica_id, hello.backend, hello.version) == ("b-1", "b", VERSION)
+        assert hello.incarnation == replica.app.identity.incarnation
+        assert len(hello.incarnation) == 32
+        assert hello.pid > 0
+        assert (attachment.states, attachment.reports[0].address) == ([STARTING], "")
+        await attachment.configure()
+        await wait_until(lambda: READY in attachment.states)
+        assert (attachment.reports[-1].address, attachment.reports[-1].max_ongoing) == (replica.address, 8)
+        assert await replica.stop() == 0
+        assert attachment.states in ([STARTING, READY, DRAINING, STOPPED], [STARTING, READY, STOPPED])
+        assert attachment.is_half_closed
+
+
+async def test_the_configuration_goes_before_the_decorator() -> None:
+    first = {"max_ongoing": 3, "prefetch": 1, "user_config": struct_to_wire({"greeting": "welcome"})}
+    async with controller(first) as (fake, server), at(server) as replica, replica.router() as stream:
+        attachment = await fake.attached()
+        assert (stream.capacities[0].max_ongoing, stream.capacities[0].prefetch) == (3, 1)
+        await stream.send(stream.run([b'["x"]'], method="greet", content_type=JSON))
+        await stream.wait_answers(1)
+        assert stream.results == {1: b'"welcome, x"'}
+        await attachment.configure(max_ongoing=5, user_config=first["user_config"])
+        await wait_until(lambda: stream.capacities[-1].max_ongoing == 5)
+        assert stream.capacities[-1].prefetch == 4  # the decorator's again
+        await wait_until(lambda: attachment.reports[-1].max_ongoing == 5)
+
+
+async def test_nobody_gets_a_stream_before_the_handler_is_there(tmp_path: Path) -> None:
+    now = tmp_path / "now"
+    first = {"user_config": struct_to_wire({"until": str(now)})}
+    async with (
+        controller(first) as (fake, server),
+        at(server, handler=f"{HANDLERS}:Slow", until_ready=False) as replica,
+    ):
+        attachment = await fake.attached()
+        async with replica.router() as early:
+            await wait_until(lambda: early.ended)
+            assert early.error is not None
+            assert early.error.code() is grpc.StatusCode.UNAVAILABLE
+        assert attachment.states == [STARTING]
+        now.touch()
+        await wait_until(lambda: READY in attachment.states)
+        async with replica.router() as stream:
+            assert stream.frames == ["capacity"]
+
+
+async def test_reports_go_on_while_the_constructor_takes_its_time(tmp_path: Path) -> None:
+    now = tmp_path / "now"
+    first = {"user_config": struct_to_wire({"until": str(now)})}
+    async with controller(first) as (fake, server), at(server, handler=f"{HANDLERS}:Slow", until_ready=False):
+        attachment = await fake.attached()
+        await wait_until(lambda: len(attachment.reports) >= 2)
+        assert attachment.states == [STARTING]
+        now.touch()
+        await wait_until(lambda: READY in attachment.states)
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        (f"{HANDLERS}:Broken", ["Traceback (most recent call last)", "RuntimeError: no model here"]),
+        (f"{HANDLERS}:Nowhere", ["has no Nowhere"]),
+    ],
+)
+async def test_a_handler_that_cannot_start_is_reported_with_its_traceback(handler: str, words: list[str]) -> None:
+    async with controller({}) as (fake, server), at(server, handler=handler, until_ready=False) as replica:
+        with pytest.raises(CannotStart):
+            await replica.task
+        attachment = fake.attachments[-1]
+        assert attachment.states[-1] == FAILED
+        for word in words:
+            assert word in attachment.reports[-1].error
+        assert attachment.is_half_closed
+
+
+async def test_an_order_to_drain_is_a_signal_to_stop() -> None:
+    async with controller({}) as (fake, server), at(server) as replica:
+        attachment = await fake.attached()
+        await attachment.context.write(wire.AttachReplicaResponse(drain=wire.DrainOrder(message="scale down")))
+        async with asyncio.timeout(5):
+            assert await replica.task == 0
+        assert attachment.states[-1] == STOPPED
+
+
+async def test_without_a_controller_it_goes_on_serving_and_attaches_again() -> None:
+    async with controller({}) as (fake, server):
+        port = server.port
+        replica_at = at(server)
+        replica: RunningReplica = await replica_at.__aenter__()
+        await fake.attached()
+    try:
+        async with replica.router() as stream:
+            await stream.send(stream.run([b"x"]))
+            await stream.wait_answers(1)
+        async with controller({}, port=port) as (again, _):
+            attachment = await again.attached()
+            assert attachment.states == [READY]
+            assert attachment.hello is not None
+            assert attachment.hello.incarnation == replica.app.identity.incarnation
+            assert await replica.stop() == 0
+    finally:
+        await replica_at.__aexit__(None, None, None)
+
+
+async def test_it_can_be_stopped_while_the_controller_is_away() -> None:
+    async with controller() as (_, server):
+        address = server.address
+    async with running_replica(controller=address, backend="b", until_ready=False) as replica:
+        await wait_until(lambda: replica.app.replica.address)
+        assert await replica.stop() == 0
+
+
+async def test_it_can_be_stopped_while_the_constructor_takes_its_time(tmp_path: Path) -> None:
+    now = tmp_path / "now"
+    first = {"user_config": struct_to_wire({"until": str(now)})}
+    async with (
+        controller(first) as (fake, server),
+        at(server, handler=f"{HANDLERS}:Slow", until_ready=False) as replica,
+    ):
+        attachment = await fake.attached()
+        await wait_until(lambda: "constructor" in {it.name for it in threading.enumerate()})
+        assert await replica.stop() == 0
+        assert attachment.states == [STARTING, STOPPED]
+        assert "constructor" in {it.name for it in threading.enumerate()}
+        now.touch()
+        await wait_until(lambda: "constructor" not in {it.name for it in threading.enumerate()})
+
+
+async def test_an_incarnation_that_was_replaced_ends() -> None:
+    refusal = Failure(reason=Reason.REPLICA_GONE, message="replaced")
+    async with controller(refusal=refusal) as (fake, server), at(server, until_ready=False) as replica:
+        async with asyncio.timeout(5):
+            assert await replica.task == 0
+        assert len(fake.attachments) == 1
+
+
+async def test_revoked_partitions_are_refused_and_reported_when_they_are_empty() -> None:
+    async with controller({}) as (fake, server), at(server) as replica, replica.router() as stream:
+        attachment = await fake.attached()
+        run = stream.run([b"x", b"y"], method="wait", key="k", partition=9, epoch=4)
+        await stream.send(run, stream.run([b"z"], method="wait", key="k", partition=9, epoch=4))
+        await wait_until(lambda: replica.engine.scheduler.in_use == 1)
+        moved = wire.EndpointPartitions(endpoint="e", partitions=[9, 10], owner_epochs=[4, 2])
+        await attachment.context.write(wire.AttachReplicaResponse(revoke=wire.RevokePartitions(endpoints=[moved])))
+        await wait_until(lambda: 3 in stream.refused)
+        assert stream.refused[3].reason == "STALE_TABLE"
+        assert not attachment.emptied
+        replica.handler.gate.set()
+        await wait_until(lambda: attachment.emptied)
+        assert list(attachment.emptied[0].endpoints) == [moved]
+        await stream.wait_answers(3)

@@ -1,0 +1,212 @@
+"""`python -m replica_service` as a process: flags, signals, exit statuses, the pipe to its launcher."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotmesh.runtime.announce import AnnouncePipe
+from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.parent import ParentPipe
+from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
+
+pytestmark = pytest.mark.asyncio
+
+Request = replica_service_pb2.ExecuteRequest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+APP = """
+import asyncio
+import slotmesh
+
+print("importing")
+
+@slotmesh.deployment(max_ongoing=3)
+class Model:
+    async def echo(self, payload: bytes) -> bytes:
+        return payload
+
+    async def wait(self, payload: bytes) -> bytes:
+        await asyncio.sleep(3600)
+        return payload
+
+    @slotmesh.batch(max_batch_size=2)
+    def lengths(self, items: list[bytes]) -> list[int]:
+        return [len(item) for item in items]
+
+class Broken:
+    def __init__(self) -> None:
+        raise RuntimeError("no model here")
+
+    async def echo(self, payload: bytes) -> bytes:
+        return payload
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with a user's module in it, far from this repository."""
+    (tmp_path / "users_model.py").write_text(APP)
+    (tmp_path / "users_broken.py").write_text("import users_missing")
+    return tmp_path
+
+
+@asynccontextmanager
+async def replica(here: Path, *flags: str, pass_fds: tuple[int, ...] = ()) -> AsyncIterator[asyncio.subprocess.Process]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLOTMESH_")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "replica_service",
+        *flags,
+        cwd=here,
+        env={**environment, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        pass_fds=pass_fds,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+        await asyncio.sleep(0)  # the transport closes its pipes in a callback
+
+
+async def outcome(here: Path, *flags: str) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr of a replica that ends by itself."""
+    async with replica(here, *flags) as process, asyncio.timeout(20):
+        out, err = await process.communicate()
+        assert process.returncode is not None
+        return process.returncode, out.decode(), err.decode()
+
+
+@asynccontextmanager
+async def serving(
+    here: Path, *flags: str, pass_fds: tuple[int, ...] = ()
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A replica on its own, and its address."""
+    with AnnouncePipe() as pipe:
+        own = ("--handler=users_model:Model", "--port=0", "--metrics-port=-1", f"--announce-fd={pipe.fd}")
+        async with replica(here, *own, *flags, pass_fds=(*pipe.pass_fds, *pass_fds)) as process:
+            async with asyncio.timeout(20):
+                address = await pipe.address()
+            assert address is not None, (await process.communicate())[1].decode()
+            yield process, address
+
+
+async def ended(process: asyncio.subprocess.Process) -> int:
+    async with asyncio.timeout(20):
+        return await process.wait()
+
+
+async def test_describe_prints_one_json_object_and_nothing_else(here: Path) -> None:
+    status, out, _ = await outcome(here, "--describe", "users_model:Model")
+    assert status == 0
+    assert json.loads(out) == {
+        "handler": "users_model:Model",
+        "name": "Model",
+        "max_ongoing": 3,
+        "prefetch": 2,
+        "methods": {
+            "echo": {"kind": "async"},
+            "wait": {"kind": "async"},
+            "lengths": {
+                "kind": "batch",
+                "batch": {
+                    "kind": "def",
+                    "max_batch_size": 2,
+                    "batch_wait_timeout_s": 0.01,
+                    "max_concurrent_batches": 1,
+                },
+            },
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("users_model:Modell", "users_model has no Modell; it has Broken, Model"),
+        ("users_model", "it is written MODULE:NAME"),
+        ("users_broken:Model", "ModuleNotFoundError: No module named 'users_missing'"),
+    ],
+)
+async def test_describe_says_what_is_wrong(here: Path, path: str, words: str) -> None:
+    status, out, err = await outcome(here, "--describe", path)
+    assert (status, out) == (1, "")
+    assert words in err
+
+
+async def test_a_handler_that_cannot_start_shows_its_traceback(here: Path) -> None:
+    status, _, err = await outcome(here, "--handler=users_model:Broken", "--port=0", "--metrics-port=-1")
+    assert status == 1
+    assert "Traceback (most recent call last)" in err
+    assert 'raise RuntimeError("no model here")' in err
+    assert err.splitlines()[-1] == "handler users_model:Broken cannot start: RuntimeError: no model here"
+
+
+async def test_all_wrong_settings_are_told_at_once(here: Path) -> None:
+    status, _, err = await outcome(here, "--port=x", "--graceful-timeout=soon")
+    assert status == 2
+    assert "--port" in err
+    assert "--graceful-timeout" in err
+    status, _, err = await outcome(here)
+    assert status == 2
+    assert "--handler MODULE:NAME (SLOTMESH_HANDLER) is required" in err
+    status, _, err = await outcome(here, "--handler=a:B", "--controller=h:1", "--host=0.0.0.0", "--insecure")
+    assert status == 2
+    assert "--advertise HOST:PORT (SLOTMESH_ADVERTISE) is required" in err
+
+
+async def test_sigterm_ends_it_and_sigint_does_not(here: Path) -> None:
+    async with serving(here) as (process, _):
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        process.terminate()
+        assert await ended(process) == 0
+
+
+async def test_it_ends_by_itself_when_its_launcher_is_gone(here: Path) -> None:
+    with ParentPipe() as parent:
+        async with serving(here, f"--parent-fd={parent.fd}", pass_fds=parent.pass_fds) as (process, _):
+            parent.close()
+            assert await ended(process) == 0
+
+
+async def test_calls_that_still_run_after_the_grace_make_it_fail(here: Path) -> None:
+    async with (
+        serving(here, "--replica-id=r-1", "--graceful-timeout=50ms") as (process, address),
+        open_channel(address) as channel,
+    ):
+        stub = replica_service_pb2_grpc.ReplicaServiceStub(channel)
+        call: Any = stub.Execute()
+        await call.write(Request(open=replica_service_pb2.OpenExecute(replica_id="r-1")))
+        with pytest.raises(Exception, match="this is replica r-1, incarnation ") as refused:
+            await call.read()
+        incarnation = str(refused.value).partition("incarnation ")[2][:32]
+        call = stub.Execute()
+        await call.write(Request(open=replica_service_pb2.OpenExecute(replica_id="r-1", incarnation=incarnation)))
+        runs = [
+            replica_service_pb2.RunBatch(
+                first_run_id=run_id, payloads=[b"x"], endpoint="e", options=call_pb2.CallOptions(method=method)
+            )
+            for run_id, method in ((1, "wait"), (2, "echo"))
+        ]
+        await call.write(Request(runs=replica_service_pb2.RunFrame(batches=runs)))
+        assert (await call.read()).HasField("capacity")
+        assert (await call.read()).HasField("results")
+        process.terminate()
+        assert await ended(process) == 1
+        call.cancel()

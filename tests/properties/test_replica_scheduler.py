@@ -1,0 +1,424 @@
+"""The replica's scheduler against a naive model, under arbitrary interleavings.
+
+The model remembers every call that was sent and what became of it; it knows nothing of queues, permits or batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import repeat
+from math import inf
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from replica_service.core.batcher import Batcher
+from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.core.commands import Command, Fail, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
+from replica_service.core.lanes import MAX_TURN_CALLS, Lane
+from replica_service.core.scheduler import Scheduler
+from slotmesh.errors import Executed, Reason
+from slotmesh.handlers import BatchSettings
+
+BATCH = BatchSettings(max_batch_size=3, batch_wait_timeout_s=0.5, max_concurrent_batches=1)
+METHODS = {"plain": None, "batch": BATCH}
+KEYED_WINDOW = 12
+KEYS = ("red", "green", "blue")
+
+CallId = tuple[int, int]
+"""Link and run id."""
+
+
+@dataclass
+class Call:
+    """What the model knows of one call."""
+
+    run: Run
+    key: str
+    deadline: float
+    arrived: float
+    order: int
+    """Position among all calls ever sent."""
+    state: str = "waiting"
+    """waiting, running, ended (by itself), failed or refused (before it started)."""
+    reason: Reason | None = None
+
+
+@dataclass
+class Router:
+    link: Link
+    number: int
+    next_id: int = 1
+    closed: bool = False
+    calls: dict[int, Call] = field(default_factory=dict)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(
+        max_ongoing=st.integers(1, 5),
+        prefetch=st.integers(0, 3),
+        troubles=st.sets(st.sampled_from(("cancel", "close", "revoke", "configure", "expiry", "stale")), max_size=3),
+    )
+    def start(self, max_ongoing: int, prefetch: int, troubles: set[str]) -> None:
+        """Few kinds of trouble at a time reach deeper than all at once."""
+        self.troubles = troubles
+        self.now = 100.0
+        self.max_ongoing = self.allowed = max_ongoing
+        self.prefetch = prefetch
+        self.core = Scheduler(METHODS, max_ongoing=max_ongoing, prefetch=prefetch, keyed_window=KEYED_WINDOW)
+        self.order = 0
+        self.routers: list[Router] = [Router(Link(), 0), Router(Link(), 1)]
+        self.router_of = {router.link: router for router in self.routers}
+        self.running_calls: list[Run] = []
+        """One entry for each unkeyed call that runs."""
+        self.turns: list[StartTurn] = []
+        self.batches: list[StartBatch] = []
+        self.last_started: dict[str, int] = {}
+        self.epoch = 1
+        self.floor: dict[str, int] = {}
+        """Key -> lowest epoch that is still served."""
+        self.told_room: set[Link] = set()
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    @rule(
+        router=st.integers(0, 1),
+        runs=st.lists(
+            st.tuples(
+                st.integers(1, 5),
+                st.sampled_from(("plain", "batch")),
+                st.sampled_from(("", "", *KEYS)),
+                st.sampled_from((inf, inf, 0.0, 0.3, 2.0)),
+                st.booleans(),
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+    )
+    def submit(self, router: int, runs: list[tuple[int, str, str, float, bool]]) -> None:
+        to = self.routers[router]
+        sent = []
+        for count, method, key, time_left, stale in runs:
+            options = CallOptions(method=method, ordering_key=key)
+            deadline = self.now + time_left if "expiry" in self.troubles else inf
+            run = Run(to.link, to.next_id, [b"x"] * count, options, "e", self.now, deadline)
+            run.owner_epoch = self.epoch - 1 if stale and "stale" in self.troubles else self.epoch
+            run.partition = len(key)
+            for run_id in range(to.next_id, to.next_id + count):
+                self.order += 1
+                to.calls[run_id] = Call(run, key, run.deadline, self.now, self.order)
+            to.next_id += count
+            sent.append(run)
+        before = self.core.in_use + self.core.waiting
+        self.carry_out(self.core.submit(sent, self.now))
+        if not any(run.options.ordering_key for run in sent):
+            assert self.core.in_use + self.core.waiting <= max(before, self.max_ongoing + self.prefetch)
+        self.check_fences(sent)
+
+    def check_fences(self, sent: list[Run]) -> None:
+        is_past_window = False
+        for run in sent:
+            if not (key := run.options.ordering_key):
+                continue
+            states = {(call.state, call.reason) for call in map(self.call, repeat(run), range(len(run.payloads)))}
+            if run.owner_epoch < self.floor.get(key, 0):
+                assert states == {("refused", Reason.STALE_TABLE)}
+                continue
+            assert ("refused", Reason.STALE_TABLE) not in states
+            self.floor[key] = run.owner_epoch
+            is_past_window |= ("refused", Reason.QUEUE_FULL) in states
+            assert not is_past_window or states == {("refused", Reason.QUEUE_FULL)}, "a run overtook a refused one"
+
+    @precondition(lambda self: "cancel" in self.troubles)
+    @rule(router=st.integers(0, 1), data=st.data())
+    def cancel(self, router: int, data: st.DataObject) -> None:
+        to = self.routers[router]
+        if to.next_id == 1:
+            return
+        if data.draw(st.booleans()):
+            run = to.calls[data.draw(st.integers(1, to.next_id - 1))].run
+            first, last = run.first, run.first + len(run.payloads) - 1
+        else:
+            first = data.draw(st.integers(1, to.next_id - 1))
+            last = data.draw(st.integers(first, min(to.next_id + 1, first + 6)))
+        self.carry_out(self.core.cancel(to.link, [(first, last)], self.now))
+        for run_id in range(first, min(last + 1, to.next_id)):
+            call = to.calls[run_id]
+            assert call.state != "waiting", "it was taken back and still waits"
+            if call.state == "held":
+                assert any(
+                    is_withdrawn(turn.run, run_id - turn.run.first) for turn in self.turns if turn.run.link is to.link
+                )
+
+    @rule(seconds=st.sampled_from((0.1, 0.25, 0.5, 1.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.carry_out(self.core.passed(self.now))
+
+    @precondition(lambda self: self.running_calls)
+    @rule(data=st.data())
+    def calls_end(self, data: st.DataObject) -> None:
+        run = data.draw(st.sampled_from(self.running_calls))
+        running = [
+            call for call in self.router_of[run.link].calls.values() if call.run is run and call.state == "running"
+        ]
+        count = data.draw(st.integers(1, len(running)))
+        for call in running[:count]:
+            call.state = "ended"
+            self.running_calls.remove(run)
+        self.carry_out(self.core.calls_ended(run, count, self.now))
+
+    @precondition(lambda self: self.turns)
+    @rule(data=st.data())
+    def turn_ends(self, data: st.DataObject) -> None:
+        turn = data.draw(st.sampled_from(self.turns))
+        reached = data.draw(st.integers(turn.lo + 1, turn.hi))
+        self.turns.remove(turn)
+        for index in range(turn.lo, turn.hi):
+            call = self.call(turn.run, index)
+            if index >= reached:
+                call.state = "waiting"
+            elif is_withdrawn(turn.run, index):
+                call.state, call.reason = "failed", Reason.CANCELLED
+            else:
+                self.begins(turn.run, index)
+                call.state = "ended"
+        self.carry_out(self.core.turn_ended(turn, reached, self.now))
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data())
+    def batch_ends(self, data: st.DataObject) -> None:
+        batch = data.draw(st.sampled_from(self.batches))
+        self.batches.remove(batch)
+        for run, lo, hi in batch.parts:
+            for index in range(lo, hi):
+                self.call(run, index).state = "ended"
+        self.carry_out(self.core.batch_ended(batch, self.now))
+
+    @precondition(lambda self: "close" in self.troubles)
+    @rule(router=st.integers(0, 1))
+    def router_goes(self, router: int) -> None:
+        old = self.routers[router]
+        old.closed = True
+        self.carry_out(self.core.close(old.link, self.now))
+        assert not any(call.state == "waiting" and not self.is_held(call) for call in old.calls.values())
+        self.routers[router] = new = Router(Link(), router)
+        self.router_of[new.link] = new
+
+    @rule(router=st.integers(0, 1))
+    def capacity_is_told(self, router: int) -> None:
+        link = self.routers[router].link
+        capacity = self.core.capacity(link)
+        assert capacity.others + link.unkeyed == capacity.ongoing + capacity.waiting
+        full = capacity.others and capacity.ongoing + capacity.waiting >= capacity.max_ongoing + capacity.prefetch
+        if full:
+            self.told_room.discard(link)
+        else:
+            self.told_room.add(link)
+
+    @precondition(lambda self: "configure" in self.troubles)
+    @rule(max_ongoing=st.integers(1, 5))
+    def configured(self, max_ongoing: int) -> None:
+        self.max_ongoing = max_ongoing
+        self.allowed = max(max_ongoing, self.core.in_use)
+        self.carry_out(self.core.configure(max_ongoing=max_ongoing, prefetch=self.prefetch, now=self.now))
+
+    @precondition(lambda self: "stale" in self.troubles)
+    @rule()
+    def ownership_comes_again(self) -> None:
+        self.epoch += 1
+
+    @precondition(lambda self: "revoke" in self.troubles)
+    @rule()
+    def ownership_goes(self) -> None:
+        self.carry_out(self.core.revoke("e", {3: self.epoch, 4: self.epoch, 5: self.epoch}, self.now))
+        for router in self.router_of.values():
+            assert not any(
+                call.key and call.state == "waiting" and not self.is_held(call) for call in router.calls.values()
+            )
+        self.epoch += 1
+        self.floor = dict.fromkeys(KEYS, self.epoch)
+
+    # -- what the scheduler does with them -------------------------------------------------------------------------
+
+    def carry_out(self, commands: list[Command]) -> None:
+        self.some_expired = any(
+            isinstance(command, Fail) and command.failure.reason is Reason.DEADLINE_IN_QUEUE for command in commands
+        )
+        for command in commands:
+            match command:
+                case StartCalls(run=run):
+                    assert not run.options.ordering_key
+                    assert run.options.method == "plain"
+                    for index in range(command.lo, command.hi):
+                        self.begins(run, index)
+                        self.call(run, index).state = "running"
+                        self.running_calls.append(run)
+                case StartTurn(run=run):
+                    assert run.options.method == "plain"
+                    assert 0 < command.hi - command.lo <= MAX_TURN_CALLS
+                    assert not any(turn.lane is command.lane for turn in self.turns)
+                    assert not any(command.lane in batch.lanes for batch in self.batches)
+                    for index in range(command.lo, command.hi):
+                        assert self.call(run, index).state == "waiting"
+                        self.call(run, index).state = "held"
+                    self.turns.append(command)
+                case StartBatch():
+                    self.batch_begins(command)
+                case Refuse(run=run, failure=failure) | Fail(run=run, failure=failure):
+                    assert failure.executed is Executed.NO
+                    for index in range(command.lo, command.hi):
+                        call = self.call(run, index)
+                        assert call.state == "waiting", (call.state, failure)
+                        call.state = "failed" if isinstance(command, Fail) else "refused"
+                        call.reason = failure.reason
+                        if failure.reason is Reason.DEADLINE_IN_QUEUE:
+                            assert call.deadline <= self.now
+                case TellCapacity(link=link):
+                    assert not link.closed
+                    assert link not in self.told_room
+                    assert self.core.in_use + self.core.waiting < self.max_ongoing + self.prefetch
+                    self.told_room.add(link)
+
+    def batch_begins(self, batch: StartBatch) -> None:
+        assert batch.batcher.method == "batch"
+        assert batch.count == sum(hi - lo for _, lo, hi in batch.parts)
+        assert 1 <= batch.count <= BATCH.max_batch_size
+        assert len(self.batches) < BATCH.max_concurrent_batches
+        first = self.call(batch.parts[0][0], batch.parts[0][1])
+        is_full = batch.count == min(BATCH.max_batch_size, self.max_ongoing)
+        # Calls found expired while it is cut make it smaller.
+        assert is_full or self.some_expired or self.now >= first.arrived + BATCH.batch_wait_timeout_s
+        for run, lo, hi in batch.parts:
+            for index in range(lo, hi):
+                self.begins(run, index)
+                self.call(run, index).state = "running"
+        assert len(set(batch.lanes)) == len(batch.lanes)
+        for lane in batch.lanes:
+            assert not any(turn.lane is lane for turn in self.turns)
+            assert not any(lane in other.lanes for other in self.batches)
+        self.batches.append(batch)
+
+    def begins(self, run: Run, index: int) -> None:
+        call = self.call(run, index)
+        assert call.state in {"waiting", "held"}, call.state
+        if call.state == "waiting":
+            assert self.now < call.deadline
+        call.state = "waiting"
+        if call.key:
+            assert call.order > self.last_started.get(call.key, 0), "a call of a key was overtaken"
+            self.last_started[call.key] = call.order
+
+    def call(self, run: Run, index: int) -> Call:
+        return self.router_of[run.link].calls[run.first + index]
+
+    def is_held(self, call: Call) -> bool:
+        return call.state == "held"
+
+    # -- what always holds -----------------------------------------------------------------------------------------
+
+    @invariant()
+    def permits_are_kept_to(self) -> None:
+        self.allowed = max(self.max_ongoing, min(self.allowed, self.core.in_use))
+        assert 0 <= self.core.in_use <= self.allowed
+        in_batches = sum(hi - lo for batch in self.batches for run, lo, hi in batch.parts if run.lane is None)
+        lanes = len(self.turns) + sum(len(batch.lanes) for batch in self.batches)
+        assert len(self.running_calls) + in_batches + lanes <= self.core.in_use
+
+    @invariant()
+    def no_permit_is_idle(self) -> None:
+        if self.core.in_use < self.max_ongoing:
+            assert self.core.waiting == 0
+            assert not self.core._lanes.ready
+
+    @invariant()
+    def no_batch_is_late(self) -> None:
+        deadline = self.core.next_deadline()
+        assert deadline is None or deadline > self.now
+        batcher = self.core._batchers["batch"]
+        assert batcher.waiting == gathered_in(batcher)
+        if batcher.queue and len(self.batches) < BATCH.max_concurrent_batches:
+            assert deadline is not None
+            assert batcher.waiting < min(BATCH.max_batch_size, self.max_ongoing)
+
+    @invariant()
+    def routers_are_charged_for_what_is_here(self) -> None:
+        for router in self.router_of.values():
+            here = [call for call in router.calls.values() if call.state in {"waiting", "held", "running"}]
+            assert router.link.unkeyed == sum(not call.key for call in here)
+            assert router.link.keyed == sum(bool(call.key) for call in here)
+            assert router.link.keyed <= KEYED_WINDOW
+            can_be_taken_back = {run_id for run in router.link.waiting.values() for run_id in open_ids(run)}
+            waiting = {run_id for run_id, call in router.calls.items() if call.state == "waiting"}
+            assert waiting <= can_be_taken_back
+
+    def teardown(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        self.core_drains()
+        assert self.core.is_idle
+        assert self.core.in_use == self.core.waiting == self.core.keyed == 0
+        for router in self.router_of.values():
+            assert not router.link.waiting
+            for call in router.calls.values():
+                assert call.state in {"ended", "failed", "refused"}, call.state
+
+    def core_drains(self) -> None:
+        self.carry_out(self.core.drain(self.now))
+        for router in self.router_of.values():
+            assert not any(call.state == "waiting" for call in router.calls.values())
+        for turn in list(self.turns):
+            self.turns.remove(turn)
+            self.begins(turn.run, turn.lo)
+            self.call(turn.run, turn.lo).state = "failed" if is_withdrawn(turn.run, turn.lo) else "ended"
+            for index in range(turn.lo + 1, turn.hi):
+                self.call(turn.run, index).state = "waiting"
+            self.carry_out(self.core.turn_ended(turn, turn.lo + 1, self.now))
+        for batch in list(self.batches):
+            self.batches.remove(batch)
+            for run, lo, hi in batch.parts:
+                for index in range(lo, hi):
+                    self.call(run, index).state = "ended"
+            self.carry_out(self.core.batch_ended(batch, self.now))
+        for run in self.running_calls:
+            self.carry_out(self.core.calls_ended(run, 1, self.now))
+        for router in self.router_of.values():
+            for call in router.calls.values():
+                if call.state == "running":
+                    call.state = "ended"
+
+
+def is_withdrawn(run: Run, index: int) -> bool:
+    return run.withdrawn is not None and index in run.withdrawn
+
+
+def gathered_in(batcher: Batcher) -> int:
+    """Counted anew: calls in pieces, and of each lane the runs of this method up to the one that fills a batch."""
+    total = 0
+    for entry in batcher.queue:
+        if not isinstance(entry, Lane):
+            total += entry.hi - entry.lo
+            continue
+        offered = 0
+        for run in entry.runs:
+            if run.options.method != batcher.method or offered >= batcher.size:
+                break
+            offered += run.hi - run.lo
+        assert offered, "it holds a permit for nothing"
+        total += offered
+    return total
+
+
+def open_ids(run: Run) -> range:
+    return range(run.first, run.first + len(run.payloads))
+
+
+TestScheduler = pytest.mark.timeout(120)(SchedulerMachine.TestCase)
+TestScheduler.settings = settings(
+    max_examples=300,
+    stateful_step_count=50,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
+)
