@@ -33,8 +33,8 @@ from slotmesh.telemetry.setup import setup_metrics
 from slotmesh.v1 import membership_service_pb2, router_service_pb2_grpc, slot_service_pb2_grpc
 from slotmesh.version import VERSION
 
-STOP_GRACE_S = 5.0
-"""What is under way when the router stops has this long to end."""
+LAST_ANSWERS_S = 1.0
+"""How long clients have to read what was answered when the router stops."""
 
 
 async def main(settings: RouterSettings) -> None:
@@ -83,9 +83,10 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
             tasks.start(watch.tick(), name="reports")
             tasks.start(_serve_with_table(watch.has_table, server), name="readiness")
             yield server
+            server.set_serving(False)
+            await servicer.drain("the router stops", settings.graceful_timeout.total_seconds())
         finally:
-            servicer.go_away("the router stops", STOP_GRACE_S)
-            await server.stop(STOP_GRACE_S)
+            await server.stop(LAST_ANSWERS_S)
             dispatcher.close()
             metrics.shutdown()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from pydantic import Field
 
-from slotmesh.config import HostPort, ServiceSettings, Size
+from slotmesh.config import Duration, HostPort, ServiceSettings, Size
 from slotmesh.ids import new_id
 
 
@@ -22,4 +24,7 @@ class RouterSettings(ServiceSettings):
     )
     window_calls: int = Field(8192, ge=1, description="Calls that a client's stream may have unanswered.")
     window_bytes: Size = Field(16 * 1024 * 1024, ge=1, description="Payload bytes of a stream's unanswered calls.")
+    graceful_timeout: Duration = Field(
+        timedelta(seconds=10), ge=timedelta(0), description="What calls under way get to end when the router stops."
+    )
     max_pending_unary: int = Field(10_000, ge=1, description="Unary calls pending at once; more are refused.")

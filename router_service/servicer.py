@@ -5,6 +5,7 @@ Owner: the app registers one instance of each servicer.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,12 +22,15 @@ from slotmesh.codec import JSON
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.duplex import read_request, run_stream
 from slotmesh.status import abort
+from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from slotmesh.version import VERSION
 
 StreamRequest = router_service_pb2.StreamCallsRequest
 StreamResponse = router_service_pb2.StreamCallsResponse
 Context = grpc.aio.ServicerContext[Any, Any]
+
+_log = get_logger(__name__)
 
 
 class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
@@ -42,12 +46,18 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self.address = ""
         """Where clients reach this router, once it listens: what `alternates` leaves out."""
 
-    def go_away(self, message: str, time_left_s: float) -> None:
-        """Asks the clients of all streams to send no more: what they sent is answered, `time_left_s` permitting."""
+    async def drain(self, message: str, grace_s: float) -> None:
+        """Asks the clients of all streams to send no more; returns when all was answered, or after the grace."""
         leave = call_pb2.GoAway(message=message, alternates=self._alternates())
-        leave.time_left.FromNanoseconds(int(time_left_s * 1e9))
-        for stream in self._streams:
+        leave.time_left.FromNanoseconds(int(grace_s * 1e9))
+        streams = list(self._streams)
+        for stream in streams:
             stream.say(StreamResponse(go_away=leave))
+        try:
+            async with asyncio.timeout(grace_s):
+                await asyncio.gather(self._unary.idle(), *(stream.finish() for stream in streams))
+        except TimeoutError:
+            _log.warning("calls are still unanswered at the end of the grace; they are lost", grace_s=grace_s)
 
     async def Call(self, request: router_service_pb2.CallRequest, context: Context) -> router_service_pb2.CallResponse:
         """One call."""
@@ -106,6 +116,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         finally:
             counters.streams -= 1
             self._streams.discard(stream)
+            stream.ended()
             self._dispatcher.detach(stream.caller)
         if failure is not None:
             await abort(context, failure)

@@ -97,6 +97,10 @@ class ClientStream:
         self.pump.wake()
         await self._all_answered.wait()
 
+    def ended(self) -> None:
+        """The stream is gone, however: nobody is left to be answered."""
+        self._all_answered.set()
+
     def say(self, response: Response) -> None:
         """Queues a frame that is not results; it goes before them."""
         self._control.append(response)

@@ -25,6 +25,12 @@ class UnaryCalls:
         self._dispatcher = dispatcher
         self._max_pending = max_pending
         self._pending = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    async def idle(self) -> None:
+        """Returns when no call is pending."""
+        await self._is_idle.wait()
 
     async def call(self, endpoint: str, options: CallOptions, payload: bytes) -> DeliverResults | Failure:
         """The outcome of one call."""
@@ -41,11 +47,14 @@ class UnaryCalls:
         pending = _Pending()
         self._dispatcher.attach(caller, pending)
         self._pending += 1
+        self._is_idle.clear()
         try:
             self._dispatcher.submit(caller, endpoint, [(options, _IDS, [payload])])
             return await pending.outcome
         finally:
             self._pending -= 1
+            if not self._pending:
+                self._is_idle.set()
             self._dispatcher.detach(caller)
 
 

@@ -40,6 +40,12 @@ def apply(
 
 async def _apply(file: Path, prune: bool, address: str) -> None:
     mesh = _read(file)
+    if prune and not mesh.backends and not mesh.endpoints:
+        raise CommandFailed(
+            f"{file}: names no backend and no endpoint, so --prune would delete the whole mesh; nothing was applied."
+            " To do that, delete the endpoints and backends by their names (ControllerService)",
+            WRONG_INPUT,
+        )
     async with Operator.at(address) as operator:
         _show(await operator.apply(mesh, prune=prune))
 

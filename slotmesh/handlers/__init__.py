@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slotmesh.handlers.context import call_metadata
 from slotmesh.handlers.decorators import batch, deployment
 from slotmesh.handlers.description import CALL, HandlerDescription, Kind, MethodDescription, describe
 from slotmesh.handlers.settings import BatchSettings, DeploymentSettings
@@ -14,6 +15,7 @@ __all__ = [
     "Kind",
     "MethodDescription",
     "batch",
+    "call_metadata",
     "deployment",
     "describe",
 ]

@@ -27,7 +27,7 @@ POLL_S: Final = 0.05
 """How soon a change of the members is seen while the mesh starts."""
 LAST_WORDS_S: Final = 1.0
 """A process that ended is often seen before what it reported last."""
-ROUTER_GRACE_S: Final = 10.0
+ROUTER_GRACE_S: Final = GRACEFUL_TIMEOUT_S + 5.0
 CONTROLLER_GRACE_S: Final = GRACEFUL_TIMEOUT_S + 15.0
 """Its replicas drain, those that do not are killed, then it ends."""
 
@@ -121,6 +121,7 @@ class LocalMesh:
         for number, router_id in enumerate(order.router_ids):
             port = order.router_port if number == 0 else 0
             flags = [f"--host={HOST}", f"--port={port}", f"--controller={controller}", f"--router-id={router_id}"]
+            flags.append(f"--graceful-timeout={GRACEFUL_TIMEOUT_S:g}s")
             child = await Child.start(router_id, "router_service", [*flags, *self._flags()], self._parent)
             self._routers.append(child)
         for child in self._routers:

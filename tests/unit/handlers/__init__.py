@@ -1,0 +1,1 @@
+"""The decorators, and what is read off a decorated handler."""

@@ -1,0 +1,1 @@
+"""The replica, a module at a time."""

@@ -1,0 +1,126 @@
+"""An engine with a handler and a router that only remembers what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from math import inf
+from typing import Any
+
+from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.shell.engine import Engine
+from replica_service.shell.methods import bind_methods
+from slotmesh.codec import OCTET_STREAM
+from slotmesh.errors import Failure
+from slotmesh.handlers import describe
+from slotmesh.runtime.clock import Clock, MonotonicClock
+from tests.support.wait import wait_until
+
+
+class RememberingOutbox:
+    """Stands in for an outbox."""
+
+    def __init__(self) -> None:
+        self.results_of: dict[int, bytes] = {}
+        self.failures_of: dict[int, Failure] = {}
+        self.refusals_of: dict[int, Failure] = {}
+        self.order: list[int] = []
+        self.deliveries: list[int] = []
+        """Sizes of the lists in which results came."""
+        self.told_at = -inf
+        self.capacity_told = 0
+
+    def results(self, first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        assert size == sum(map(len, payloads))
+        self.deliveries.append(len(payloads))
+        for run_id, payload in enumerate(payloads, first):
+            self._answer(run_id)
+            self.results_of[run_id] = payload
+
+    def failed(self, first: int, count: int, failure: Failure) -> None:
+        for run_id in range(first, first + count):
+            self._answer(run_id)
+            self.failures_of[run_id] = failure
+
+    def refused(self, first: int, count: int, failure: Failure) -> None:
+        for run_id in range(first, first + count):
+            self._answer(run_id)
+            self.refusals_of[run_id] = failure
+
+    def tell_capacity(self) -> None:
+        self.capacity_told += 1
+
+    def discard(self) -> None: ...
+
+    def go_away(self, message: str) -> None: ...
+
+    def _answer(self, run_id: int) -> None:
+        assert run_id not in self.order, f"{run_id} was answered twice"
+        self.order.append(run_id)
+
+
+class Hosting:
+    """Sends runs to the engine."""
+
+    def __init__(self, engine: Engine, handler: Any, clock: Clock) -> None:
+        self.engine = engine
+        self.handler = handler
+        self.clock = clock
+        self.link, _ = engine.open()
+        self.link.outbox = self.outbox = RememberingOutbox()
+        self._next = 1
+
+    def run(
+        self,
+        method: str,
+        payloads: Sequence[bytes],
+        *,
+        key: str = "",
+        content_type: str = OCTET_STREAM,
+        time_left_s: float = inf,
+        link: Link | None = None,
+        **options: Any,
+    ) -> Run:
+        """A run under the next ids."""
+        call_options = CallOptions(method=method, content_type=content_type, ordering_key=key, **options)
+        now = self.clock.now()
+        made = Run(link or self.link, self._next, list(payloads), call_options, "e", now, now + time_left_s)
+        self._next += len(payloads)
+        return made
+
+    async def execute(self, *runs: Run) -> RememberingOutbox:
+        """Submits the runs, and waits for all of their outcomes."""
+        wanted = len(self.outbox.order) + sum(len(run.payloads) for run in runs)
+        self.engine.submit(runs)
+        await self.answered(wanted)
+        return self.outbox
+
+    async def answered(self, count: int) -> None:
+        await wait_until(lambda: len(self.outbox.order) >= count, what=f"{count} outcomes")
+
+    def results(self, run: Run) -> list[bytes | None]:
+        return [self.outbox.results_of.get(run.first + index) for index in range(len(run.payloads))]
+
+
+@asynccontextmanager
+async def hosting(
+    handler: type | Callable[..., Any],
+    *args: Any,
+    clock: Clock | None = None,
+    max_ongoing: int | None = None,
+    prefetch: int | None = None,
+) -> AsyncIterator[Hosting]:
+    """The handler, hosted for as long as the block lasts."""
+    description = describe(handler)
+    constructed = handler(*args) if isinstance(handler, type) else handler
+    clock = clock or MonotonicClock()
+    engine = Engine(
+        bind_methods(constructed, description),
+        clock,
+        max_ongoing=description.max_ongoing if max_ongoing is None else max_ongoing,
+        prefetch=description.prefetch if prefetch is None else prefetch,
+    )
+    try:
+        yield Hosting(engine, constructed, clock)
+    finally:
+        await engine.stop()

@@ -1,0 +1,97 @@
+"""From a router's frames to runs, and what is refused on the way."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from math import inf
+from typing import Any
+
+import pytest
+
+from replica_service import convert
+from replica_service.core.calls import Link
+from slotmesh.codec import JSON, OCTET_STREAM
+from slotmesh.errors import BadRequest, DuplicateCallId, Executed, Reason
+from slotmesh.handlers.context import NO_METADATA
+from slotmesh.v1 import call_pb2, replica_service_pb2
+
+NOW = 50.0
+
+
+def frame(*batches: replica_service_pb2.RunBatch) -> replica_service_pb2.RunFrame:
+    return replica_service_pb2.RunFrame(batches=batches)
+
+
+def batch(first: int = 1, count: int = 1, *, options: dict[str, Any] | None = None, **fields: Any) -> Any:
+    return replica_service_pb2.RunBatch(
+        first_run_id=first, payloads=[b"x"] * count, options=call_pb2.CallOptions(**(options or {})), **fields
+    )
+
+
+def test_a_run_has_all_that_its_batch_says() -> None:
+    options = {"method": "add", "content_type": JSON, "ordering_key": "k", "metadata": {"who": "ann"}}
+    link = Link()
+    (run,), rejected = convert.runs_of(
+        frame(batch(7, 3, options=options, endpoint="e", partition=5, owner_epoch=9, time_left=timedelta(seconds=2))),
+        link,
+        NOW,
+    )
+    assert not rejected
+    assert (run.link, run.first, run.lo, run.hi, run.endpoint) == (link, 7, 0, 3, "e")
+    assert (run.options.method, run.options.content_type, run.options.ordering_key) == ("add", JSON, "k")
+    assert run.options.metadata == {"who": "ann"}
+    assert (run.partition, run.owner_epoch, run.arrived, run.deadline) == (5, 9, NOW, NOW + 2)
+    assert link.last_run_id == 9
+
+
+def test_defaults() -> None:
+    (run,), _ = convert.runs_of(frame(batch(options={"method": "__call__"})), Link(), NOW)
+    assert (run.options.method, run.options.content_type, run.deadline) == ("", OCTET_STREAM, inf)
+    assert run.options.metadata is NO_METADATA
+
+
+def test_equal_options_are_one_object() -> None:
+    runs, _ = convert.runs_of(frame(batch(1, options={"method": "a"}), batch(2, options={"method": "a"})), Link(), NOW)
+    assert runs[0].options is runs[1].options
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "reason", "field"),
+    [
+        ({"no_reply": True}, {}, Reason.NOT_IMPLEMENTED, "options.no_reply"),
+        ({"relative_slo": timedelta(seconds=1)}, {}, Reason.NOT_IMPLEMENTED, "options.relative_slo"),
+        ({"absolute_slo": {"seconds": 1}}, {}, Reason.NOT_IMPLEMENTED, "options.absolute_slo"),
+        ({"content_type": "text/plain"}, {}, Reason.BAD_REQUEST, "options.content_type"),
+        ({}, {"session_id": "s"}, Reason.NOT_IMPLEMENTED, "session_id"),
+        ({"ordering_key": "k"}, {"partition": 4096}, Reason.BAD_REQUEST, "partition"),
+        ({"ordering_key": "k"}, {"partition": -1}, Reason.BAD_REQUEST, "partition"),
+    ],
+)
+def test_what_is_wrong_with_a_run_fails_that_run(
+    options: dict[str, Any], fields: dict[str, Any], reason: Reason, field: str
+) -> None:
+    good, wrong = batch(1), batch(2, 3, options=options, **fields)
+    runs, rejected = convert.runs_of(frame(good, wrong, batch(5)), Link(), NOW)
+    assert [run.first for run in runs] == [1, 5]
+    ((run, failure),) = rejected
+    assert (run.first, len(run.payloads)) == (2, 3)
+    assert (failure.reason, failure.executed, failure.metadata["field"]) == (reason, Executed.NO, field)
+    assert field in failure.message
+
+
+@pytest.mark.parametrize("second", [2, 3, 1])
+def test_run_ids_strictly_increase(second: int) -> None:
+    link = Link()
+    convert.runs_of(frame(batch(1, 3)), link, NOW)
+    with pytest.raises(DuplicateCallId, match=f"got {second} after 3"):
+        convert.runs_of(frame(batch(second)), link, NOW)
+
+
+def test_run_ids_start_at_one() -> None:
+    with pytest.raises(DuplicateCallId):
+        convert.runs_of(frame(batch(0)), Link(), NOW)
+
+
+def test_a_run_has_payloads() -> None:
+    with pytest.raises(BadRequest, match="at least one"):
+        convert.runs_of(frame(batch(1, 0)), Link(), NOW)

@@ -1,0 +1,142 @@
+"""What leaves in which frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from replica_service.core.capacity import Capacity
+from replica_service.shell.outbox import MAX_FRAME_BYTES, MAX_FRAME_CALLS, Outbox, Response
+from slotmesh.codec import JSON, OCTET_STREAM
+from slotmesh.errors import Failure, Reason
+from slotmesh.v1 import call_pb2
+
+FULL = Failure(reason=Reason.QUEUE_FULL, message="full")
+LATE = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="late")
+
+
+class Desk:
+    """An outbox whose capacity can be set, and that counts how often it would be woken."""
+
+    def __init__(self) -> None:
+        self.ongoing = 0
+        self.woken = 0
+        self.outbox = Outbox(lambda: Capacity(self.ongoing, 8, 0, 2, 100, False, 1))
+        self.outbox.connect(self.wake)
+        self.first = self.outbox.next_frame()
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def frames(self) -> Iterator[Response]:
+        while (frame := self.outbox.next_frame()) is not None:
+            yield frame
+
+    def frame(self) -> call_pb2.ResultFrame:
+        (frame,) = self.frames()
+        assert frame.WhichOneof("frame") == "results"
+        return frame.results
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_the_first_frame_is_the_capacity(desk: Desk) -> None:
+    assert desk.first is not None
+    assert desk.first.capacity == call_pb2.Capacity(max_ongoing=8, prefetch=2, keyed_window=100, others=1)
+    assert desk.outbox.next_frame() is None
+
+
+def test_results_of_many_runs_leave_together_with_the_newest_capacity(desk: Desk) -> None:
+    desk.outbox.results(1, [b"a", b"b"], 2, OCTET_STREAM)
+    desk.outbox.results(3, [b"c"], 1, OCTET_STREAM)
+    desk.outbox.results(9, [b"{}"], 2, JSON)
+    desk.ongoing = 5
+    frame = desk.frame()
+    assert desk.woken == 3
+    assert frame.frame_no == 1
+    assert [(list(batch.call_ids), list(batch.payloads), batch.content_type) for batch in frame.batches] == [
+        ([1, 2, 3], [b"a", b"b", b"c"], OCTET_STREAM),
+        ([9], [b"{}"], JSON),
+    ]
+    assert frame.capacity.ongoing == 5
+    desk.outbox.results(10, [b""], 0, OCTET_STREAM)
+    assert desk.frame().frame_no == 2
+
+
+def test_equal_failures_are_told_once(desk: Desk) -> None:
+    for first in (1, 2, 3):
+        desk.outbox.failed(first, 1, FULL)
+    desk.outbox.failed(4, 2, LATE)
+    errors = desk.frame().errors
+    assert [(list(error.call_ids), error.failure.reason) for error in errors] == [
+        ([1, 2, 3], "QUEUE_FULL"),
+        ([4, 5], "DEADLINE_IN_QUEUE"),
+    ]
+
+
+def test_refusals_carry_ranges_and_capacity(desk: Desk) -> None:
+    desk.outbox.refused(1, 3, FULL)
+    desk.outbox.refused(9, 1, FULL)
+    desk.outbox.refused(20, 1, LATE)
+    first, second = desk.frames()
+    assert [(each.first, each.last) for each in first.refused.runs] == [(1, 3), (9, 9)]
+    assert first.refused.failure.reason == "QUEUE_FULL"
+    assert first.refused.capacity.max_ongoing == 8
+    assert [(each.first, each.last) for each in second.refused.runs] == [(20, 20)]
+
+
+def test_large_results_are_spread_over_frames(desk: Desk) -> None:
+    payload = bytes(MAX_FRAME_BYTES // 3)
+    desk.outbox.results(1, [payload] * 10, 10 * len(payload), OCTET_STREAM)
+    desk.outbox.results(11, [bytes(4 * 1024 * 1024)], 4 * 1024 * 1024, OCTET_STREAM)
+    frames = [frame.results for frame in desk.frames()]
+    ids = [run_id for frame in frames for batch in frame.batches for run_id in batch.call_ids]
+    assert ids == list(range(1, 12))
+    assert [frame.frame_no for frame in frames] == list(range(1, len(frames) + 1))
+    for frame in frames[:-1]:
+        assert sum(len(payload) for batch in frame.batches for payload in batch.payloads) <= MAX_FRAME_BYTES
+    assert list(frames[-1].batches[0].call_ids) == [11]
+
+
+def test_a_frame_has_a_bounded_number_of_calls(desk: Desk) -> None:
+    count = MAX_FRAME_CALLS + 5
+    desk.outbox.results(1, [b""] * count, 0, OCTET_STREAM)
+    desk.outbox.failed(count + 1, count, FULL)
+    answered = []
+    for frame in desk.frames():
+        ids = [run_id for batch in frame.results.batches for run_id in batch.call_ids]
+        ids += [run_id for errors in frame.results.errors for run_id in errors.call_ids]
+        assert 0 < len(ids) <= MAX_FRAME_CALLS
+        answered += ids
+    assert sorted(answered) == list(range(1, 2 * count + 1))
+
+
+def test_capacity_alone_where_there_are_no_results(desk: Desk) -> None:
+    desk.outbox.tell_capacity()
+    (frame,) = desk.frames()
+    assert frame.WhichOneof("frame") == "capacity"
+    desk.outbox.tell_capacity()
+    desk.outbox.results(1, [b""], 0, OCTET_STREAM)
+    desk.outbox.next_frame()
+    desk.outbox.tell_capacity()
+    desk.outbox.results(2, [b""], 0, OCTET_STREAM)
+    assert [frame.WhichOneof("frame") for frame in desk.frames()] == ["results"]
+
+
+def test_who_goes_away_says_so_after_the_capacity(desk: Desk) -> None:
+    desk.outbox.go_away("bye")
+    desk.outbox.refused(1, 1, FULL)
+    assert [frame.WhichOneof("frame") for frame in desk.frames()] == ["capacity", "go_away", "refused"]
+
+
+def test_nothing_is_kept_for_a_router_that_is_gone(desk: Desk) -> None:
+    desk.outbox.results(1, [b""], 0, OCTET_STREAM)
+    desk.outbox.discard()
+    desk.outbox.results(2, [b""], 0, OCTET_STREAM)
+    desk.outbox.failed(3, 1, FULL)
+    desk.outbox.refused(4, 1, FULL)
+    assert desk.outbox.next_frame() is None

@@ -1,0 +1,337 @@
+"""Decisions that a scenario shows best; the property test covers the interleavings."""
+
+from __future__ import annotations
+
+from math import inf
+
+from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.core.commands import Command, Fail, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
+from replica_service.core.lanes import MAX_TURN_CALLS
+from replica_service.core.scheduler import Scheduler
+from slotmesh.errors import Failure, Reason
+from slotmesh.handlers import BatchSettings
+
+GATHER_S = 0.5
+
+
+def scheduler(max_ongoing: int = 4, prefetch: int = 0, **settings: int) -> Scheduler:
+    methods = {"plain": None, "batch": BatchSettings(max_batch_size=3, batch_wait_timeout_s=GATHER_S)}
+    absent = {"gen": Failure(reason=Reason.NOT_IMPLEMENTED, message="a generator")}
+    return Scheduler(methods, absent, max_ongoing=max_ongoing, prefetch=prefetch, **settings)
+
+
+def run(
+    link: Link,
+    first: int,
+    count: int,
+    *,
+    method: str = "plain",
+    key: str = "",
+    deadline: float = inf,
+    epoch: int = 1,
+    arrived: float = 0.0,
+) -> Run:
+    made = Run(link, first, [b""] * count, CallOptions(method=method, ordering_key=key), "e", arrived, deadline)
+    made.owner_epoch = epoch
+    return made
+
+
+def told(commands: list[Command]) -> list[str]:
+    """The commands, as a person would note them down: run ids, first and last."""
+    lines = []
+    for command in commands:
+        match command:
+            case StartBatch(parts=parts):
+                spans = [f"{part.first + lo}-{part.first + hi - 1}" for part, lo, hi in parts]
+                lines.append("batch " + ",".join(spans))
+            case TellCapacity():
+                lines.append("tell capacity")
+            case Refuse() | Fail():
+                word = "refuse" if isinstance(command, Refuse) else "fail"
+                lines.append(f"{word} {span(command)} {command.failure.reason.value}")
+            case StartCalls() | StartTurn():
+                lines.append(f"{'calls' if isinstance(command, StartCalls) else 'turn'} {span(command)}")
+    return lines
+
+
+def span(command: StartCalls | StartTurn | Refuse | Fail) -> str:
+    return f"{command.run.first + command.lo}-{command.run.first + command.hi - 1}"
+
+
+def turn_of(commands: list[Command]) -> StartTurn:
+    (turn,) = [command for command in commands if isinstance(command, StartTurn)]
+    return turn
+
+
+def batch_of(commands: list[Command]) -> StartBatch:
+    (batch,) = [command for command in commands if isinstance(command, StartBatch)]
+    return batch
+
+
+# -- unkeyed calls -----------------------------------------------------------------------------------------------
+
+
+def test_calls_start_as_far_as_permits_go_wait_as_far_as_prefetch_goes_and_the_rest_is_refused() -> None:
+    core, link = scheduler(max_ongoing=4, prefetch=2), Link()
+    sent = run(link, 1, 10)
+    assert told(core.submit([sent], 0.0)) == ["refuse 7-10 QUEUE_FULL", "calls 1-4"]
+    assert (core.in_use, core.waiting) == (4, 2)
+    assert told(core.calls_ended(sent, 1, 0.0)) == ["calls 5-5"]
+    assert told(core.calls_ended(sent, 4, 0.0)) == ["calls 6-6"]
+    assert told(core.calls_ended(sent, 1, 0.0)) == []
+    assert core.is_idle
+
+
+def test_unknown_methods_and_generators_fail_before_they_take_room() -> None:
+    core, link = scheduler(), Link()
+    unknown, generator = core.submit([run(link, 1, 1, method="nope"), run(link, 2, 1, method="gen")], 0.0)
+    assert isinstance(unknown, Fail)
+    assert unknown.failure.reason is Reason.METHOD_NOT_FOUND
+    assert "'nope'; it has batch, gen, plain" in unknown.failure.message
+    assert isinstance(generator, Fail)
+    assert generator.failure.reason is Reason.NOT_IMPLEMENTED
+    assert core.is_idle
+
+
+def test_calls_past_their_deadline_never_start() -> None:
+    core, link = scheduler(max_ongoing=1, prefetch=5), Link()
+    first = run(link, 1, 1)
+    core.submit([first, run(link, 2, 2, deadline=1.0), run(link, 4, 1)], 0.0)
+    assert told(core.calls_ended(first, 1, 1.0)) == ["fail 2-3 DEADLINE_IN_QUEUE", "calls 4-4"]
+
+
+def test_a_router_that_heard_full_hears_of_room() -> None:
+    core, mine, other = scheduler(max_ongoing=2), Link(), Link()
+    theirs = run(other, 1, 2)
+    core.submit([theirs], 0.0)
+    capacity = core.capacity(mine)
+    assert (capacity.ongoing, capacity.others) == (2, 2)
+    assert core.capacity(other).others == 0
+    assert told(core.calls_ended(theirs, 1, 0.0)) == ["tell capacity"]
+    assert told(core.calls_ended(theirs, 1, 0.0)) == []
+
+
+# -- taking back -------------------------------------------------------------------------------------------------
+
+
+def test_a_cancel_of_a_whole_run_answers_what_waits() -> None:
+    core, link = scheduler(max_ongoing=1, prefetch=5), Link()
+    core.submit([run(link, 1, 3), run(link, 4, 2)], 0.0)
+    assert told(core.cancel(link, [(4, 5)], 0.0)) == ["fail 4-5 CANCELLED"]
+    assert told(core.cancel(link, [(1, 3)], 0.0)) == ["fail 2-3 CANCELLED"]
+    assert (core.in_use, core.waiting) == (1, 0)
+
+
+def test_a_cancel_may_cut_a_run_in_two_and_go_on_after_it() -> None:
+    core, link = scheduler(max_ongoing=1, prefetch=20), Link()
+    running = run(link, 1, 1)
+    core.submit([running, run(link, 2, 10), run(link, 12, 10)], 0.0)
+    assert told(core.cancel(link, [(5, 6)], 0.0)) == ["fail 5-6 CANCELLED"]
+    # 7-11 is a run of its own now, and 7 is not where its payloads begin: 7-16 is not the whole of it.
+    assert sorted(told(core.cancel(link, [(7, 16)], 0.0))) == ["fail 12-16 CANCELLED", "fail 7-11 CANCELLED"]
+    assert told(core.cancel(link, [(2, 11)], 0.0)) == ["fail 2-4 CANCELLED"]
+    assert told(core.calls_ended(running, 1, 0.0)) == ["calls 17-17"]
+
+
+def test_a_cancel_of_a_run_whose_middle_is_gone_reaches_its_end() -> None:
+    core, link = scheduler(max_ongoing=1, prefetch=20), Link()
+    core.submit([run(link, 1, 1), run(link, 2, 10)], 0.0)
+    core.cancel(link, [(5, 6)], 0.0)
+    assert told(core.cancel(link, [(2, 11)], 0.0)) == ["fail 2-4 CANCELLED", "fail 7-11 CANCELLED"]
+
+
+def test_calls_of_a_turn_that_are_taken_back_are_the_executors_to_answer() -> None:
+    core, link = scheduler(), Link()
+    commands = core.submit([run(link, 1, 5, key="k")], 0.0)
+    assert told(core.cancel(link, [(3, 4)], 0.0)) == []
+    assert turn_of(commands).run.withdrawn == {2, 3}
+
+
+def test_calls_that_a_turn_did_not_come_to_are_answered_when_it_ends() -> None:
+    core, link = scheduler(), Link()
+    turn = turn_of(core.submit([run(link, 1, 5, key="k")], 0.0))
+    core.cancel(link, [(3, 4)], 0.0)
+    assert told(core.turn_ended(turn, 2, 0.0)) == ["fail 3-3 CANCELLED", "fail 4-4 CANCELLED", "turn 5-5"]
+
+
+def test_calls_in_a_batcher_can_be_taken_back_and_free_their_permits() -> None:
+    core, link = scheduler(max_ongoing=2, prefetch=1), Link()
+    core.submit([run(link, 1, 1, method="batch"), run(link, 2, 1)], 0.0)
+    core.submit([run(link, 3, 1)], 0.0)
+    assert told(core.cancel(link, [(1, 1)], 0.0)) == ["fail 1-1 CANCELLED", "calls 3-3"]
+
+
+def test_the_end_of_a_stream_takes_back_what_it_left() -> None:
+    core, link, other = scheduler(max_ongoing=1, prefetch=3), Link(), Link()
+    mine, theirs = run(link, 1, 3), run(other, 1, 1)
+    core.submit([mine, theirs], 0.0)
+    core.close(link, 0.0)
+    assert told(core.calls_ended(mine, 1, 0.0)) == ["calls 1-1"]
+
+
+# -- lanes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_lane_has_one_turn_at_a_time_and_goes_to_the_back() -> None:
+    core, link = scheduler(max_ongoing=1), Link()
+    long = run(link, 1, MAX_TURN_CALLS + 10, key="a")
+    first = core.submit([long, run(link, 1000, 1, key="b")], 0.0)
+    assert told(first) == [f"turn 1-{MAX_TURN_CALLS}"]
+    second = core.turn_ended(turn_of(first), MAX_TURN_CALLS, 0.0)
+    assert told(second) == ["turn 1000-1000"]
+    third = core.turn_ended(turn_of(second), 1, 0.0)
+    assert told(third) == [f"turn {MAX_TURN_CALLS + 1}-{MAX_TURN_CALLS + 10}"]
+
+
+def test_a_turn_that_ended_early_goes_on_before_later_runs() -> None:
+    core, link = scheduler(max_ongoing=1), Link()
+    first = core.submit([run(link, 1, 4, key="a"), run(link, 5, 1, key="a")], 0.0)
+    second = core.turn_ended(turn_of(first), 2, 0.0)
+    assert told(second) == ["turn 3-4"]
+    assert told(core.turn_ended(turn_of(second), 4, 0.0)) == ["turn 5-5"]
+
+
+def test_freed_permits_serve_lanes_and_unkeyed_calls_in_turn() -> None:
+    core, link = scheduler(max_ongoing=4, prefetch=8), Link()
+    running = run(link, 1, 4)
+    core.submit([running], 0.0)
+    keyed = [run(link, 100 + index, 1, key=f"k{index}") for index in range(8)]
+    core.submit([run(link, 5, 8), *keyed], 0.0)
+    assert told(core.calls_ended(running, 4, 0.0)) == ["turn 100-100", "turn 101-101", "calls 5-6"]
+    assert told(core.calls_ended(running, 1, 0.0)) == ["calls 7-7"]
+    assert told(core.calls_ended(running, 1, 0.0)) == ["turn 102-102"]
+
+
+def test_past_the_window_nothing_of_a_key_overtakes_what_was_refused() -> None:
+    core, link = scheduler(keyed_window=4), Link()
+    turn = turn_of(core.submit([run(link, 1, 3, key="a")], 0.0))
+    assert told(core.submit([run(link, 4, 2, key="b"), run(link, 6, 1, key="b")], 0.0)) == [
+        "refuse 4-5 QUEUE_FULL",
+        "refuse 6-6 QUEUE_FULL",
+    ]
+    core.turn_ended(turn, 3, 0.0)
+    assert told(core.submit([run(link, 7, 1, key="b")], 0.0)) == ["turn 7-7"]
+
+
+def test_runs_of_an_overtaken_epoch_are_refused_and_stay_refused() -> None:
+    core, link = scheduler(), Link()
+    core.submit([run(link, 1, 1, key="a", epoch=7)], 0.0)
+    assert told(core.submit([run(link, 2, 1, key="a", epoch=6)], 0.0)) == ["refuse 2-2 STALE_TABLE"]
+    core.revoke("e", {0: 7}, 0.0)
+    assert told(core.submit([run(link, 3, 1, key="a", epoch=7)], 0.0)) == ["refuse 3-3 STALE_TABLE"]
+
+
+def test_a_revoked_partition_hands_back_what_waits_and_is_empty_when_its_turn_is_over() -> None:
+    core, link = scheduler(), Link()
+    turn = turn_of(core.submit([run(link, 1, 2, key="a"), run(link, 3, 2, key="a")], 0.0))
+    assert told(core.revoke("e", {0: 1}, 0.0)) == ["refuse 3-4 STALE_TABLE"]
+    assert not core.is_emptied("e", {0: 1})
+    core.turn_ended(turn, 2, 0.0)
+    assert core.is_emptied("e", {0: 1})
+
+
+# -- batches -----------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_waits_for_others_from_its_first_call_on() -> None:
+    core, link = scheduler(), Link()
+    assert told(core.submit([run(link, 1, 1, method="batch", arrived=1.0)], 1.0)) == []
+    assert core.next_deadline() == 1.0 + GATHER_S
+    assert told(core.submit([run(link, 2, 1, method="batch", arrived=1.2)], 1.2)) == []
+    assert core.next_deadline() == 1.0 + GATHER_S
+    assert told(core.passed(1.4)) == []
+    assert told(core.passed(1.5)) == ["batch 1-1,2-2"]
+
+
+def test_a_full_batch_is_cut_at_once_and_the_next_when_it_ends() -> None:
+    core, link = scheduler(max_ongoing=9), Link()
+    first = core.submit([run(link, 1, 5, method="batch")], 0.0)
+    assert told(first) == ["batch 1-3"]
+    assert core.next_deadline() is None
+    assert told(core.submit([run(link, 6, 2, method="batch")], 0.1)) == []
+    assert told(core.passed(9.0)) == []
+    second = core.batch_ended(batch_of(first), 0.2)
+    assert told(second) == ["batch 4-5,6-6"]
+
+
+def test_consecutive_calls_of_a_key_share_a_batch_and_never_two() -> None:
+    core, link = scheduler(max_ongoing=9), Link()
+    commands = core.submit([run(link, 1, 1, method="batch", key="a"), run(link, 2, 4, method="batch", key="a")], 0.0)
+    assert told(commands) == ["batch 1-1,2-3"]
+    assert told(core.batch_ended(batch_of(commands), 1.0)) == ["batch 4-5"]
+
+
+def test_calls_of_a_key_that_come_while_it_gathers_join_the_batch() -> None:
+    core, link = scheduler(max_ongoing=9), Link()
+    core.submit([run(link, 1, 1, method="batch", key="a")], 0.0)
+    assert told(core.submit([run(link, 2, 2, method="batch", key="a")], 0.1)) == ["batch 1-1,2-3"]
+
+
+def test_another_method_of_the_key_waits_for_the_batch() -> None:
+    core, link = scheduler(max_ongoing=9), Link()
+    runs = [
+        run(link, 1, 1, method="batch", key="a"),
+        run(link, 2, 1, key="a"),
+        run(link, 3, 1, method="batch", key="a"),
+    ]
+    assert told(core.submit(runs, 0.0)) == []
+    cut = core.passed(GATHER_S)
+    assert told(cut) == ["batch 1-1"]
+    turn = core.batch_ended(batch_of(cut), 1.0)
+    assert told(turn) == ["turn 2-2"]
+    assert told(core.turn_ended(turn_of(turn), 1, 2.0)) == ["batch 3-3"]
+
+
+def test_a_batch_is_full_when_it_has_all_permits() -> None:
+    core, link = scheduler(max_ongoing=2, prefetch=2), Link()
+    assert told(core.submit([run(link, 1, 4, method="batch")], 0.0)) == ["batch 1-2"]
+
+
+def test_calls_that_expire_in_a_batcher_free_their_permits_for_the_next_batch() -> None:
+    core, link = scheduler(max_ongoing=2, prefetch=2), Link()
+    running = core.submit([run(link, 1, 2, method="batch")], 0.0)
+    core.submit([run(link, 3, 1, method="batch", deadline=0.3), run(link, 4, 1, method="batch")], 0.1)
+    assert told(core.batch_ended(batch_of(running), 0.4)) == ["fail 3-3 DEADLINE_IN_QUEUE"]
+    assert core.in_use == 1
+    assert told(core.passed(0.1 + GATHER_S)) == ["batch 4-4"]
+
+
+def test_permits_that_expired_calls_leave_start_what_is_due_in_the_same_turn() -> None:
+    core, link = scheduler(max_ongoing=3, prefetch=3), Link()
+    core.submit([run(link, 1, 2, method="batch", deadline=0.3), run(link, 3, 1)], 0.0)
+    core.submit([run(link, 4, 3, method="batch")], 0.1)
+    # At the end of the wait the two have expired; their permits go to two of the three, which have waited long, too.
+    assert told(core.passed(0.9)) == ["fail 1-2 DEADLINE_IN_QUEUE", "batch 4-5"]
+
+
+# -- the replica -------------------------------------------------------------------------------------------------
+
+
+def test_a_drain_hands_back_what_has_not_started_and_ends_with_what_runs() -> None:
+    core, link = scheduler(max_ongoing=3, prefetch=3), Link()
+    unkeyed = run(link, 1, 3)
+    commands = core.submit([run(link, 10, 4, key="a"), unkeyed, run(link, 20, 1, method="batch")], 0.0)
+    assert told(commands) == ["turn 10-13", "calls 1-2"]
+    assert told(core.drain(0.0)) == ["refuse 3-3 DRAINING", "refuse 20-20 DRAINING"]
+    assert told(core.submit([run(link, 30, 1)], 0.0)) == ["refuse 30-30 DRAINING"]
+    assert told(core.turn_ended(turn_of(commands), 1, 0.0)) == ["refuse 11-13 DRAINING"]
+    assert not core.is_idle
+    core.calls_ended(unkeyed, 2, 0.0)
+    assert core.is_idle
+
+
+def test_a_drain_empties_batchers() -> None:
+    core, link = scheduler(), Link()
+    core.submit([run(link, 1, 1, method="batch"), run(link, 2, 1, method="batch", key="a")], 0.0)
+    assert told(core.drain(0.0)) == ["refuse 1-1 DRAINING", "refuse 2-2 DRAINING"]
+    assert core.is_idle
+
+
+def test_more_permits_start_what_waits_fewer_hold_back() -> None:
+    core, link = scheduler(max_ongoing=1, prefetch=5), Link()
+    sent = run(link, 1, 6)
+    core.submit([sent], 0.0)
+    assert told(core.configure(max_ongoing=3, prefetch=5, now=0.0)) == ["calls 2-3"]
+    core.configure(max_ongoing=1, prefetch=5, now=0.0)
+    assert told(core.calls_ended(sent, 2, 0.0)) == []
+    assert told(core.calls_ended(sent, 1, 0.0)) == ["calls 4-4"]

@@ -1,0 +1,175 @@
+"""`def` methods: as many threads as calls may run and no more, lanes in order, outcomes in bursts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from replica_service.core.lanes import MAX_TURN_S
+from slotmesh.errors import Executed, Reason
+from slotmesh.handlers import deployment
+from slotmesh.handlers.context import call_metadata
+from tests.fakes.clock import FakeClock
+from tests.support.wait import wait_until
+from tests.unit.replica.hosting import hosting
+
+pytestmark = pytest.mark.asyncio
+
+
+@deployment(max_ongoing=4, prefetch=1000)
+class Handler:
+    def __init__(self, clock: FakeClock | None = None) -> None:
+        self.clock = clock
+        self.gate = threading.Event()
+        self.barrier = threading.Barrier(4, timeout=5)
+        self.lock = threading.Lock()
+        self.running = self.most_running = 0
+        self.seen: list[bytes] = []
+        self.threads: set[str] = set()
+
+    def echo(self, payload: bytes) -> bytes:
+        self.seen.append(payload)
+        self.threads.add(threading.current_thread().name)
+        return payload
+
+    def meet(self, payload: bytes) -> bytes:
+        """Returns once four calls are in here at the same time."""
+        self.barrier.wait()
+        return payload
+
+    def wait(self, payload: bytes) -> bytes:
+        with self.lock:
+            self.seen.append(payload)
+            self.running += 1
+            self.most_running = max(self.most_running, self.running)
+        self.gate.wait(5)
+        with self.lock:
+            self.running -= 1
+        return payload
+
+    def fail(self, payload: bytes) -> Any:
+        match payload:
+            case b"value":
+                raise ValueError("no good")
+            case b"exit":
+                raise SystemExit(3)
+            case b"interrupt":
+                raise KeyboardInterrupt
+            case b"not bytes":
+                return 5
+            case _:
+                pass
+        return payload
+
+    def take_time(self, payload: bytes) -> bytes:
+        assert self.clock is not None
+        self.clock.advance(float(payload))
+        return payload
+
+    def metadata(self, payload: bytes) -> bytes:
+        return call_metadata().get("who", "nobody").encode()
+
+
+async def test_quick_calls_stay_in_order_of_their_ids_and_come_back_in_bursts() -> None:
+    async with hosting(Handler) as host:
+        run = host.run("echo", [b"%d" % index for index in range(500)])
+        outbox = await host.execute(run)
+        assert host.results(run) == list(run.payloads)
+        assert len(outbox.deliveries) < 500
+        assert host.engine.scheduler.is_idle
+
+
+async def test_as_many_calls_run_at_once_as_there_are_permits() -> None:
+    async with hosting(Handler) as host:
+        run = host.run("meet", [b"a"] * 8)
+        await host.execute(run)
+        assert host.results(run) == [b"a"] * 8
+
+
+async def test_never_more_calls_or_threads_than_permits() -> None:
+    async with hosting(Handler) as host:
+        handler = host.handler
+        host.engine.submit([host.run("wait", [b""] * 10), *(host.run("wait", [b""], key=f"k{n}") for n in range(5))])
+        await wait_until(lambda: handler.running == 4)
+        assert host.engine._threads._threads == 4
+        handler.gate.set()
+        await host.answered(15)
+        assert handler.most_running == 4
+        assert host.engine._threads._threads == 4
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+async def test_whatever_one_call_raises_touches_no_other(key: str) -> None:
+    async with hosting(Handler) as host:
+        run = host.run("fail", [b"1", b"value", b"2", b"exit", b"interrupt", b"not bytes", b"3"], key=key)
+        outbox = await host.execute(run)
+        assert [result for result in host.results(run) if result] == [b"1", b"2", b"3"]
+        messages = [outbox.failures_of[run.first + index].message for index in (1, 3, 4, 5)]
+        assert messages[:3] == ["ValueError: no good", "SystemExit: 3", "KeyboardInterrupt"]
+        assert messages[3].startswith("the result cannot be sent: application/octet-stream carries bytes, got int")
+        assert {failure.executed for failure in outbox.failures_of.values()} == {Executed.YES}
+        await wait_until(lambda: host.engine.scheduler.is_idle)
+
+
+async def test_a_lane_runs_in_order_one_at_a_time() -> None:
+    async with hosting(Handler) as host:
+        handler = host.handler
+        payloads = [b"%d" % index for index in range(600)]
+        runs = [host.run("echo", payloads[lo : lo + 100], key="k") for lo in range(0, 600, 100)]
+        await host.execute(*runs)
+        assert handler.seen == payloads
+
+
+async def test_a_turn_of_some_length_lets_other_lanes_go_first() -> None:
+    clock = FakeClock()
+    async with hosting(Handler, clock, clock=clock, max_ongoing=1) as host:
+        slow = host.run("take_time", [b"%.3f" % (MAX_TURN_S * 0.6)] * 5, key="slow")
+        quick = host.run("echo", [b"q"], key="quick")
+        await host.execute(slow, quick)
+        assert host.outbox.order.index(quick.first) == 2
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+async def test_no_call_starts_after_its_deadline(key: str) -> None:
+    clock = FakeClock()
+    async with hosting(Handler, clock, clock=clock, max_ongoing=1) as host:
+        run = host.run("take_time", [b"0.015"] * 5, key=key, time_left_s=0.04)
+        outbox = await host.execute(run)
+        assert host.results(run) == [b"0.015"] * 3 + [None] * 2
+        assert outbox.failures_of[run.first + 4].reason is Reason.DEADLINE_IN_QUEUE
+
+
+async def test_calls_of_a_turn_that_were_taken_back_are_answered_and_not_executed() -> None:
+    async with hosting(Handler) as host:
+        handler = host.handler
+        run = host.run("wait", [b"0", b"1", b"2", b"3"], key="k")
+        host.engine.submit([run])
+        await wait_until(lambda: handler.running == 1)
+        host.engine.cancel(host.link, [(run.first, run.first + 2)])
+        handler.gate.set()
+        await host.answered(4)
+        assert handler.seen == [b"0", b"3"]
+        assert [host.outbox.failures_of[run.first + index].reason for index in (1, 2)] == [Reason.CANCELLED] * 2
+
+
+async def test_a_handler_can_read_the_metadata_of_its_call() -> None:
+    async with hosting(Handler, max_ongoing=1) as host:
+        runs = [host.run("metadata", [b""], metadata={"who": "ann"}), host.run("metadata", [b""])]
+        await host.execute(*runs)
+        assert [host.results(run) for run in runs] == [[b"ann"], [b"nobody"]]
+
+
+async def test_stopping_ends_idle_threads_and_waits_for_none() -> None:
+    async with hosting(Handler) as host:
+        handler = host.handler
+        await host.execute(host.run("echo", [b""]))
+        host.engine.submit([host.run("wait", [b""])])
+        await wait_until(lambda: handler.running == 1)
+        began = time.monotonic()
+        await host.engine.stop()
+        assert time.monotonic() - began < 1
+        handler.gate.set()
+        await wait_until(lambda: not any(thread.name.startswith("handler-") for thread in threading.enumerate()))
