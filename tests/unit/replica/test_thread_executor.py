@@ -163,13 +163,16 @@ async def test_a_handler_can_read_the_metadata_of_its_call() -> None:
 
 
 async def test_stopping_ends_idle_threads_and_waits_for_none() -> None:
+    before = set(threading.enumerate())
     async with hosting(Handler) as host:
         handler = host.handler
         await host.execute(host.run("echo", [b""]))
         host.engine.submit([host.run("wait", [b""])])
         await wait_until(lambda: handler.running == 1)
+        handlers = {each for each in set(threading.enumerate()) - before if each.name.startswith("handler-")}
+        assert handlers
         began = time.monotonic()
         await host.engine.stop()
         assert time.monotonic() - began < 1
         handler.gate.set()
-        await wait_until(lambda: not any(thread.name.startswith("handler-") for thread in threading.enumerate()))
+        await wait_until(lambda: not any(each.is_alive() for each in handlers))
