@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc
 
 from slotmesh.errors import Failure
+from slotmesh.runtime.duplex import read_request, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_exception
-
-LAST_WRITE_S: Final = 1.0
-"""How long the end of a stream waits for a member that does not read."""
 
 InT = TypeVar("InT")
 OutT = TypeVar("OutT")
@@ -42,22 +40,19 @@ class MemberStream(Generic[InT, OutT]):
 
     async def run(self, on_frame: Callable[[InT], None]) -> None:
         """Until the member half-closes. Errors of `on_frame`, and the failure of `end`, are raised."""
+        await run_stream(self._pump, self._converse(on_frame))
+
+    async def _converse(self, on_frame: Callable[[InT], None]) -> None:
         reading = asyncio.ensure_future(self._read_all(on_frame))
-        pumping = asyncio.ensure_future(self._pump.run())
         try:
-            await asyncio.wait((reading, pumping, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reading, self._ended), return_when=asyncio.FIRST_COMPLETED)
             if self._ended.done():
                 raise to_exception(self._ended.result())
-            # The pump ends by itself only when it fails.
-            await (reading if reading.done() else pumping)
+            await reading
         finally:
             reading.cancel()
-            # gRPC refuses to end a stream while a write is under way, and cancelling does not call the write back.
-            self._pump.close()
-            await asyncio.wait((pumping,), timeout=LAST_WRITE_S)
-            pumping.cancel()
-            await asyncio.gather(reading, pumping, return_exceptions=True)
+            await asyncio.gather(reading, return_exceptions=True)
 
     async def _read_all(self, on_frame: Callable[[InT], None]) -> None:
-        while (frame := await self._context.read()) is not grpc.aio.EOF:
+        while (frame := await read_request(self._context)) is not None:
             on_frame(frame)

@@ -203,7 +203,7 @@ class AsyncExecutor:
             try:
                 returned = invocation.checked(await invocation.call(method), method)
             except BaseException as error:
-                if self._is_end(error):
+                if self._closing:
                     raise
                 returned = self._errors.failure_of(error, method.name)
             invocation.deliver(returned, sink.results, sink.failed)
@@ -236,7 +236,7 @@ class AsyncExecutor:
                 if now() >= until:
                     break
         except BaseException as caught:
-            if self._is_end(caught):
+            if self._closing:
                 raise
             error = caught
         index = lo + len(values)
@@ -254,12 +254,8 @@ class AsyncExecutor:
             start = self._methods[run.options.method].start(run.options.content_type)
             value = await start(run.payloads[index])
         except BaseException as error:
-            if self._is_end(error):
+            if self._closing:
                 raise
             self._sink.failed(run, index, 1, self._errors.failure_of(error, run.options.method))
         else:
             self._sink.results(run, index, (value,))
-
-    def _is_end(self, error: BaseException) -> bool:
-        """Whether it is the runner that is being ended, and not the handler that raised."""
-        return self._closing or isinstance(error, GeneratorExit)

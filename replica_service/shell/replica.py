@@ -139,9 +139,13 @@ class Replica:
         self._move(Event.EMPTIED if self.state is State.DRAINING else Event.STOP_ASKED)
 
     def _construct(self, user_config: dict[str, Any]) -> dict[str, Method]:
-        handler = load_handler(self._handler)
-        self._description = describe(handler)
-        return bind_methods(construct(handler, user_config), self._description)
+        try:
+            handler = load_handler(self._handler)
+            self._description = describe(handler)
+            return bind_methods(construct(handler, user_config), self._description)
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            # Handed on as they are, these would end the event loop before anybody heard why.
+            raise RuntimeError(f"the handler tried to end the process: {error!r}") from error
 
     def _limits(self) -> tuple[int, int]:
         described, told = self._description, self._configuration

@@ -12,11 +12,9 @@ from typing import Final
 SERVICE_NAME: Final = "service.name"
 ENDPOINT: Final = "slotmesh.endpoint"
 BACKEND: Final = "slotmesh.backend"
-REPLICA_ID: Final = "slotmesh.replica.id"
 REASON: Final = "slotmesh.reason"
 KIND: Final = "slotmesh.member.kind"
 DIRECTION: Final = "slotmesh.direction"
-OUTCOME: Final = "slotmesh.outcome"
 
 
 @dataclass(frozen=True, slots=True)

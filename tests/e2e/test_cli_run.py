@@ -37,6 +37,12 @@ class Broken:
         raise RuntimeError("no model here")
 
     async def add(self) -> None: ...
+
+class Quits:
+    def __init__(self) -> None:
+        raise SystemExit("enough")
+
+    async def add(self) -> None: ...
 """
 IMPORT_HANGS = """
 import pathlib, threading
@@ -147,6 +153,7 @@ async def test_it_can_be_stopped_while_it_starts(folder: Path) -> None:
         ("misspelt:Any", "ModuleNotFoundError: No module named 'no_such_module_anywhere'"),
         ("app:Missing", "Missing"),
         ("app:Broken", "RuntimeError: no model here"),
+        ("app:Quits", "RuntimeError: the handler tried to end the process: SystemExit('enough')"),
     ],
 )
 async def test_a_handler_that_cannot_start_is_told_with_its_traceback(folder: Path, handler: str, told: str) -> None:

@@ -55,9 +55,13 @@ async def test_draining_every_replica_under_load_fails_no_call(tmp_path: Path) -
                 answered += 1
 
         load = asyncio.gather(*(one_key(key) for key in KEYS), *(one_unkeyed(worker) for worker in range(48)))
-        for replica_id in await mesh.replica_pids():
+
+        async def some_more_calls() -> None:
             before = answered
-            await wait_until(lambda before=before: load.done() or answered > before + 500, timeout=20)
+            await wait_until(lambda: load.done() or answered > before + 500, timeout=20)
+
+        for replica_id in await mesh.replica_pids():
+            await some_more_calls()
             await controller.DrainReplica(controller_service_pb2.DrainReplicaRequest(replica_id=replica_id))
             await mesh.wait_for_replicas(REPLICAS, without=replica_id)
         stop.set()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
 
 import grpc
 
 from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.duplex import read_frame
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
 from tests.support.wait import wait_until
 
@@ -55,7 +55,7 @@ class ExecuteStream:
     ) -> replica_service_pb2.RunBatch:
         """A run under the next ids."""
         first, self._next = self._next, self._next + len(payloads)
-        return replica_service_pb2.RunBatch(
+        run = replica_service_pb2.RunBatch(
             first_run_id=first,
             options=call_pb2.CallOptions(
                 method=method, content_type=content_type, ordering_key=key, metadata=metadata or {}
@@ -64,8 +64,10 @@ class ExecuteStream:
             endpoint=endpoint,
             partition=partition,
             owner_epoch=epoch if key else 0,
-            time_left=None if time_left_s is None else timedelta(seconds=time_left_s),
         )
+        if time_left_s is not None:
+            run.time_left.FromNanoseconds(round(time_left_s * 1e9))
+        return run
 
     async def cancel(self, *ranges: tuple[int, int]) -> None:
         """Takes run ids back, both ends included."""
@@ -88,7 +90,7 @@ class ExecuteStream:
     async def read(self) -> None:
         """Reads until the stream ends."""
         try:
-            while (response := await self.call.read()) is not grpc.aio.EOF:
+            while (response := await read_frame(self.call)) is not None:
                 self._take(response)
         except grpc.aio.AioRpcError as error:
             self.error = error
@@ -122,6 +124,8 @@ class ExecuteStream:
                 self.capacities.append(response.capacity)
             case "go_away":
                 self.go_away = response.go_away.message
+            case _:
+                raise AssertionError(f"not a frame of this replica: {kind}")
 
     def _answer(self, run_id: int) -> None:
         assert run_id not in self.results, f"{run_id} was answered twice"

@@ -76,6 +76,8 @@ class Handler:
                 raise KeyboardInterrupt
             case b"cancelled":
                 raise asyncio.CancelledError("by whom?")
+            case b"closed":
+                raise GeneratorExit
             case _:
                 pass
         return payload
@@ -163,16 +165,18 @@ async def test_timeouts_work_inside_of_handlers() -> None:
 @pytest.mark.parametrize("waits", [b"", b"wait "])
 async def test_whatever_one_call_raises_touches_no_other(key: str, waits: bytes) -> None:
     async with hosting(Handler) as host:
-        payloads = [b"1", waits + b"value", b"2", waits + b"exit", waits + b"interrupt", waits + b"cancelled", b"3"]
+        raising = [waits + kind for kind in (b"exit", b"interrupt", b"cancelled", b"closed")]
+        payloads = [b"1", waits + b"value", b"2", *raising, b"3"]
         run = host.run("fail", payloads, key=key)
         outbox = await host.execute(run)
         assert [result for result in host.results(run) if result] == [b"1", b"2", b"3"]
-        messages = [outbox.failures_of[run.first + index].message for index in (1, 3, 4, 5)]
-        assert messages == ["ValueError: no good", "SystemExit: 3", "KeyboardInterrupt", "CancelledError: by whom?"]
+        messages = [outbox.failures_of[run.first + index].message for index in (1, 3, 4, 5, 6)]
+        assert messages[:2] == ["ValueError: no good", "SystemExit: 3"]
+        assert messages[2:] == ["KeyboardInterrupt", "CancelledError: by whom?", "GeneratorExit"]
         assert {failure.executed for failure in outbox.failures_of.values()} == {Executed.YES}
         assert host.engine.scheduler.is_idle
-        assert host.engine.counters.calls == 7
-        assert host.engine.counters.failures[Reason.HANDLER_ERROR] == 4
+        assert host.engine.counters.calls == 8
+        assert host.engine.counters.failures[Reason.HANDLER_ERROR] == 5
 
 
 async def test_a_lane_runs_one_after_another_in_one_task_however_they_wait() -> None:
