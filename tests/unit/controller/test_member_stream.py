@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from controller_service.shell import member_stream
 from controller_service.shell.member_stream import MemberStream
 from slotmesh.errors import Failure, Reason, ReplicaGone
+from slotmesh.runtime import duplex
 
 
 class Context:
@@ -54,7 +54,7 @@ async def test_the_end_waits_for_the_write_that_is_under_way() -> None:
 
 @pytest.mark.asyncio
 async def test_a_peer_that_does_not_read_cannot_hold_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_stream, "LAST_WRITE_S", 0.01)
+    monkeypatch.setattr(duplex, "LAST_WRITE_S", 0.01)
     context = Context()
     stream, running = stream_to(context)
     await context.offered.wait()
