@@ -245,7 +245,8 @@ async def test_an_incarnation_that_was_replaced_ends() -> None:
     async with controller(refusal=refusal) as (fake, server), at(server, until_ready=False) as replica:
         async with asyncio.timeout(5):
             assert await replica.task == 0
-        assert len(fake.attachments) == 1
+        # gRPC loses the words of a refusal that meets a write under way; then the replica asks once more.
+        assert fake.attachments
 
 
 async def test_revoked_partitions_are_refused_and_reported_when_they_are_empty() -> None:
