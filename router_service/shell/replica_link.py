@@ -151,6 +151,7 @@ class ReplicaLink:
                     from_wire(refused.failure),
                     convert.capacity_from_wire(refused.capacity),
                 )
+                self._answered()
             case "go_away":
                 _log.info("replica drains", reason=response.go_away.message, **self._who())
                 dispatcher.draining(replica)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +17,7 @@ from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
 from tests.support.wait import wait_until
 
 
-class _Member:
+class _Member(ABC):
     """One membership stream: what was received, and how it ended."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
@@ -56,14 +57,14 @@ class _Member:
     async def send(self, frame: Any) -> None:
         await self._call.write(frame)
 
-    def _open(self) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _open(self) -> Any: ...
 
-    def _hello(self) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _hello(self) -> Any: ...
 
-    def _received(self, frame: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _received(self, frame: Any) -> None: ...
 
     async def _read(self) -> None:
         try:

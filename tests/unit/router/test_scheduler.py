@@ -67,6 +67,18 @@ def sent(commands: list[Command]) -> list[Sent]:
     return [command.sent for command in commands if isinstance(command, SendRun)]
 
 
+def test_an_endpoint_that_comes_back_does_not_overtake_what_it_left_at_a_replica() -> None:
+    backends = {"b": [OLD, NEW]}
+    world = World(backends)
+    (running,) = world.call(1)
+    assert running.replica.key == OLD
+    world.scheduler.apply(replace(table(2, OLD, backends), endpoints={}))
+    world.scheduler.apply(table(3, NEW, backends))
+    assert world.call(2) == [], "the first call still runs at the old owner"
+    (later,) = sent(world.scheduler.completed(world.replicas[OLD], [([running.first], [b"done"], "")]))
+    assert (later.replica.key, later.run.ids[0]) == (NEW, 2)
+
+
 @pytest.mark.parametrize("way", ["unsent", "refused"])
 def test_what_the_old_owner_gives_back_leaves_for_the_new_one_before_what_waits(way: str) -> None:
     backends = {"b": [OLD, NEW]}
