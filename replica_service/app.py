@@ -36,8 +36,6 @@ ROUTER_GRACE_S = 2.0
 """How long routers have to half-close their streams once all was answered."""
 STREAM_GRACE_S = 5.0
 """How long routers have to read their last answers."""
-CAPACITY_GAP_S = 0.1
-"""A router that had no room hears of room at most this often, unless results take it along."""
 
 
 async def main(settings: ReplicaSettings) -> int:
@@ -134,7 +132,7 @@ class ReplicaApp:
             self._clock,
             max_ongoing=max_ongoing,
             prefetch=prefetch,
-            capacity_gap_s=lambda: CAPACITY_GAP_S * random.uniform(0.5, 1.0),  # noqa: S311 - spreads load, guards nothing
+            chance=random.random,
         )
         observe(self._meter, engine, self.identity.backend)
         self._servicer.engine = engine

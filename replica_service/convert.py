@@ -78,10 +78,6 @@ def _options(raw: bytes) -> CallOptions | Failure:
         )
     if wire.no_reply:
         return not_yet("options.no_reply")
-    if wire.HasField("relative_slo"):
-        return not_yet("options.relative_slo")
-    if wire.HasField("absolute_slo"):
-        return not_yet("options.absolute_slo")
     return CallOptions(
         method="" if wire.method == CALL else wire.method,
         content_type=wire.content_type or OCTET_STREAM,

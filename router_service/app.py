@@ -55,7 +55,7 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
     async with Supervisor(on_failure=on_failure) as tasks:
 
         def open_link(replica: Replica, dispatcher: Dispatcher) -> ReplicaLink:
-            link = ReplicaLink(replica, dispatcher, settings.router_id, clock, Backoff())
+            link = ReplicaLink(replica, dispatcher, settings.router_id, clock)
             link.start(tasks)
             return link
 
@@ -67,7 +67,7 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
         server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, SlotsNotHere())
         metrics = setup_metrics("router", settings.metrics_host, settings.metrics_port)
-        observe(metrics.meter, dispatcher.scheduler)
+        observe(metrics, dispatcher.scheduler)
         try:
             await server.start()
             servicer.address = settings.advertise or server.address

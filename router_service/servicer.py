@@ -61,7 +61,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
 
     async def Call(self, request: router_service_pb2.CallRequest, context: Context) -> router_service_pb2.CallResponse:
         """One call."""
-        outcome = await self._call(request.endpoint, request.options, request.payload)
+        outcome = await self._call(context.peer(), request.endpoint, request.options, request.payload)
         if isinstance(outcome, Failure):
             await abort(context, outcome)
         return router_service_pb2.CallResponse(
@@ -82,7 +82,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         payload = convert.json_arguments(request.arguments)
         if isinstance(payload, Failure):
             await abort(context, payload)
-        outcome = await self._call(request.endpoint, options, payload)
+        outcome = await self._call(context.peer(), request.endpoint, options, payload)
         if isinstance(outcome, Failure):
             await abort(context, outcome)
         return router_service_pb2.CallJsonResponse(result=convert.json_result(outcome.payloads[0]))
@@ -121,7 +121,9 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if failure is not None:
             await abort(context, failure)
 
-    async def _call(self, endpoint: str, wire: call_pb2.CallOptions, payload: bytes) -> DeliverResults | Failure:
+    async def _call(
+        self, peer: str, endpoint: str, wire: call_pb2.CallOptions, payload: bytes
+    ) -> DeliverResults | Failure:
         if not endpoint:
             return _bad("endpoint", "is required")
         options = convert.options_from_wire(wire)
@@ -129,7 +131,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             return options
         if len(payload) > convert.MAX_PAYLOAD_BYTES:
             return convert.too_large(len(payload))
-        return await self._unary.call(endpoint, options, payload)
+        return await self._unary.call(peer, endpoint, options, payload)
 
     def _opened(self) -> StreamResponse:
         return StreamResponse(
@@ -154,6 +156,8 @@ async def _read(context: Context, stream: ClientStream) -> Failure | None:
             case "calls":
                 if failure := stream.accept(request.calls):
                     return failure
+            case "cancel":
+                stream.cancel(request.cancel)
             case "open":
                 return _bad("open", "the stream is open already; open comes once")
             case unknown:

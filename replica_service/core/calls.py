@@ -34,7 +34,17 @@ class CallOptions:
 class Link:
     """One router, as far as the core knows it. Compared by identity."""
 
-    __slots__ = ("closed", "keyed", "last_run_id", "outbox", "overrun", "unkeyed", "waiting")
+    __slots__ = (
+        "closed",
+        "freed_at",
+        "keyed",
+        "last_run_id",
+        "outbox",
+        "overrun",
+        "unkeyed",
+        "untold_until",
+        "waiting",
+    )
 
     def __init__(self, outbox: Any = None) -> None:
         """`outbox` is the shell's: where answers go. Opaque here."""
@@ -50,6 +60,10 @@ class Link:
         """It went past its keyed window: nothing keyed is taken until all that is here has been answered."""
         self.waiting: dict[int, Run] = {}
         """Its runs with calls that can still be taken back, by `key`."""
+        self.freed_at: float | None = None
+        """When a call of it ended and so made room that others wait for, until it sends the next one."""
+        self.untold_until = -inf
+        """Not before this moment it is told again that there is room."""
 
 
 class Run:

@@ -11,7 +11,7 @@ Owner: the engine.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from types import MappingProxyType
 
@@ -22,6 +22,7 @@ from replica_service.core.capacity import Capacity
 from replica_service.core.commands import Command, Fail, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
 from replica_service.core.lanes import MAX_TURN_CALLS, Lane, Lanes
 from replica_service.core.ownership import Ownership
+from replica_service.core.vacancies import CAPACITY_GAP_S, Vacancies
 from slotmesh.errors import Failure
 from slotmesh.handlers import BatchSettings
 
@@ -40,10 +41,12 @@ class Scheduler:
         max_ongoing: int,
         prefetch: int = 0,
         keyed_window: int = DEFAULT_KEYED_WINDOW,
+        capacity_gap_s: float = CAPACITY_GAP_S,
+        chance: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """`methods`: those that can be called, by name, with the settings of batch methods.
 
-        `absent`: why others, which the handler has, cannot be.
+        `absent`: why others, which the handler has, cannot be. `capacity_gap_s` and `chance`: see `Vacancies`.
         """
         self.max_ongoing = max_ongoing
         self.prefetch = prefetch
@@ -68,8 +71,7 @@ class Scheduler:
         self._ownership = Ownership()
         self._odd = 0
         """Who gets the odd permit when lanes and unkeyed runs share: 1 for lanes."""
-        self._full: dict[Link, None] = {}
-        """Links that were told that there is no room."""
+        self._vacancies = Vacancies(capacity_gap_s, chance)
         self._out: list[Command] = []
 
     # -- routers ---------------------------------------------------------------------------------------------------
@@ -85,6 +87,7 @@ class Scheduler:
             elif run.options.ordering_key:
                 self._admit_keyed(run)
             else:
+                self._vacancies.came(run.link, now)
                 self._admit(run)
         return self._settle(now)
 
@@ -104,7 +107,7 @@ class Scheduler:
     def close(self, link: Link, now: float) -> list[Command]:
         """A router's stream has ended: nothing of it that has not started will. Nobody reads the answers."""
         link.closed = True
-        self._full.pop(link, None)
+        self._vacancies.told(link, is_full=False)
         for run in list(link.waiting.values()):
             self._take_back(run, 0, len(run.payloads), verdicts.CANCELLED)
         return self._settle(now)
@@ -113,10 +116,8 @@ class Scheduler:
         """What the router is told now. Where that means full because of others, it is told when it no longer is."""
         taken = self.in_use + self.waiting
         others = taken - link.unkeyed
-        if others > 0 and taken >= self.max_ongoing + self.prefetch and not link.closed:
-            self._full[link] = None
-        else:
-            self._full.pop(link, None)
+        is_full = others > 0 and taken >= self.max_ongoing + self.prefetch and not link.closed
+        self._vacancies.told(link, is_full=is_full)
         return Capacity(
             self.in_use, self.max_ongoing, self.waiting, self.prefetch, self.keyed_window, self.draining, others
         )
@@ -125,6 +126,8 @@ class Scheduler:
 
     def calls_ended(self, run: Run, count: int, now: float) -> list[Command]:
         """Calls of a StartCalls have ended, however."""
+        if not self._has_room:
+            self._vacancies.freed(run.link, now)
         self.in_use -= count
         run.link.unkeyed -= count
         return self._settle(now)
@@ -150,8 +153,11 @@ class Scheduler:
     def batch_ended(self, batch: StartBatch, now: float) -> list[Command]:
         """All calls of the batch have ended, however."""
         batch.batcher.running -= 1
+        had_room = self._has_room
         for run, lo, hi in batch.parts:
             if run.lane is None:
+                if not had_room:
+                    self._vacancies.freed(run.link, now)
                 self.in_use -= hi - lo
                 run.link.unkeyed -= hi - lo
             else:
@@ -163,10 +169,12 @@ class Scheduler:
 
     def next_deadline(self) -> float | None:
         """When `passed` should be called next; None where nothing waits for time to pass."""
-        if not self._gathering:
-            return None
-        deadlines = [each for batcher in self._gathering if (each := batcher.next_deadline()) is not None]
-        return min(deadlines, default=None)
+        deadline = self._vacancies.next_deadline()
+        for batcher in self._gathering:
+            due = batcher.next_deadline()
+            if due is not None and (deadline is None or due < deadline):
+                deadline = due
+        return deadline
 
     def passed(self, now: float) -> list[Command]:
         """Time has passed."""
@@ -316,15 +324,19 @@ class Scheduler:
 
     # -- on --------------------------------------------------------------------------------------------------------
 
+    @property
+    def _has_room(self) -> bool:
+        """Whether one unkeyed call more would be taken."""
+        return self.in_use + self.waiting < self.max_ongoing + self.prefetch
+
     def _settle(self, now: float) -> list[Command]:
         """Starts all that can be started; returns what was decided since the last time."""
         if self._queue or self._lanes.ready:
             self._grant(now)
         while self._gathering and self._cut(now):
             self._grant(now)
-        if self._full and self.in_use + self.waiting < self.max_ongoing + self.prefetch:
-            self._out += [TellCapacity(link) for link in self._full]
-            self._full.clear()
+        while (link := self._vacancies.due(now, has_room=self._has_room)) is not None:
+            self._out.append(TellCapacity(link))
         out = self._out
         if out:
             self._out = []

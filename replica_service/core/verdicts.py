@@ -1,15 +1,18 @@
 """Why calls are not executed, in the core's words.
 
-Invariant: all of them say `executed` = no.
+Invariant: all of them say `executed` = no, but for the one that was cancelled while it ran.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Executed, Failure, Reason
 
 CANCELLED = Failure(reason=Reason.CANCELLED, message="taken back before it started")
+TAKEN_BACK = Failure(
+    reason=Reason.CANCELLED, message="taken back while it ran; it was cancelled", executed=Executed.UNKNOWN
+)
 EXPIRED = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadline passed before the call started")
 DRAINING = Failure(reason=Reason.DRAINING, message="the replica drains and takes no new calls")
 STALE = Failure(

@@ -17,18 +17,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple, cast
 
-from replica_service.core.calls import Run
+from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn
 from replica_service.core.lanes import MAX_TURN_S
-from replica_service.core.verdicts import CANCELLED, EXPIRED
+from replica_service.core.verdicts import CANCELLED, EXPIRED, TAKEN_BACK
 from replica_service.shell.batches import invocations
 from replica_service.shell.handler_errors import HandlerErrors
 from replica_service.shell.methods import Method
 from replica_service.shell.sink import Sink
+from slotmesh.errors import Failure
 from slotmesh.handlers.context import NO_METADATA, current_metadata
 
 STEP_S = 0.005
@@ -51,6 +52,10 @@ class AsyncExecutor:
         self._now = now
         self._queue: deque[Work] = deque()
         self._tasks: set[asyncio.Task[None] | None] = set()
+        self._sites: dict[asyncio.Task[Any], _Site] = {}
+        """Where each runner that executes calls is: between two steps of the loop, in a call that waits."""
+        self._cancelled: set[asyncio.Task[Any]] = set()
+        """Runners whose call was taken back, and that have not noticed yet."""
         self._loop = asyncio.get_running_loop()
         self._generation = 0
         self._runners = 1
@@ -71,6 +76,16 @@ class AsyncExecutor:
         self._queue.append(work)
         if self._is_idle:
             self._spawn(1)
+
+    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+        """Cancels those of the router's calls that run and wait, by run ids, both ends included."""
+        waiting = {site.run_id: task for task, site in self._sites.items() if site.run.link is link}
+        for first, last in ranges:
+            for run_id in range(first, last + 1) if last - first < len(waiting) else list(waiting):
+                task = waiting.get(run_id)
+                if task is not None and first <= run_id <= last and task not in self._cancelled:
+                    self._cancelled.add(task)
+                    task.cancel()
 
     async def close(self) -> None:
         self._closing = True
@@ -222,6 +237,8 @@ class AsyncExecutor:
         append = values.append
         self._streak, self._streak_lo, self._streak_values = work, lo, values
         error: BaseException | None = None
+        task = _this_task()
+        self._sites[task] = _Site(run, lo, values)
         try:
             start = self._methods[run.options.method].start(run.options.content_type)
             # Where calls wait, runners take one each: a copy of all that is left would be too much for that.
@@ -229,6 +246,7 @@ class AsyncExecutor:
             for payload in run.payloads[lo:hi]:
                 value = await start(payload)
                 if generation != self._generation:
+                    self._was_cancelled(task)  # but the handler went on
                     index = lo + len(values)
                     self._sink.results(run, index, (value,))
                     return index + 1
@@ -239,23 +257,59 @@ class AsyncExecutor:
             if self._closing:
                 raise
             error = caught
+        finally:
+            del self._sites[task]
         index = lo + len(values)
         if generation == self._generation:
             self._streak = None
             if values:
                 self._sink.results(run, lo, values)
         if error is not None:
-            self._sink.failed(run, index, 1, self._errors.failure_of(error, run.options.method))
+            self._sink.failed(run, index, 1, self._failure_of(error, task, run))
             index += 1
         return index
 
     async def _execute_one(self, run: Run, index: int) -> None:
+        task = _this_task()
+        self._sites[task] = _Site(run, index, ())
         try:
             start = self._methods[run.options.method].start(run.options.content_type)
             value = await start(run.payloads[index])
         except BaseException as error:
             if self._closing:
                 raise
-            self._sink.failed(run, index, 1, self._errors.failure_of(error, run.options.method))
+            self._sink.failed(run, index, 1, self._failure_of(error, task, run))
         else:
+            self._was_cancelled(task)  # but the handler went on
             self._sink.results(run, index, (value,))
+        finally:
+            del self._sites[task]
+
+    def _failure_of(self, error: BaseException, task: asyncio.Task[Any], run: Run) -> Failure:
+        if self._was_cancelled(task) and isinstance(error, asyncio.CancelledError):
+            return TAKEN_BACK
+        return self._errors.failure_of(error, run.options.method)
+
+    def _was_cancelled(self, task: asyncio.Task[Any]) -> bool:
+        """Whether the call that the runner has ended was taken back. The runner goes on as if nothing had been."""
+        if task not in self._cancelled:
+            return False
+        self._cancelled.remove(task)
+        task.uncancel()
+        return True
+
+
+class _Site(NamedTuple):
+    """Which call a runner is in: the one behind those whose values it has."""
+
+    run: Run
+    lo: int
+    values: Sequence[Any]
+
+    @property
+    def run_id(self) -> int:
+        return self.run.first + self.lo + len(self.values)
+
+
+def _this_task() -> asyncio.Task[Any]:
+    return cast("asyncio.Task[Any]", asyncio.current_task())

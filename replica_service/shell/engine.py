@@ -44,19 +44,15 @@ class Engine:
         *,
         max_ongoing: int,
         prefetch: int,
-        capacity_gap_s: Callable[[], float] = lambda: 0.0,
+        chance: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        """Made on the event loop that it works on.
-
-        `capacity_gap_s` draws the least time between two capacity frames to one router that had no room.
-        """
+        """Made on the event loop that it works on. `chance` draws from [0, 1), for jitter."""
         absent = generators_among(methods)
         batches = {name: method.batch for name, method in methods.items() if name not in absent}
         self.methods = methods
-        self.scheduler = Scheduler(batches, absent, max_ongoing=max_ongoing, prefetch=prefetch)
+        self.scheduler = Scheduler(batches, absent, max_ongoing=max_ongoing, prefetch=prefetch, chance=chance)
         self.counters = Counters()
         self._now = clock.now
-        self._capacity_gap_s = capacity_gap_s
         self._loop = asyncio.get_running_loop()
         errors = HandlerErrors(clock.now)
         self._async = AsyncExecutor(methods, self, errors, clock.now)
@@ -87,8 +83,13 @@ class Engine:
         self._carry_out(self.scheduler.submit(runs, self._now()))
 
     def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
-        """Run ids that a router takes back, both ends included."""
+        """Run ids that a router takes back, both ends included: what waits never starts, what runs is cancelled.
+
+        A handler that is `def` runs to its end, and so does a batch, for the sake of the others in it.
+        """
+        ranges = list(ranges)
         self._carry_out(self.scheduler.cancel(link, ranges, self._now()))
+        self._async.cancel(link, ranges)
 
     async def finish(self, link: Link) -> None:
         """The router sends nothing more: returns when all of its calls have been answered."""
@@ -204,9 +205,9 @@ class Engine:
                 case Fail(run=run, lo=lo, hi=hi, failure=failure):
                     self.failed(run, lo, hi - lo, failure)
                 case TellCapacity(link=link):
-                    self._tell_capacity(link)
+                    link.outbox.tell_capacity()
         deadline = self.scheduler.next_deadline()
-        if deadline is not None or self._timer is not None:
+        if deadline is not None:
             self._set_timer(deadline)
 
     def _count_batch(self, batch: StartBatch) -> None:
@@ -214,28 +215,14 @@ class Engine:
         if self.counters.on_batch is not None:
             self.counters.on_batch(batch.count)
 
-    def _tell_capacity(self, link: Link) -> None:
-        """At most once in a while, so that routers do not herd; results take it along anyway."""
-        outbox = self._links.get(link)
-        if outbox is None:
-            return
-        now = self._now()
-        wait_s = outbox.told_at + self._capacity_gap_s() - now
-        outbox.told_at = max(now, now + wait_s)
-        if wait_s > 0:
-            self._loop.call_later(wait_s, outbox.tell_capacity)
-        else:
-            outbox.tell_capacity()
-
-    def _set_timer(self, deadline: float | None) -> None:
+    def _set_timer(self, deadline: float) -> None:
+        """A timer that runs already and is early enough stays: the core is asked again when it has fired."""
         if self._timer is not None:
-            if deadline == self._timer_at:
+            if self._timer_at <= deadline:
                 return
             self._timer.cancel()
-            self._timer = None
-        if deadline is not None:
-            self._timer_at = deadline
-            self._timer = self._loop.call_later(max(deadline - self._now(), MIN_TIMER_S), self._time_passed)
+        self._timer_at = deadline
+        self._timer = self._loop.call_later(max(deadline - self._now(), MIN_TIMER_S), self._time_passed)
 
     def _time_passed(self) -> None:
         self._timer = None

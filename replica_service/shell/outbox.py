@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from math import inf
 
 from replica_service import convert
 from replica_service.core.capacity import Capacity
@@ -55,8 +54,6 @@ class Outbox:
         self._go_away = ""
         self._frame_no = 0
         self._discards = False
-        self.told_at = -inf
-        """The engine's: when it last asked for a capacity frame, monotonic seconds."""
 
     def connect(self, wake: Callable[[], None]) -> None:
         """Whom to wake when there is something."""

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING
 
 from router_service.core.admission import Account
 from router_service.core.balancers.least_loaded import LeastLoaded
-from router_service.core.queues import RunQueue
+from router_service.core.balancers.power_of_two import PowerOfTwo
+from router_service.core.balancers.round_robin import RoundRobin
+from router_service.core.ejection import Ejections
+from router_service.core.fair_queue import FairQueue
+from router_service.core.retries import RetryBudget
+from router_service.core.table import BalancerName
 
 if TYPE_CHECKING:
     from router_service.core.balancers import Balancer
+    from router_service.core.counters import BackendCounts
+    from router_service.core.draws import Chance
     from router_service.core.replicas import Replica
     from router_service.core.table import BackendRoute, ReplicaKey
 
@@ -20,29 +27,66 @@ if TYPE_CHECKING:
 class Backend:
     """Mutable state of one backend. Compared by identity."""
 
-    __slots__ = ("account", "balancer", "candidates", "name", "queue", "replicas")
+    __slots__ = (
+        "_balancer_name",
+        "_chance",
+        "account",
+        "balancer",
+        "candidates",
+        "counts",
+        "ejections",
+        "max_batch_size",
+        "name",
+        "queue",
+        "replicas",
+        "retries",
+    )
 
-    def __init__(self, route: BackendRoute) -> None:
+    def __init__(self, route: BackendRoute, counts: BackendCounts, chance: Chance) -> None:
         self.name = route.name
+        self.counts = counts
         self.account = Account(route.name, route.max_queued_calls, route.max_queued_bytes, route.max_queue_time_s)
-        self.queue = RunQueue()
-        self.balancer: Balancer = LeastLoaded()
+        self.queue = FairQueue()
+        self.retries = RetryBudget()
+        self.ejections = Ejections()
         self.replicas: dict[ReplicaKey, Replica] = {}
         self.candidates = 0
         """Replicas that take calls."""
+        self.max_batch_size = route.max_batch_size
+        self._chance = chance
+        self._balancer_name = route.balancer
+        self.balancer = _balancer(route.balancer, chance)
 
     def reconfigure(self, route: BackendRoute) -> None:
-        """Takes new bounds; what waits already stays."""
+        """Takes new settings; what waits already stays."""
         account = self.account
         account.max_calls, account.max_bytes = route.max_queued_calls, route.max_queued_bytes
         account.max_queue_time_s = route.max_queue_time_s
+        self.max_batch_size = route.max_batch_size
+        if route.balancer is not self._balancer_name:
+            self._balancer_name = route.balancer
+            self.balancer = _balancer(route.balancer, self._chance)
+            for replica in self.replicas.values():
+                self.balancer.changed(replica)
 
     def changed(self, replica: Replica) -> None:
         """A replica was linked or lost, drains, joined or left."""
+        was_taking = replica.taking
+        replica.refresh()
+        self.candidates += replica.taking - was_taking
         self.balancer.changed(replica)
-        self.candidates = sum(1 for each in self.replicas.values() if each.linked and not each.draining)
 
     @property
     def ongoing(self) -> int:
         """This router's calls at the backend's replicas."""
         return sum(replica.own + replica.keyed for replica in self.replicas.values())
+
+
+def _balancer(name: BalancerName, chance: Chance) -> Balancer:
+    match name:
+        case BalancerName.LEAST_LOADED:
+            return LeastLoaded()
+        case BalancerName.POWER_OF_TWO:
+            return PowerOfTwo(chance)
+        case BalancerName.ROUND_ROBIN:
+            return RoundRobin(chance)

@@ -1,4 +1,4 @@
-"""One caller: a client's stream, or all unary calls together.
+"""One caller: a client's stream, or one unary call.
 
 Purpose: what a caller may have unanswered, and which of its runs are alive.
 Invariants: call ids strictly increase; `calls <= window.calls` and `size <= window.bytes`, except that one call is
@@ -37,13 +37,21 @@ START_WINDOW = Window(calls=1024, bytes=4 * 1024 * 1024)
 """What clients keep to before a window arrives."""
 
 
+class Flow:
+    """Between whom the router is fair: a stream, or all unary calls of one peer. Compared by identity."""
+
+    __slots__ = ()
+
+
 class Caller:
     """Book-keeping of one caller. Compared by identity."""
 
-    __slots__ = ("calls", "last_id", "runs", "size", "window")
+    __slots__ = ("calls", "flow", "last_id", "runs", "size", "window")
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, flow: Flow | None = None) -> None:
+        """`flow` is a new one unless it is given."""
         self.window = window
+        self.flow = flow or Flow()
         self.calls = 0
         """Calls accepted whose outcome has not left."""
         self.size = 0

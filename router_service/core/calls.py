@@ -8,6 +8,7 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -31,8 +32,13 @@ class CallOptions:
     ordering_key: str = ""
     partition: int = -1
     """Partition of the ordering key; -1 without one."""
+    shard_key: str = ""
     timeout_s: float = inf
-    """Seconds from arrival to deadline."""
+    """Seconds from arrival to deadline: what passes it is dropped."""
+    slo_s: float | None = None
+    """Seconds from arrival to when it should be answered: orders the queue, drops nothing."""
+    slo_at: float | None = None
+    """The same as a time of day, Unix seconds. The edge turns it into `slo_s`."""
     idempotent: bool = False
     wire: bytes = b""
     """The options as the replica gets them. Opaque here: made at the edge, once for each distinct value."""
@@ -48,12 +54,17 @@ Failures = tuple[list[int], Failure]
 """Run ids of calls that failed alike."""
 
 
+SLO_UNLESS_STATED_S = 1.0
+"""Calls that state no SLO are ordered as if they had this one, so that those which do cannot starve them."""
+
+
 class Run:
     """Consecutive calls of one caller that share their options."""
 
     __slots__ = (
         "__weakref__",
         "account",
+        "alarm",
         "arrived",
         "attempt",
         "caller",
@@ -61,18 +72,17 @@ class Run:
         "deadline",
         "endpoint",
         "ids",
-        "label",
         "options",
         "partition",
         "payloads",
         "sents",
         "seq",
+        "shadow_of",
         "unanswered",
     )
 
     def __init__(
         self,
-        *,
         seq: int,
         caller: Caller,
         endpoint: str,
@@ -80,14 +90,11 @@ class Run:
         ids: Sequence[int],
         payloads: Sequence[bytes],
         arrived: float,
-        attempt: int = 0,
     ) -> None:
         self.seq = seq
         """Age: earlier runs have lower numbers. Slices of one run share it."""
         self.caller = caller
         self.endpoint = endpoint
-        self.label = endpoint
-        """The endpoint as counters name it: empty where the table does not."""
         self.options = options
         self.ids = ids
         """The client's call ids, parallel to `payloads`: a range, or a list where they are sparse."""
@@ -95,13 +102,17 @@ class Run:
         self.arrived = arrived
         self.deadline = arrived + options.timeout_s
         """Monotonic seconds; infinite without one."""
-        self.attempt = attempt
+        self.attempt = 0
         self.cursor = 0
         self.unanswered = len(payloads)
         self.sents: list[Sent] = []
         self.partition: Partition | None = None
         self.account: Account | None = None
         """Whom the waiting calls are charged to; None while none wait."""
+        self.alarm = inf
+        """When the deadline heap looks at the run; infinite while it has no entry."""
+        self.shadow_of: str | None = None
+        """The backend that these sampled copies are for; None for calls that somebody waits for."""
 
     @property
     def waiting(self) -> int:
@@ -113,74 +124,94 @@ class Run:
         """Where the waiting part belongs in a queue: by arrival, then by call id."""
         return self.seq, self.ids[self.cursor]
 
-    def slice(self, lo: int, hi: int) -> Run:
+    @property
+    def due(self) -> float:
+        """When its calls should be answered, monotonic seconds."""
+        slo_s = self.options.slo_s
+        return self.arrived + (SLO_UNLESS_STATED_S if slo_s is None else slo_s)
+
+    def slice(self, lo: int, hi: int, *, attempt: int | None = None) -> Run:
         """A new run of some of the calls, as old as this one, with nothing sent."""
         part = Run(
-            seq=self.seq,
-            caller=self.caller,
-            endpoint=self.endpoint,
-            options=self.options,
-            ids=self.ids[lo:hi],
-            payloads=self.payloads[lo:hi],
-            arrived=self.arrived,
-            attempt=self.attempt,
+            self.seq,
+            self.caller,
+            self.endpoint,
+            self.options,
+            self.ids[lo:hi],
+            self.payloads[lo:hi],
+            self.arrived,
         )
+        part.attempt = self.attempt if attempt is None else attempt
         part.partition = self.partition
+        part.shadow_of = self.shadow_of
         return part
+
+    def drop_waiting(self, gone: Sequence[int]) -> None:
+        """Takes the calls at these indices, all at or behind the cursor, out of the run."""
+        dropped = frozenset(gone)
+        kept = [at for at in range(len(self.payloads)) if at not in dropped]
+        self.ids = [self.ids[at] for at in kept]
+        self.payloads = [self.payloads[at] for at in kept]
+
+
+OPEN, ANSWERED, ABANDONED = 0, 1, 2
 
 
 class Sent:
-    """A slice of a run at a replica: `count` calls with consecutive run ids from `first`."""
+    """A slice of a run at a replica: `count` calls, from the run's index `lo`.
 
-    __slots__ = ("abandoned", "answered", "count", "first", "lo", "owner_epoch", "remaining", "replica", "run")
+    It gets run ids when the frame that carries it is cut; before that it can be withdrawn without a trace.
+    """
 
-    def __init__(self, first: int, run: Run, lo: int, count: int, replica: Replica, owner_epoch: int) -> None:
-        self.first = first
+    __slots__ = ("count", "first", "lo", "owner_epoch", "remaining", "replica", "run", "sent_at", "states")
+
+    def __init__(self, run: Run, lo: int, count: int, replica: Replica, owner_epoch: int, now: float) -> None:
+        self.first = 0
+        """Run id of the first call, consecutive from there; 0 until a frame carries it."""
         self.run = run
         self.lo = lo
-        """Index in the run of the slice's first call."""
         self.count = count
         self.remaining = count
         """Calls that the replica has not answered."""
-        self.answered: bytearray | None = None
-        """One byte a call, 1 where it was answered. None as long as all or none were."""
+        self.states: bytearray | None = None
+        """One byte a call: OPEN, ANSWERED, or ABANDONED (the caller has its outcome, the replica still owes an answer).
+        None while all are OPEN."""
         self.replica = replica
         self.owner_epoch = owner_epoch
         """Epoch of the partition's owner at sending; 0 without an ordering key."""
-        self.abandoned = False
-        """The caller has its outcome already (or is gone): what the replica answers is dropped."""
+        self.sent_at = now
 
     def take(self, offset: int, count: int) -> list[tuple[int, int]]:
-        """Marks calls as answered; returns those that were not before, as (offset, count) within the slice."""
-        if self.answered is None:
+        """The replica has answered these calls; returns those that somebody waits for, as (offset, count)."""
+        states = self.states
+        if states is None:
             if count == self.count:
                 self.remaining = 0
-                return [(offset, count)]
-            self.answered = bytearray(self.count)
-        mask = self.answered
-        if not any(mask[offset : offset + count]):
-            mask[offset : offset + count] = b"\x01" * count
-            self.remaining -= count
-            return [(offset, count)]
-        fresh = [(lo, n) for lo, n in _gaps(mask, offset, offset + count)]
-        for lo, n in fresh:
-            mask[lo : lo + n] = b"\x01" * n
-            self.remaining -= n
+                return [(0, count)]
+            states = self.states = bytearray(self.count)
+        end = offset + count
+        self.remaining -= count - states.count(ANSWERED, offset, end)
+        fresh = _open_spans(states, offset, end)
+        states[offset:end] = _ANSWERED * count
         return fresh
 
     def open_parts(self) -> list[tuple[int, int]]:
-        """The calls that were not answered, as (offset, count) within the slice."""
-        if self.answered is None:
+        """The calls that somebody waits for, as (offset, count)."""
+        if self.states is None:
             return [(0, self.count)] if self.remaining else []
-        return _gaps(self.answered, 0, self.count)
+        return _open_spans(self.states, 0, self.count)
+
+    def abandon(self, offset: int, count: int) -> None:
+        """Nobody waits for these open calls any more."""
+        if self.states is None:
+            self.states = bytearray(self.count)
+        self.states[offset : offset + count] = _ABANDONED * count
 
 
-def _gaps(mask: bytearray, start: int, end: int) -> list[tuple[int, int]]:
-    gaps: list[tuple[int, int]] = []
-    at = mask.find(0, start, end)
-    while at >= 0:
-        stop = mask.find(1, at, end)
-        stop = end if stop < 0 else stop
-        gaps.append((at, stop - at))
-        at = mask.find(0, stop, end)
-    return gaps
+_ANSWERED, _ABANDONED = bytes([ANSWERED]), bytes([ABANDONED])
+_OPEN_SPAN = re.compile(rb"\x00+")
+
+
+def _open_spans(states: bytearray, start: int, end: int) -> list[tuple[int, int]]:
+    """Where OPEN stands, as (offset, count), in order."""
+    return [(found.start(), found.end() - found.start()) for found in _OPEN_SPAN.finditer(states, start, end)]

@@ -14,17 +14,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class SendRun:
-    """Send the slice to its replica."""
+class Flush:
+    """The replica's outbox was empty and has something now: cut frames until it is empty again."""
 
-    sent: Sent
+    replica: Replica
 
 
 @dataclass(slots=True, eq=False)
 class CancelRun:
-    """Tell the replica that nobody waits for the slice any more."""
+    """Tell the replica that nobody waits for `count` calls of the slice any more, from offset `lo`."""
 
     sent: Sent
+    lo: int
+    count: int
 
 
 @dataclass(slots=True, eq=False)
@@ -65,4 +67,4 @@ class CloseLink:
     replica: Replica
 
 
-Command = SendRun | CancelRun | DeliverResults | DeliverFailure | OpenLink | CloseLink
+Command = Flush | CancelRun | DeliverResults | DeliverFailure | OpenLink | CloseLink

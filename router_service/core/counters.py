@@ -1,31 +1,65 @@
-"""What the router counts: plain integers that a scrape reads, so that counting costs nothing worth measuring.
+"""What the router counts: plain numbers that a scrape reads, so that counting costs nothing worth measuring.
 
-Invariants: totals only grow; labels come from the routing table and the reasons, never from callers' input.
+Invariants: totals only grow, also when an endpoint or a backend goes and comes back; labels come from the routing table
+and the reasons, never from callers' input.
 Owner: the scheduler.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from enum import Enum
 from typing import TYPE_CHECKING
 
+from router_service.core.histogram import Histogram
+
 if TYPE_CHECKING:
+    from router_service.core.calls import Run
     from slotmesh.errors import Failure
 
 UNKNOWN = ""
 """Label of an endpoint that the table does not name."""
 
 
+class ShadowOutcome(Enum):
+    """What became of sampled copies."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """The handler raised, the replica was lost, or their time was up."""
+    DROPPED = "dropped"
+    """There was no free slot."""
+
+
+class BackendCounts:
+    """Times of one backend's calls, in seconds."""
+
+    __slots__ = ("queue_time", "replica_time")
+
+    def __init__(self) -> None:
+        self.queue_time = Histogram()
+        """From arrival to the replica's outbox, once a slice."""
+        self.replica_time = Histogram()
+        """From there to the answer, once a slice of answers."""
+
+
 class Counters:
     """Totals since the start of the process."""
 
     def __init__(self) -> None:
+        self.endpoints: set[str] = set()
+        """Names that were in a table at any time."""
+        self.backends: dict[str, BackendCounts] = {}
         self.calls: Counter[tuple[str, ...]] = Counter()
         """Calls accepted, by endpoint."""
         self.failures: Counter[tuple[str, ...]] = Counter()
         """Calls failed, by endpoint, backend and reason."""
         self.refusals: Counter[tuple[str, ...]] = Counter()
         """Calls that a replica handed back, by backend and reason."""
+        self.retries: Counter[tuple[str, ...]] = Counter()
+        """Calls executed again after their replica was lost, by backend."""
+        self.shadows: Counter[tuple[str, ...]] = Counter()
+        """Sampled copies that ended, by backend and outcome."""
         self.link_failures: Counter[tuple[str, ...]] = Counter()
         """Links to replicas that broke, by backend."""
         self.frames: Counter[tuple[str, ...]] = Counter()
@@ -33,6 +67,15 @@ class Counters:
         self.streams = 0
         """Client streams open now."""
 
-    def failed(self, endpoint: str, failure: Failure, count: int) -> None:
-        """`count` calls failed alike."""
-        self.failures[endpoint, failure.metadata.get("backend", ""), failure.reason.value] += count
+    def backend(self, name: str) -> BackendCounts:
+        """The counts of a backend that the table names, the same ones whenever it comes back."""
+        return self.backends.setdefault(name, BackendCounts())
+
+    def label(self, endpoint: str) -> str:
+        """The endpoint as metrics name it."""
+        return endpoint if endpoint in self.endpoints else UNKNOWN
+
+    def failed(self, run: Run, failure: Failure, count: int) -> None:
+        """`count` calls of the run failed alike."""
+        label = self.label(run.endpoint)
+        self.failures[label, failure.metadata.get("backend", ""), failure.reason.value] += count

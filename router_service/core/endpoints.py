@@ -5,14 +5,13 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from router_service.core.admission import Account
 from router_service.core.partitions import Partition
 from router_service.core.queues import RunQueue
 from router_service.core.table import BackendRoute
+from router_service.core.traffic import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 class Endpoint:
     """Mutable state of one endpoint."""
 
-    __slots__ = ("_backends", "_bounds", "account", "name", "parked", "partitions", "route")
+    __slots__ = ("account", "name", "parked", "partitions", "route", "traffic")
 
     def __init__(self, route: EndpointRoute, partitions: dict[int, Partition]) -> None:
         """`partitions` are those that an endpoint of this name had before and that are still in use."""
@@ -42,17 +41,7 @@ class Endpoint:
     def reroute(self, route: EndpointRoute) -> None:
         """Takes a new policy, in force from the next run."""
         self.route = route
-        weights = {name: weight for name, weight in (route.weights or {}).items() if weight > 0}
-        self._backends = list(weights)
-        self._bounds = list(accumulate(weights.values()))
-
-    def draw(self, chance: float) -> str | None:
-        """The backend for one run, by weight; `chance` is uniform in [0, 1). None without a policy."""
-        backends = self._backends
-        if len(backends) <= 1:
-            return backends[0] if backends else None
-        index = bisect_right(self._bounds, chance * self._bounds[-1])
-        return backends[min(index, len(backends) - 1)]
+        self.traffic = Traffic(route.weights or {}, route.shadows)
 
     def partition(self, number: int, replicas: Mapping[ReplicaKey, Replica]) -> Partition:
         """The partition, made and given its owner at first use."""

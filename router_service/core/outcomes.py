@@ -2,20 +2,23 @@
 
 Purpose: turns what happened to runs into deliveries, and keeps the runs' and callers' books.
 Invariants: `run.unanswered` falls by the calls of each delivery and ends at 0; a run leaves its caller's `runs` then.
+A failure of a call whose earlier attempt was lost never says that the call was not executed.
+Shadows end here too, but nobody hears of them: they are counted.
 Owner: the scheduler.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from router_service.core.commands import CancelRun, Command, DeliverFailure, DeliverResults
-from slotmesh.errors import Failure
+from router_service.core.counters import ShadowOutcome
+from slotmesh.errors import Executed, Failure, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from router_service.core.admission import Account
     from router_service.core.calls import Run, Sent
     from router_service.core.counters import Counters
     from router_service.core.replicas import Replica
@@ -32,41 +35,44 @@ class Outcomes:
         self, sent: Sent, lo: int, count: int, payloads: Sequence[bytes], content_type: str, replica: Replica
     ) -> None:
         """`count` calls of the slice, from offset `lo`, ended well."""
-        if sent.abandoned:
-            return
         run = sent.run
-        begin = sent.lo + lo
+        self._settle(run, count)
+        if run.shadow_of is not None:
+            self._counters.shadows[run.shadow_of, ShadowOutcome.COMPLETED.value] += count
+            return
         ids, requests = run.ids, run.payloads
         if count != len(requests):
+            begin = sent.lo + lo
             ids, requests = ids[begin : begin + count], requests[begin : begin + count]
-        self._settle(run, count)
         self._out.append(DeliverResults(run.caller, ids, payloads, content_type, replica, sum(map(len, requests))))
 
     def failed(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
         """`count` calls of the slice, from offset `lo`, failed."""
-        if not sent.abandoned:
-            self._fail(sent.run, sent.lo + lo, count, failure)
+        self._fail(sent.run, sent.lo + lo, count, failure)
 
-    def abandon(self, sent: Sent, failure: Failure) -> None:
-        """The caller hears the failure now; what the replica answers later is dropped."""
-        if sent.abandoned:
-            return
-        for lo, count in sent.open_parts():
-            self._fail(sent.run, sent.lo + lo, count, failure)
-        sent.abandoned = True
-        self._out.append(CancelRun(sent))
+    def abandon(self, sent: Sent, failure: Failure, lo: int = 0, count: int | None = None) -> None:
+        """The caller hears the failure now, for what is open of these calls; what the replica answers is dropped."""
+        end = lo + (sent.count if count is None else count)
+        for at, many in sent.open_parts():
+            begin, stop = max(at, lo), min(at + many, end)
+            if begin < stop:
+                self._fail(sent.run, sent.lo + begin, stop - begin, failure)
+                sent.abandon(begin, stop - begin)
+                self._out.append(CancelRun(sent, begin, stop - begin))
 
     def fail_waiting(self, run: Run, failure: Failure, keep: int = 0) -> None:
         """All waiting calls of the run but the first `keep` fail; they are charged to nobody."""
         count = run.waiting - keep
-        if count <= 0:
-            return
-        begin = run.cursor + keep
-        ids, payloads = run.ids[begin:], run.payloads[begin:]
-        self._settle(run, count)
-        self._out.append(DeliverFailure(run.caller, ids, failure, sum(map(len, payloads))))
-        self._counters.failed(run.label, failure, count)
-        run.ids, run.payloads = run.ids[:begin], run.payloads[:begin]
+        if count > 0:
+            begin = run.cursor + keep
+            self._fail(run, begin, count, failure)
+            run.ids, run.payloads = run.ids[:begin], run.payloads[:begin]
+
+    def fail_some_waiting(self, run: Run, spans: Sequence[tuple[int, int]], failure: Failure) -> None:
+        """The waiting calls at these indices (from, to) of the run fail; they are charged to nobody."""
+        for lo, hi in spans:
+            self._fail(run, lo, hi - lo, failure)
+        run.drop_waiting([at for span in spans for at in range(*span)])
 
     def replaced(self, run: Run, count: int, part: Run) -> None:
         """`count` calls of the run live on in another one, `part`."""
@@ -75,19 +81,18 @@ class Outcomes:
 
     def _fail(self, run: Run, begin: int, count: int, failure: Failure) -> None:
         self._settle(run, count)
+        if run.shadow_of is not None:
+            outcome = ShadowOutcome.DROPPED if failure.reason is Reason.NO_SLOT else ShadowOutcome.FAILED
+            self._counters.shadows[run.shadow_of, outcome.value] += count
+            return
+        if run.attempt and failure.executed is Executed.NO:
+            # True of this attempt, but an earlier one was lost with its replica.
+            failure = replace(failure, executed=Executed.UNKNOWN)
         size = sum(map(len, run.payloads[begin : begin + count]))
         self._out.append(DeliverFailure(run.caller, run.ids[begin : begin + count], failure, size))
-        self._counters.failed(run.label, failure, count)
+        self._counters.failed(run, failure, count)
 
     def _settle(self, run: Run, count: int) -> None:
         run.unanswered -= count
         if not run.unanswered:
             del run.caller.runs[run]
-
-
-def uncharge(run: Run) -> None:
-    """The run's waiting calls no longer wait where they were charged."""
-    account: Account | None = run.account
-    if account is not None:
-        account.release(run, run.waiting)
-        run.account = None

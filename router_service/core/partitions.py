@@ -59,9 +59,10 @@ class Partition:
             and self.epoch > self.refused_epoch
         )
 
-    def sent(self) -> None:
-        """A slice left for the owner."""
+    def sent(self, owner_epoch: int) -> None:
+        """A slice left for the owner at this epoch."""
         self.inflight += 1
+        self.stale += owner_epoch != self.epoch
 
     def settled(self, owner_epoch: int) -> None:
         """A slice has its outcome, or came back."""

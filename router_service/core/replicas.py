@@ -1,7 +1,8 @@
 """One replica as the router sees it: what was sent there, and what more it can take.
 
 Purpose: exact knowledge of the router's own load, the newest report of everybody else's, and which run id means what.
-Invariants: `own` and `keyed` are the sums of the unanswered calls in `inflight`; run ids strictly increase on a link.
+Invariants: `own` and `keyed` are the sums of the unanswered calls in `outbox` and `inflight`; run ids strictly increase
+on a link, in the order in which frames carry them.
 Owner: the scheduler.
 """
 
@@ -9,13 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from router_service.core.calls import Run, Sent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from router_service.core.backends import Backend
     from router_service.core.partitions import Partition
@@ -26,8 +26,7 @@ DEFAULT_KEYED_WINDOW = 8192
 _SWEEP_FROM = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class Capacity(NamedTuple):
     """A replica's own report. Counts calls."""
 
     max_ongoing: int
@@ -51,12 +50,14 @@ class Replica:
         "inflight",
         "key",
         "keyed",
+        "limit",
         "linked",
         "listed",
+        "outbox",
         "own",
         "ready",
         "retired",
-        "version",
+        "taking",
     )
 
     def __init__(self, route: ReplicaRoute, backend: Backend) -> None:
@@ -71,16 +72,20 @@ class Replica:
         """The routing table names it."""
         self.retired = False
         """The table no longer names it and it owes no answer: disconnected for good."""
+        self.taking = False
+        """It is linked and does not drain: counted among its backend's candidates."""
+        self.limit = 0
+        """Unkeyed calls of this router that it has room for in all; 0 while it takes none."""
         self.own = 0
         """This router's unkeyed calls there, unanswered."""
         self.keyed = 0
         """This router's keyed calls there, unanswered."""
+        self.outbox: deque[Sent] = deque()
+        """Slices that the next frames carry."""
         self.inflight: dict[int, Sent] = {}
-        """Slices with unanswered calls, by first run id."""
+        """Slices with unanswered calls that a frame has carried, by first run id."""
         self.ready: deque[Partition] = deque()
         """Partitions with something to send here, in turn."""
-        self.version = 0
-        """Counts changes of load; a balancer's entries of older versions are stale."""
         self._next_id = 1
         self._starts: list[int] = []
 
@@ -91,36 +96,50 @@ class Replica:
 
     @property
     def free(self) -> int:
-        """Unkeyed calls that it can take now."""
-        if not self.linked or self.draining:
-            return 0
-        capacity = self.capacity
-        return capacity.max_ongoing + capacity.prefetch - capacity.others - self.own
+        """Unkeyed calls that it can take now, running or behind the running ones."""
+        return self.limit - self.own
+
+    @property
+    def free_slots(self) -> int:
+        """Unkeyed calls that it could start at once."""
+        return self.limit - self.own - self.capacity.prefetch
 
     @property
     def load(self) -> float:
         """Share of its permits in use; 1.0 is full."""
-        return (self.own + self.capacity.others) / self.capacity.max_ongoing
+        capacity = self.capacity
+        return (self.own + capacity.others) / capacity.max_ongoing
 
     @property
     def keyed_room(self) -> int:
         """Keyed calls that its window has room for."""
         return self.capacity.keyed_window - self.keyed if self.linked else 0
 
-    def send(self, run: Run, count: int, owner_epoch: int) -> Sent:
-        """Takes the next `count` waiting calls of the run under new run ids."""
-        first = self._next_id
-        self._next_id = first + count
-        sent = Sent(first, run, run.cursor, count, self, owner_epoch)
+    def refresh(self) -> None:
+        """Capacity, link or draining changed."""
+        capacity = self.capacity
+        self.taking = self.linked and not self.draining
+        self.limit = capacity.max_ongoing + capacity.prefetch - capacity.others if self.taking else 0
+
+    def send(self, run: Run, count: int, owner_epoch: int, now: float) -> Sent:
+        """Takes the next `count` waiting calls of the run into the outbox."""
+        sent = Sent(run, run.cursor, count, self, owner_epoch, now)
         run.cursor += count
         run.sents.append(sent)
-        self.inflight[first] = sent
-        self._starts.append(first)
+        self.outbox.append(sent)
         if run.partition is None:
             self.own += count
         else:
             self.keyed += count
         return sent
+
+    def number(self, sent: Sent) -> int:
+        """A frame carries the slice: gives it run ids, and returns the first."""
+        first = sent.first = self._next_id
+        self._next_id = first + sent.count
+        self.inflight[first] = sent
+        self._starts.append(first)
+        return first
 
     def slices(self, ids: list[int]) -> Iterator[tuple[Sent, int, int, int]]:
         """Cuts answered run ids into slices: (sent, offset in the slice, index in `ids`, count). Unknown ids vanish."""
@@ -138,20 +157,65 @@ class Replica:
             yield sent, offset, at, count
             at += count
 
-    def answered(self, sent: Sent, count: int) -> None:
-        """`count` calls of the slice were answered, now taken out of `sent.remaining`."""
+    def answer(self, sent: Sent, offset: int, count: int) -> list[tuple[int, int]]:
+        """The replica is done with these calls of the slice; returns those that somebody waits for."""
+        before = sent.remaining
+        fresh = sent.take(offset, count)
+        answered = before - sent.remaining
         if sent.run.partition is None:
-            self.own -= count
+            self.own -= answered
         else:
-            self.keyed -= count
-        if sent.remaining == 0:
-            del self.inflight[sent.first]
+            self.keyed -= answered
+        if not sent.remaining and answered:
+            self._forget(sent)
+        return fresh
+
+    def answer_whole(self, sent: Sent) -> None:
+        """The replica is done with a slice of which nothing was answered or abandoned before: the common case."""
+        if sent.run.partition is None:
+            self.own -= sent.count
+        else:
+            self.keyed -= sent.count
+        sent.remaining = 0
+        self._forget(sent)
+
+    def part_of(self, sent: Sent, run: Run) -> Sent:
+        """A slice of the outbox has become smaller: what remains of it is all of `run`, and not in the outbox yet."""
+        part = Sent(run, 0, len(run.payloads), self, sent.owner_epoch, sent.sent_at)
+        run.cursor = part.count
+        run.sents.append(part)
+        if run.partition is not None:
+            run.partition.sent(sent.owner_epoch)
+        return part
+
+    def withdraw(self, sent: Sent, parts: Sequence[Sent] = ()) -> None:
+        """The slice leaves the outbox: no frame will carry it, but `parts` of it in its place."""
+        place = self.outbox.index(sent)
+        del self.outbox[place]
+        for part in reversed(parts):
+            self.outbox.insert(place, part)
+        gone = sent.remaining - sum(part.count for part in parts)
+        sent.run.sents.remove(sent)
+        if sent.run.partition is None:
+            self.own -= gone
+        else:
+            self.keyed -= gone
+        sent.remaining = 0
+
+    def take_back(self) -> list[Sent]:
+        """Empties the outbox; returns what was in it, in order of sending."""
+        unsent = list(self.outbox)
+        self.outbox.clear()
+        for sent in unsent:
             sent.run.sents.remove(sent)
-            if len(self._starts) > _SWEEP_FROM + 2 * len(self.inflight):
-                self._starts = [start for start in self._starts if start in self.inflight]
+            if sent.run.partition is None:
+                self.own -= sent.remaining
+            else:
+                self.keyed -= sent.remaining
+        return unsent
 
     def lose(self) -> list[Sent]:
-        """The link broke: forgets and returns all that was sent and not answered, in order of sending."""
+        """The link broke: forgets and returns all that frames carried and is not answered, in order of sending."""
         lost = list(self.inflight.values())
         self.inflight.clear()
         self._starts.clear()
@@ -159,6 +223,12 @@ class Replica:
         self._next_id = 1
         self.linked = False
         return lost
+
+    def _forget(self, sent: Sent) -> None:
+        del self.inflight[sent.first]
+        sent.run.sents.remove(sent)
+        if len(self._starts) > _SWEEP_FROM + 2 * len(self.inflight):
+            self._starts = [start for start in self._starts if start in self.inflight]
 
     def _covering(self, run_id: int) -> Sent | None:
         index = bisect_right(self._starts, run_id) - 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 ReplicaKey = tuple[str, str]
 """(replica_id, incarnation): one life of one replica."""
@@ -24,15 +25,26 @@ class ReplicaRoute:
     draining: bool = False
 
 
+class BalancerName(Enum):
+    """How a replica is picked for unkeyed calls. The values are those of `slotmesh.v1.Balancer`."""
+
+    LEAST_LOADED = 1
+    POWER_OF_TWO = 2
+    ROUND_ROBIN = 3
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendRoute:
-    """One backend: its replicas and the bounds of its queue."""
+    """One backend: its replicas, the bounds of its queue, and how calls travel to it."""
 
     name: str
     replicas: Sequence[ReplicaRoute] = ()
     max_queued_calls: int = 20_000
     max_queued_bytes: int = 256 * 1024 * 1024
     max_queue_time_s: float = 30.0
+    balancer: BalancerName = BalancerName.LEAST_LOADED
+    max_batch_size: int = 1024
+    """Calls that travel to a replica as one batch, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +54,8 @@ class EndpointRoute:
     name: str
     weights: Mapping[str, float] | None = None
     """Share of each backend; None without a policy: calls wait."""
+    shadows: Mapping[str, float] = field(default_factory=dict)
+    """Backends that get a sampled copy: probability of each."""
     owners: Sequence[tuple[ReplicaKey | None, int]] = ()
     """Owner and epoch of each partition; empty means none for all."""
 

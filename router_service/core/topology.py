@@ -2,7 +2,8 @@
 
 Purpose: the difference between two tables, applied at once, between two runs.
 Invariants: a table never goes back; a replica stays known until it owes no answer; every run that lost its queue is
-returned, so that none is forgotten.
+returned, so that none is forgotten. A run that was admitted stays with its backend when the policy changes, as long as
+the backend has a replica to run it.
 Owner: the scheduler.
 """
 
@@ -17,7 +18,11 @@ from router_service.core.replicas import Replica
 from router_service.core.table import RoutingTable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from router_service.core.calls import Run
+    from router_service.core.counters import Counters
+    from router_service.core.draws import Chance
     from router_service.core.partitions import Partition
     from router_service.core.table import BackendRoute, EndpointRoute, ReplicaKey
 
@@ -25,8 +30,10 @@ if TYPE_CHECKING:
 class Topology:
     """The newest table, and the state that lives and dies with what it names."""
 
-    def __init__(self, out: list[Command]) -> None:
+    def __init__(self, out: list[Command], counters: Counters, chance: Chance) -> None:
         self._out = out
+        self._counters = counters
+        self._chance = chance
         self.table = RoutingTable()
         self.endpoints: dict[str, Endpoint] = {}
         self.backends: dict[str, Backend] = {}
@@ -38,14 +45,26 @@ class Topology:
     def apply(self, table: RoutingTable) -> list[Run]:
         """Takes the table; returns the waiting runs that must be routed anew, oldest first."""
         self.table = table
-        homeless = [*self._apply_backends(table), *self._apply_endpoints(table)]
+        known = self.replicas.copy()
+        homeless = [*self._apply_backends(table)]
+        homeless += self._apply_endpoints(table, replicas_changed=known != self.replicas)
+        for backend in self.backends.values():
+            if not backend.candidates and backend.queue:
+                strangers = {each.name for each in self.endpoints.values() if backend.name not in each.traffic.weights}
+                homeless += _take_out(backend, strangers)
         return sorted((run for run in homeless if run.waiting), key=lambda run: run.age)
+
+    def partitions(self) -> Iterator[Partition]:
+        """Every partition that is in use."""
+        return (partition for endpoint in self.endpoints.values() for partition in endpoint.partitions.values())
 
     def retire(self, replica: Replica) -> None:
         """Disconnects from a replica that the table no longer names once it owes no answer."""
-        if not replica.listed and not replica.retired and not replica.inflight:
+        if not replica.listed and not replica.retired and not replica.inflight and not replica.outbox:
             replica.retired = True
             self._out.append(CloseLink(replica))
+
+    # -- backends --------------------------------------------------------------------------------------------------
 
     def _apply_backends(self, table: RoutingTable) -> list[Run]:
         homeless: list[Run] = []
@@ -55,11 +74,14 @@ class Topology:
             for replica in backend.replicas.values():
                 self._unlist(replica)
         for route in table.backends.values():
-            if route.name not in self.backends:
-                self.backends[route.name] = Backend(route)
-            self.backends[route.name].reconfigure(route)
-            self._apply_replicas(self.backends[route.name], route)
+            backend = self.backends.get(route.name) or self._add_backend(route)
+            backend.reconfigure(route)
+            self._apply_replicas(backend, route)
         return homeless
+
+    def _add_backend(self, route: BackendRoute) -> Backend:
+        backend = self.backends[route.name] = Backend(route, self._counters.backend(route.name), self._chance)
+        return backend
 
     def _apply_replicas(self, backend: Backend, route: BackendRoute) -> None:
         wanted = {each.key: each for each in route.replicas}
@@ -79,24 +101,41 @@ class Topology:
         replica.listed = False
         replica.draining = True
         replica.backend.changed(replica)
+        replica.backend.ejections.forget(replica)
         self.retire(replica)
 
-    def _apply_endpoints(self, table: RoutingTable) -> list[Run]:
+    # -- endpoints -------------------------------------------------------------------------------------------------
+
+    def _apply_endpoints(self, table: RoutingTable, *, replicas_changed: bool) -> list[Run]:
         homeless: list[Run] = []
         for name in self.endpoints.keys() - table.endpoints.keys():
-            endpoint = self.endpoints.pop(name)
-            homeless += endpoint.parked.drain()
-            for partition in endpoint.partitions.values():
-                homeless += partition.queue.drain()
-            self._departed[name] = endpoint.partitions
+            homeless += self._remove_endpoint(self.endpoints.pop(name))
         for route in table.endpoints.values():
-            if route.name not in self.endpoints:
-                self.endpoints[route.name] = Endpoint(route, self._departed.pop(route.name, {}))
-            homeless += self._reroute(self.endpoints[route.name], route)
+            endpoint = self.endpoints.get(route.name)
+            if endpoint is None:
+                endpoint = self.endpoints[route.name] = Endpoint(route, self._departed.pop(route.name, {}))
+                self._counters.endpoints.add(route.name)
+                self._assign_partitions(endpoint)
+            else:
+                homeless += self._reroute(endpoint, route, replicas_changed=replicas_changed)
         self._forget_departed()
-        for backend in self.backends.values():
-            homeless += self._without_policy(backend)
         return homeless
+
+    def _remove_endpoint(self, endpoint: Endpoint) -> list[Run]:
+        homeless = endpoint.parked.drain()
+        for partition in endpoint.partitions.values():
+            homeless += partition.queue.drain()
+        for backend in self.backends.values():
+            homeless += _take_out(backend, {endpoint.name})
+        self._departed[endpoint.name] = endpoint.partitions
+        return homeless
+
+    def _reroute(self, endpoint: Endpoint, route: EndpointRoute, *, replicas_changed: bool) -> list[Run]:
+        owners = endpoint.route.owners
+        endpoint.reroute(route)
+        if replicas_changed or route.owners is not owners:
+            self._assign_partitions(endpoint)
+        return endpoint.parked.drain() if endpoint.traffic.weights else []
 
     def _forget_departed(self) -> None:
         for name, partitions in list(self._departed.items()):
@@ -105,33 +144,27 @@ class Topology:
             else:
                 del self._departed[name]
 
-    def _without_policy(self, backend: Backend) -> list[Run]:
-        """Takes runs out of the backend's queue whose endpoint is gone or no longer sends there."""
-        runs = backend.queue.drain()
-        moved: list[Run] = []
-        for run in runs:
-            endpoint = self.endpoints.get(run.endpoint)
-            if endpoint is None or not (endpoint.route.weights or {}).get(backend.name):
-                moved.append(run)
-            else:
-                backend.queue.append(run)
-        return moved
-
-    def _reroute(self, endpoint: Endpoint, route: EndpointRoute) -> list[Run]:
-        endpoint.reroute(route)
+    def _assign_partitions(self, endpoint: Endpoint) -> None:
+        """Gives each partition its owner; what waits is charged to the new owner's backend."""
         for partition in endpoint.partitions.values():
-            self._assign(endpoint, partition)
-        return endpoint.parked.drain() if route.weights else []
+            owner, epoch = endpoint.owner_of(partition.number, self.replicas)
+            if not partition.assign(owner, epoch):
+                continue
+            account = owner.backend.account if owner is not None else endpoint.account
+            for run in partition.queue.drain():
+                if run.account is not account:
+                    if run.account is not None:
+                        run.account.release(run, run.waiting)
+                    account.charge_all(run)
+                partition.queue.append(run)
 
-    def _assign(self, endpoint: Endpoint, partition: Partition) -> None:
-        """Gives the partition its owner; what waits is charged to the new owner's backend."""
-        owner, epoch = endpoint.owner_of(partition.number, self.replicas)
-        if not partition.assign(owner, epoch):
-            return
-        account = owner.backend.account if owner is not None else endpoint.account
-        for run in partition.queue.drain():
-            if run.account is not account:
-                if run.account is not None:
-                    run.account.release(run, run.waiting)
-                account.charge_all(run)
-            partition.queue.append(run)
+
+def _take_out(backend: Backend, endpoints: set[str]) -> list[Run]:
+    """Takes these endpoints' runs out of the backend's queue."""
+    out: list[Run] = []
+    for run in backend.queue.drain():
+        if run.endpoint in endpoints:
+            out.append(run)
+        else:
+            backend.queue.append(run)
+    return out

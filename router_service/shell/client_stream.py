@@ -75,6 +75,8 @@ class ClientStream:
                 continue
             wire = batch.options if batch.HasField("options") else self._default_options
             options = convert.options_from_wire(wire)
+            if not isinstance(options, Failure) and options.slo_at is not None:
+                options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
             if isinstance(options, Failure):
                 self.deliver(DeliverFailure(self.caller, ids, options, sum(sizes)))
             elif max(sizes) > convert.MAX_PAYLOAD_BYTES:
@@ -90,6 +92,10 @@ class ClientStream:
             message=f"{len(self._control)} rejected batches wait to be read: keep to the window, and read",
             executed=Executed.UNKNOWN,
         )
+
+    def cancel(self, frame: router_service_pb2.CancelCalls) -> None:
+        """The client takes calls back; each that is open is answered now."""
+        self._dispatcher.cancel(self.caller, convert.ranges_of(frame.calls))
 
     async def finish(self) -> None:
         """The client makes no more calls: returns once all were answered and the answers were written."""

@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from router_service.core.callers import Caller
-from router_service.core.calls import Batch, Failures, Results, Sent
+from router_service.core.calls import Batch, Failures, Results
 from router_service.core.commands import (
     CancelRun,
     CloseLink,
     Command,
     DeliverFailure,
     DeliverResults,
+    Flush,
     OpenLink,
-    SendRun,
 )
+from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.scheduler import Scheduler
 from router_service.core.table import RoutingTable
@@ -40,11 +41,11 @@ class Sink(Protocol):
 class Link(Protocol):
     """The way to one replica."""
 
-    def send(self, sent: Sent) -> None:
-        """Sends a slice, with the next frame."""
+    def flush(self) -> None:
+        """There is something to send: cut frames until there is nothing left."""
 
-    def cancel(self, sent: Sent) -> None:
-        """Tells the replica that nobody waits for the slice."""
+    def cancel(self, command: CancelRun) -> None:
+        """Tells the replica that nobody waits for these calls of a slice."""
 
     def close(self) -> None:
         """Disconnects for good."""
@@ -56,7 +57,7 @@ class Dispatcher:
     def __init__(self, scheduler: Scheduler, clock: Clock, open_link: Callable[[Replica, Dispatcher], Link]) -> None:
         """`open_link` starts to connect to a replica and reports through the dispatcher."""
         self.scheduler = scheduler
-        self._clock = clock
+        self.clock = clock
         self._open_link = open_link
         self._links: dict[Replica, Link] = {}
         self._sinks: dict[Caller, Sink] = {}
@@ -75,47 +76,62 @@ class Dispatcher:
         """The caller is gone: its calls are cancelled, and their outcomes go nowhere."""
         self._sinks.pop(caller, None)
         if caller.runs:
-            self._do(self.scheduler.cancel(caller))
+            self._do(self.scheduler.cancel(caller, self.clock.now()))
 
     def submit(self, caller: Caller, endpoint: str, batches: Iterable[Batch]) -> None:
         """Calls that passed the edge's checks."""
-        self._do(self.scheduler.submit(caller, endpoint, batches, self._clock.now()))
+        self._do(self.scheduler.submit(caller, endpoint, batches, self.clock.now()))
+
+    def cancel(self, caller: Caller, ranges: Iterable[tuple[int, int]]) -> None:
+        """The caller takes calls back: ids from first to last, both included."""
+        self._do(self.scheduler.cancel_calls(caller, ranges, self.clock.now()))
 
     # -- replicas ------------------------------------------------------------------------------------------------
 
     def link_up(self, replica: Replica, capacity: Capacity) -> None:
         """The replica has introduced itself."""
-        self._do(self.scheduler.link_up(replica, capacity))
+        self._do(self.scheduler.link_up(replica, capacity, self.clock.now()))
         self.on_links_changed()
 
-    def link_down(self, replica: Replica, why: str, unsent: Iterable[Sent]) -> None:
-        """The connection to the replica broke; `unsent` slices never left."""
-        self._do(self.scheduler.link_down(replica, why, unsent))
+    def link_down(self, replica: Replica, why: str) -> None:
+        """The connection to the replica broke."""
+        self._do(self.scheduler.link_down(replica, why, self.clock.now()))
         self.on_links_changed()
+
+    def retry_link_in_s(self, replica: Replica) -> float:
+        """The replica's link failed, or could not be made: seconds until the next attempt."""
+        return self.scheduler.retry_link_in_s(replica, self.clock.now())
 
     def completed(
         self, replica: Replica, results: Iterable[Results], failures: Iterable[Failures], capacity: Capacity | None
     ) -> None:
         """A result frame arrived."""
-        self._do(self.scheduler.completed(replica, results, failures, capacity))
+        self._do(self.scheduler.completed(replica, results, failures, capacity, self.clock.now()))
 
     def refused(self, replica: Replica, ids: list[int], failure: Failure, capacity: Capacity) -> None:
         """Runs came back untouched."""
-        self._do(self.scheduler.refused(replica, ids, failure, capacity))
+        self._do(self.scheduler.refused(replica, ids, failure, capacity, self.clock.now()))
 
     def capacity_changed(self, replica: Replica, capacity: Capacity) -> None:
         """The replica's load changed without a result."""
-        self._do(self.scheduler.capacity_changed(replica, capacity))
+        self._do(self.scheduler.capacity_changed(replica, capacity, self.clock.now()))
 
     def draining(self, replica: Replica) -> None:
         """The replica takes no more runs."""
-        self._do(self.scheduler.draining(replica))
+        self._do(self.scheduler.draining(replica, self.clock.now()))
+
+    def cut_frame(self, replica: Replica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
+        """What the next frame to the replica carries, without what has expired by now."""
+        due = self.scheduler.next_deadline()
+        if due is not None and due <= self.clock.now():
+            self._do(self.scheduler.expire(self.clock.now()))
+        return self.scheduler.cut_frame(replica, max_calls, max_bytes)
 
     # -- configuration -------------------------------------------------------------------------------------------
 
     def apply(self, table: RoutingTable) -> None:
         """A routing table arrived."""
-        self._do(self.scheduler.apply(table))
+        self._do(self.scheduler.apply(table, self.clock.now()))
 
     def linked_replica_ids(self) -> list[str]:
         """Ids of the replicas of the table that there is a working link to."""
@@ -137,10 +153,10 @@ class Dispatcher:
                     sink = self._sinks.get(command.caller)
                     if sink is not None:
                         sink.deliver(command)
-                case SendRun(sent):
-                    self._links[sent.replica].send(sent)
+                case Flush(replica):
+                    self._links[replica].flush()
                 case CancelRun(sent):
-                    self._links[sent.replica].cancel(sent)
+                    self._links[sent.replica].cancel(command)
                 case OpenLink(replica):
                     self._links[replica] = self._open_link(replica, self)
                 case CloseLink(replica):
@@ -156,9 +172,9 @@ class Dispatcher:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = due
-        delay_s = max(0.0, due - self._clock.now())
+        delay_s = max(0.0, due - self.clock.now())
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        self._do(self.scheduler.expire(self._clock.now()))
+        self._do(self.scheduler.expire(self.clock.now()))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from opentelemetry.metrics import Meter
-
+from router_service.core.histogram import Histogram
 from router_service.core.scheduler import Scheduler
 from slotmesh.telemetry import names
-from slotmesh.telemetry.instruments import observe_counter, observe_gauge
+from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gauge
+from slotmesh.telemetry.setup import MetricsServer
 
 
-def observe(meter: Meter, scheduler: Scheduler) -> None:
+def observe(metrics: MetricsServer, scheduler: Scheduler) -> None:
     """Registers the router's instruments."""
-    counters, topology = scheduler.counters, scheduler.topology
+    counters, topology, meter = scheduler.counters, scheduler.topology, metrics.meter
     observe_counter(meter, names.ROUTER_CALLS, lambda: counters.calls)
     observe_counter(meter, names.ROUTER_FAILURES, lambda: counters.failures)
     observe_counter(meter, names.ROUTER_REFUSALS, lambda: counters.refusals)
+    observe_counter(meter, names.ROUTER_RETRIES, lambda: counters.retries)
+    observe_counter(meter, names.ROUTER_SHADOWS, lambda: counters.shadows)
     observe_counter(meter, names.ROUTER_LINK_FAILURES, lambda: counters.link_failures)
     observe_counter(meter, names.ROUTER_FRAMES, lambda: counters.frames)
     observe_gauge(meter, names.ROUTER_STREAMS, lambda: {(): counters.streams})
@@ -24,3 +26,15 @@ def observe(meter: Meter, scheduler: Scheduler) -> None:
     observe_gauge(
         meter, names.ROUTER_ONGOING, lambda: {(each.name,): each.ongoing for each in topology.backends.values()}
     )
+    metrics.observe_histogram(
+        names.ROUTER_QUEUE_TIME,
+        lambda: {(name,): _buckets(counts.queue_time) for name, counts in counters.backends.items()},
+    )
+    metrics.observe_histogram(
+        names.ROUTER_REPLICA_TIME,
+        lambda: {(name,): _buckets(counts.replica_time) for name, counts in counters.backends.items()},
+    )
+
+
+def _buckets(histogram: Histogram) -> Buckets:
+    return Buckets(histogram.bounds, tuple(histogram.counts), histogram.total)

@@ -2,22 +2,22 @@
 
 Purpose: sends slices and cancels as coalesced frames; turns the replica's frames into events.
 Invariants: a link is up from the replica's first capacity frame until the stream ends, and says so to the dispatcher
-exactly once each; slices that were never put into a frame are handed back as unsent.
+exactly once each. After a failure it comes back only when the replica's health check says that it serves.
 Owner: the app, through the dispatcher; it has one task.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router_service import convert
-from router_service.core.calls import Sent
+from router_service.core.commands import CancelRun
 from router_service.core.replicas import Replica
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import read_frame, run_stream
@@ -41,6 +41,8 @@ HOLD_S = 0.002
 """A small frame waits this long for the answer to the frame before it, so that others can join: a message costs as much
 as a hundred calls. A call that comes alone never waits."""
 
+HEALTH_TIMEOUT_S = 1.0
+
 _log = get_logger(__name__)
 
 
@@ -51,20 +53,16 @@ class _ProtocolViolation(Exception):
 class ReplicaLink:
     """Connects, and reconnects, to one incarnation of a replica."""
 
-    def __init__(
-        self, replica: Replica, dispatcher: Dispatcher, router_id: str, clock: Clock, backoff: Backoff
-    ) -> None:
+    def __init__(self, replica: Replica, dispatcher: Dispatcher, router_id: str, clock: Clock) -> None:
         self._replica = replica
         self._dispatcher = dispatcher
         self._router_id = router_id
         self._clock = clock
-        self._backoff = backoff
         self._up = False
         self._leaving = False
         """The replica drains: nothing more is sent on this stream."""
         self._closing = False
-        self._runs: deque[Sent] = deque()
-        self._cancels: list[Sent] = []
+        self._cancels: list[CancelRun] = []
         self._pump: StreamPump[Request] | None = None
         self._task: asyncio.Task[None] | None = None
         self._unanswered_since = -HOLD_S
@@ -73,14 +71,13 @@ class ReplicaLink:
 
     # -- called by the dispatcher ----------------------------------------------------------------------------------
 
-    def send(self, sent: Sent) -> None:
-        """Sends the slice with the next frame. Only while the link is up."""
-        self._runs.append(sent)
+    def flush(self) -> None:
+        """There is something in the replica's outbox. Only while the link is up."""
         self._wake()
 
-    def cancel(self, sent: Sent) -> None:
-        """Tells the replica that nobody waits for the slice any more."""
-        self._cancels.append(sent)
+    def cancel(self, command: CancelRun) -> None:
+        """Tells the replica that nobody waits for these calls any more."""
+        self._cancels.append(command)
         self._wake()
 
     def close(self) -> None:
@@ -98,11 +95,18 @@ class ReplicaLink:
     async def _run(self) -> None:
         async with open_channel(self._replica.address) as channel:
             stub = replica_service_pb2_grpc.ReplicaServiceStub(channel)
+            health = health_pb2_grpc.HealthStub(channel)
+            why = await self._converse(stub.Execute())
             while not self._closing:
-                why = await self._converse(stub.Execute())
-                await asyncio.sleep(LEFT_PAUSE_S if self._leaving else self._backoff.next_delay_s())
-                self._leaving = False
+                if self._leaving:
+                    self._leaving = False
+                    await asyncio.sleep(LEFT_PAUSE_S)
+                else:
+                    await asyncio.sleep(self._dispatcher.retry_link_in_s(self._replica))
+                    if not await _is_serving(health):
+                        continue
                 _log.debug("replica link: connecting again", why=why, **self._who())
+                why = await self._converse(stub.Execute())
 
     async def _converse(self, call: Call) -> str:
         """One stream, from its opening to its end; returns why it ended."""
@@ -140,7 +144,6 @@ class ReplicaLink:
                     dispatcher.capacity_changed(replica, capacity)
                 else:
                     self._up = True
-                    self._backoff.reset()
                     _log.info("replica linked", **self._who())
                     dispatcher.link_up(replica, capacity)
             case "refused":
@@ -163,12 +166,10 @@ class ReplicaLink:
         if not self._up:
             return
         self._up = False
-        unsent = list(self._runs)
-        self._runs.clear()
         self._cancels.clear()
         log = _log.info if self._closing or self._replica.draining else _log.warning
         log("replica link ended", reason=why, unanswered=self._replica.own + self._replica.keyed, **self._who())
-        self._dispatcher.link_down(self._replica, why, unsent)
+        self._dispatcher.link_down(self._replica, why)
 
     # -- frames ----------------------------------------------------------------------------------------------------
 
@@ -181,32 +182,33 @@ class ReplicaLink:
         )
 
     def _next_frame(self) -> Request | None:
-        """Runs first: a cancel may speak of a run of the same moment."""
-        if self._runs and not self._holds_back():
-            return self._run_frame()
+        """Cancels first: they make room."""
         if self._cancels:
-            ranges = [call_pb2.IdRange(first=each.first, last=each.first + each.count - 1) for each in self._cancels]
+            ranges = [
+                call_pb2.IdRange(first=each.sent.first + each.lo, last=each.sent.first + each.lo + each.count - 1)
+                for each in self._cancels
+            ]
             self._cancels.clear()
             return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges))
-        return None
+        return self._run_frame() if self._replica.outbox and not self._holds_back() else None
 
-    def _run_frame(self) -> Request:
+    def _run_frame(self) -> Request | None:
+        batches = self._dispatcher.cut_frame(self._replica, MAX_FRAME_CALLS, MAX_FRAME_BYTES)
+        if not batches:
+            return None
         request = Request()
-        frame = request.runs
         now = self._unanswered_since = self._clock.now()
-        calls = size = 0
-        while self._runs and calls < MAX_FRAME_CALLS and size < MAX_FRAME_BYTES:
-            sent = self._runs.popleft()
-            size += convert.add_run(frame, sent, now)
-            calls += sent.count
+        for batch in batches:
+            convert.add_batch(request.runs, batch, now)
         return request
 
     def _holds_back(self) -> bool:
         """Whether what is pending is little, and better waits for the answer that is due, or for its time."""
         left_s = self._unanswered_since + HOLD_S - self._clock.now()
-        if left_s <= 0 or self._leaving or len(self._runs) >= SMALL_FRAME_CALLS:
+        outbox = self._replica.outbox
+        if left_s <= 0 or self._leaving or len(outbox) >= SMALL_FRAME_CALLS:
             return False
-        if sum(sent.count for sent in self._runs) >= SMALL_FRAME_CALLS:
+        if sum(sent.count for sent in outbox) >= SMALL_FRAME_CALLS:
             return False
         if self._holding is None:
             self._holding = asyncio.get_running_loop().call_later(left_s, self._release)
@@ -218,7 +220,7 @@ class ReplicaLink:
 
     def _answered(self) -> None:
         self._unanswered_since = -HOLD_S
-        if self._runs:
+        if self._replica.outbox:
             self._wake()
 
     def _half_close(self) -> None:
@@ -236,3 +238,12 @@ class ReplicaLink:
 
     def _who(self) -> dict[str, str]:
         return {"replica": self._replica.replica_id, "backend": self._replica.backend.name}
+
+
+async def _is_serving(health: Any) -> bool:
+    """Whether the replica answers, and says that it takes work."""
+    try:
+        answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=HEALTH_TIMEOUT_S)
+    except grpc.aio.AioRpcError:
+        return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

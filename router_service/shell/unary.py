@@ -1,7 +1,7 @@
 """Unary calls: each a caller of its own with one call, coalesced with all others on the way to the replicas.
 
 Invariants: at most `max_pending` at once, the rest is refused before it costs anything; a caller that goes away cancels
-its call.
+its call. All calls of one peer share one flow: a peer that floods waits behind itself.
 Owner: the router's servicer.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 
-from router_service.core.callers import START_WINDOW, Caller
+from router_service import convert
+from router_service.core.callers import START_WINDOW, Caller, Flow
 from router_service.core.calls import CallOptions
 from router_service.core.commands import DeliverFailure, DeliverResults
 from router_service.shell.dispatcher import Dispatcher
@@ -25,6 +26,8 @@ class UnaryCalls:
         self._dispatcher = dispatcher
         self._max_pending = max_pending
         self._pending = 0
+        self._peers: dict[str, _Peer] = {}
+        """Those with calls that are pending."""
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
@@ -32,8 +35,8 @@ class UnaryCalls:
         """Returns when no call is pending."""
         await self._is_idle.wait()
 
-    async def call(self, endpoint: str, options: CallOptions, payload: bytes) -> DeliverResults | Failure:
-        """The outcome of one call."""
+    async def call(self, peer: str, endpoint: str, options: CallOptions, payload: bytes) -> DeliverResults | Failure:
+        """The outcome of one call; `peer` tells connections apart."""
         if self._pending >= self._max_pending:
             return Failure(
                 reason=Reason.QUEUE_FULL,
@@ -43,7 +46,13 @@ class UnaryCalls:
                 ),
                 retry_delay_s=0.1,
             )
-        caller = Caller(START_WINDOW)
+        if options.slo_at is not None:
+            options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
+        sharing = self._peers.get(peer)
+        if sharing is None:
+            sharing = self._peers[peer] = _Peer()
+        sharing.pending += 1
+        caller = Caller(START_WINDOW, sharing.flow)
         pending = _Pending()
         self._dispatcher.attach(caller, pending)
         self._pending += 1
@@ -53,9 +62,20 @@ class UnaryCalls:
             return await pending.outcome
         finally:
             self._pending -= 1
+            sharing.pending -= 1
+            if not sharing.pending:
+                del self._peers[peer]
             if not self._pending:
                 self._is_idle.set()
             self._dispatcher.detach(caller)
+
+
+class _Peer:
+    __slots__ = ("flow", "pending")
+
+    def __init__(self) -> None:
+        self.flow = Flow()
+        self.pending = 0
 
 
 class _Pending:

@@ -13,6 +13,10 @@ class Clock(Protocol):
         """Seconds."""
         ...
 
+    def time_of_day(self) -> float:
+        """Unix seconds: for what peers state as a time of day, and for nothing else."""
+        ...
+
 
 class MonotonicClock:
     """The system's monotonic clock, which no change of the wall clock moves."""
@@ -21,3 +25,6 @@ class MonotonicClock:
 
     def now(self) -> float:
         return time.monotonic()
+
+    def time_of_day(self) -> float:
+        return time.time()

@@ -7,6 +7,7 @@ Exit status: 0 done · 1 failed (the log has the traceback) or cannot start (one
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -34,6 +35,8 @@ def run(
 
 
 def _run(main: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
+    # What is imported by now lives for ever: no collection needs to look at it again.
+    gc.freeze()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(main()) or 0

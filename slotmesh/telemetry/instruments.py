@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 
@@ -22,6 +22,21 @@ LabelsT = TypeVar("LabelsT", bound=tuple[str, ...])
 
 Read = Callable[[], Mapping[LabelsT, int | float]]
 """Gives a value for each combination."""
+
+ValueT = TypeVar("ValueT")
+
+
+class Buckets(NamedTuple):
+    """One histogram: `counts[i]` values are at most `bounds[i]`, the last count is of all above."""
+
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    total: float
+    """Sum of all values."""
+
+
+ReadBuckets = Callable[[], Mapping[tuple[str, ...], Buckets]]
+"""Gives a histogram for each combination of the metric's attributes."""
 
 SCRAPE_TIMEOUT_S = 2.0
 """How long a scrape waits for the event loop."""
@@ -45,7 +60,7 @@ def histogram(meter: Meter, metric: Metric, boundaries: Iterable[float]) -> Hist
 
 
 def _callback(metric: Metric, read: Read[LabelsT]) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    on_owner = _on_this_loop(read)
+    on_owner = on_this_loop(read)
 
     def observe(_options: CallbackOptions) -> Iterable[Observation]:
         return [
@@ -56,7 +71,7 @@ def _callback(metric: Metric, read: Read[LabelsT]) -> Callable[[CallbackOptions]
     return observe
 
 
-def _on_this_loop(read: Read[LabelsT]) -> Read[LabelsT]:
+def on_this_loop(read: Callable[[], Mapping[LabelsT, ValueT]]) -> Callable[[], Mapping[LabelsT, ValueT]]:
     """The same function, to be called from any thread, run by the loop that runs now; as it is where none does."""
     try:
         loop = asyncio.get_running_loop()
@@ -64,7 +79,7 @@ def _on_this_loop(read: Read[LabelsT]) -> Read[LabelsT]:
         return read
     owner = threading.get_ident()
 
-    def read_there() -> Mapping[LabelsT, int | float]:
+    def read_there() -> Mapping[LabelsT, ValueT]:
         if threading.get_ident() == owner:
             return read()
         answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -77,7 +92,7 @@ def _on_this_loop(read: Read[LabelsT]) -> Read[LabelsT]:
 
         try:
             loop.call_soon_threadsafe(resolve)
-            values: Mapping[LabelsT, int | float] = answer.result(SCRAPE_TIMEOUT_S)
+            values: Mapping[LabelsT, ValueT] = answer.result(SCRAPE_TIMEOUT_S)
         except (RuntimeError, TimeoutError):
             return {}
         return values

@@ -13,6 +13,7 @@ SERVICE_NAME: Final = "service.name"
 ENDPOINT: Final = "slotmesh.endpoint"
 BACKEND: Final = "slotmesh.backend"
 REASON: Final = "slotmesh.reason"
+OUTCOME: Final = "slotmesh.outcome"
 KIND: Final = "slotmesh.member.kind"
 DIRECTION: Final = "slotmesh.direction"
 
@@ -38,6 +39,21 @@ ROUTER_QUEUED = Metric("slotmesh.router.queued", "{call}", "Calls waiting for a 
 ROUTER_ONGOING = Metric("slotmesh.router.ongoing", "{call}", "Calls at a replica, not answered yet.", (BACKEND,))
 ROUTER_REFUSALS = Metric(
     "slotmesh.router.refusals", "{call}", "Calls that a replica handed back unexecuted.", (BACKEND, REASON)
+)
+ROUTER_RETRIES = Metric(
+    "slotmesh.router.retries", "{call}", "Idempotent calls sent again after their replica was lost.", (BACKEND,)
+)
+ROUTER_SHADOWS = Metric(
+    "slotmesh.router.shadows",
+    "{call}",
+    "Copies sampled for a shadow that ended: completed, failed, or dropped for want of a free slot.",
+    (BACKEND, OUTCOME),
+)
+ROUTER_QUEUE_TIME = Metric(
+    "slotmesh.router.queue.time", "s", "Time of calls from their arrival until they were sent to a replica.", (BACKEND,)
+)
+ROUTER_REPLICA_TIME = Metric(
+    "slotmesh.router.replica.time", "s", "Time of calls from there until the replica answered.", (BACKEND,)
 )
 ROUTER_LINK_FAILURES = Metric("slotmesh.router.link.failures", "{link}", "Links to replicas that broke.", (BACKEND,))
 ROUTER_FRAMES = Metric(

@@ -14,15 +14,16 @@ import threading
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import Meter, NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.telemetry.bridge import BridgedReader
+from slotmesh.telemetry.instruments import ReadBuckets, on_this_loop
 from slotmesh.telemetry.log import get_logger
-from slotmesh.telemetry.names import SERVICE_NAME
+from slotmesh.telemetry.names import SERVICE_NAME, Metric
 from slotmesh.units import join_host_port
 
 _METER = "slotmesh"
@@ -35,9 +36,16 @@ _log = get_logger(__name__)
 class MetricsServer:
     """Metrics of one service, served at `http://ADDRESS/metrics`."""
 
-    def __init__(self, meter: Meter, provider: MeterProvider | None = None, http: WSGIServer | None = None) -> None:
+    def __init__(
+        self,
+        meter: Meter,
+        reader: BridgedReader | None = None,
+        provider: MeterProvider | None = None,
+        http: WSGIServer | None = None,
+    ) -> None:
         self.meter = meter
         """To be handed to whoever registers instruments."""
+        self._reader = reader
         self._provider = provider
         self._http = http
         self._thread: threading.Thread | None = None
@@ -49,6 +57,11 @@ class MetricsServer:
     def address(self) -> str | None:
         """`HOST:PORT` of the endpoint; None where metrics are off."""
         return None if self._http is None else join_host_port(self._http.server_name, self._http.server_port)
+
+    def observe_histogram(self, metric: Metric, read: ReadBuckets) -> None:
+        """Exports histograms that the caller keeps; `read` runs on the event loop that runs now."""
+        if self._reader is not None:
+            self._reader.observe_histogram(metric, on_this_loop(read))
 
     def shutdown(self) -> None:
         """Stops serving and observing. May be called again."""
@@ -70,7 +83,7 @@ def setup_metrics(service_name: str, host: str = "127.0.0.1", port: int | None =
     if port is None or port < 0:
         return MetricsServer(NoOpMeterProvider().get_meter(_METER))
     registry = CollectorRegistry()
-    reader = PrometheusMetricReader(registry=registry, scope_info_enabled=False)
+    reader = BridgedReader(registry)
     provider = MeterProvider([reader], Resource({SERVICE_NAME: service_name}), shutdown_on_exit=False)
     server_class = _Ipv6HttpServer if ":" in host else _HttpServer
     try:
@@ -81,7 +94,7 @@ def setup_metrics(service_name: str, host: str = "127.0.0.1", port: int | None =
             f"{service_name} cannot serve metrics on {join_host_port(host, port)}: {error.strerror or error};"
             " choose another with --metrics-port (0: any free one, -1: none) or --metrics-host"
         ) from error
-    metrics = MetricsServer(provider.get_meter(_METER), provider, http)
+    metrics = MetricsServer(provider.get_meter(_METER), reader, provider, http)
     _log.info("serving metrics", url=f"http://{metrics.address}/metrics")
     return metrics
 

@@ -638,6 +638,7 @@ class BackendRoute(_message.Message):
     MAX_QUEUED_BYTES_FIELD_NUMBER: _builtins.int
     MAX_QUEUE_TIME_FIELD_NUMBER: _builtins.int
     BALANCER_FIELD_NUMBER: _builtins.int
+    MAX_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The backend's name."""
     max_queued_calls: _builtins.int
@@ -646,6 +647,8 @@ class BackendRoute(_message.Message):
     """Payload bytes that may wait in the router."""
     balancer: _mesh_pb2.Balancer.ValueType
     """How a replica is picked."""
+    max_batch_size: _builtins.int
+    """Calls that travel to a replica as one batch, at most. 0 means 1,024."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaRoute]:
         """Its replicas that take calls, and those that drain."""
@@ -663,10 +666,11 @@ class BackendRoute(_message.Message):
         max_queued_bytes: _builtins.int = ...,
         max_queue_time: _duration_pb2.Duration | None = ...,
         balancer: _mesh_pb2.Balancer.ValueType = ...,
+        max_batch_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["max_queue_time", b"max_queue_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["balancer", b"balancer", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "name", b"name", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["balancer", b"balancer", "max_batch_size", b"max_batch_size", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "name", b"name", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

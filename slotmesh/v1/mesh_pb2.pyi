@@ -107,6 +107,7 @@ class Backend(_message.Message):
     BALANCER_FIELD_NUMBER: _builtins.int
     GRACEFUL_TIMEOUT_FIELD_NUMBER: _builtins.int
     PREFETCH_FIELD_NUMBER: _builtins.int
+    MAX_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh: 1 to 63 of `a-z A-Z 0-9 _ . -`, starting with a letter or digit."""
     handler: _builtins.str
@@ -123,6 +124,8 @@ class Backend(_message.Message):
     """How a replica is picked. Unset means least loaded."""
     prefetch: _builtins.int
     """Unkeyed calls that may wait at a replica behind the running ones. Unset means what the handler's decorator says."""
+    max_batch_size: _builtins.int
+    """Calls that travel to a replica as one batch, at most. Unset means 1,024. 1 … 100,000."""
     @_builtins.property
     def user_config(self) -> _struct_pb2.Struct:
         """Arguments of the handler's constructor, by name."""
@@ -149,11 +152,14 @@ class Backend(_message.Message):
         balancer: Global___Balancer.ValueType = ...,
         graceful_timeout: _duration_pb2.Duration | None = ...,
         prefetch: _builtins.int | None = ...,
+        max_batch_size: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_num_replicas", b"_num_replicas", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "num_replicas", b"num_replicas", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_batch_size", b"_max_batch_size", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_num_replicas", b"_num_replicas", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "max_batch_size", b"max_batch_size", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "num_replicas", b"num_replicas", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_num_replicas", b"_num_replicas", "_prefetch", b"_prefetch", "balancer", b"balancer", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "name", b"name", "num_replicas", b"num_replicas", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_batch_size", b"_max_batch_size", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_num_replicas", b"_num_replicas", "_prefetch", b"_prefetch", "balancer", b"balancer", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "max_batch_size", b"max_batch_size", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "name", b"name", "num_replicas", b"num_replicas", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_batch_size: _TypeAlias = _typing.Literal["max_batch_size"]  # noqa: Y015
+    _WhichOneofArgType__max_batch_size: _TypeAlias = _typing.Literal["_max_batch_size", b"_max_batch_size"]  # noqa: Y015
     _WhichOneofReturnType__max_ongoing: _TypeAlias = _typing.Literal["max_ongoing"]  # noqa: Y015
     _WhichOneofArgType__max_ongoing: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing"]  # noqa: Y015
     _WhichOneofReturnType__max_queued_bytes: _TypeAlias = _typing.Literal["max_queued_bytes"]  # noqa: Y015
@@ -164,6 +170,8 @@ class Backend(_message.Message):
     _WhichOneofArgType__num_replicas: _TypeAlias = _typing.Literal["_num_replicas", b"_num_replicas"]  # noqa: Y015
     _WhichOneofReturnType__prefetch: _TypeAlias = _typing.Literal["prefetch"]  # noqa: Y015
     _WhichOneofArgType__prefetch: _TypeAlias = _typing.Literal["_prefetch", b"_prefetch"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_batch_size) -> _WhichOneofReturnType__max_batch_size | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_ongoing) -> _WhichOneofReturnType__max_ongoing | None: ...
     @_typing.overload

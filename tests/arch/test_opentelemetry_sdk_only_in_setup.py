@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.arch.sources import imports, is_within, shipped_modules
 
-SETUP = ("slotmesh/telemetry/setup.py", "slotmesh/telemetry/setup/")
+SETUP = ("slotmesh/telemetry/setup.py", "slotmesh/telemetry/bridge.py")
 SDK = ("opentelemetry.sdk", "opentelemetry.exporter", "prometheus_client")
 
 

@@ -192,7 +192,9 @@ async def test_calls_that_are_taken_back_have_one_answer_each(replica: RunningRe
         await stream.wait_answers(18)
         assert {each.reason for each in stream.failures.values()} <= {"CANCELLED"}
         assert set(range(9, 13)) <= set(stream.failures)
-        assert set(range(1, 9)) <= set(stream.results)
+        assert set(range(1, 9)) <= set(stream.results) | set(stream.failures)
+        running = [failure for run_id, failure in stream.failures.items() if run_id < 9]
+        assert {each.executed for each in running} <= {UNKNOWN}
 
 
 async def test_runs_of_an_older_epoch_are_refused(replica: RunningReplica) -> None:

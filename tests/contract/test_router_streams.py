@@ -9,14 +9,14 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from google.protobuf import duration_pb2
+from google.protobuf import duration_pb2, timestamp_pb2
 
 from slotmesh.errors import Executed
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 from tests.fakes.controller import table
 from tests.fakes.replica import echo, hold, results
-from tests.support.router_bench import Call, Request, RouterBench, next_frame, router_bench
+from tests.support.router_bench import Call, Request, RouterBench, calls, next_frame, outcomes, router_bench
 from tests.support.wait import wait_until
 
 Options = call_pb2.CallOptions
@@ -31,29 +31,6 @@ async def mesh() -> AsyncIterator[RouterBench]:
 async def _read_to_the_end(call: Call) -> None:
     while await read_frame(call) is not None:
         pass
-
-
-def calls(first: int, *payloads: bytes, **options: Any) -> Request:
-    batch = router_service_pb2.CallBatch(first_call_id=first, payloads=payloads, options=Options(**options))
-    return Request(calls=router_service_pb2.CallFrame(batches=[batch]))
-
-
-async def outcomes(call: Call, count: int) -> tuple[dict[int, bytes], dict[int, call_pb2.Failure]]:
-    """Reads until `count` calls have their outcome."""
-    done: dict[int, bytes] = {}
-    failed: dict[int, call_pb2.Failure] = {}
-    last_frame = 0
-    while len(done) + len(failed) < count:
-        frame = (await next_frame(call)).results
-        assert frame.frame_no > last_frame
-        last_frame = frame.frame_no
-        for batch in frame.batches:
-            assert not set(batch.call_ids) & (done.keys() | failed.keys())
-            done.update(zip(batch.call_ids, batch.payloads, strict=True))
-        for errors in frame.errors:
-            assert not set(errors.call_ids) & (done.keys() | failed.keys())
-            failed.update(dict.fromkeys(errors.call_ids, errors.failure))
-    return done, failed
 
 
 @pytest.mark.asyncio
@@ -191,8 +168,12 @@ async def test_over_the_window_a_batch_is_rejected_and_room_returns_with_results
         ({"metadata": {"slotmesh-x": "1"}}, grpc.StatusCode.INVALID_ARGUMENT, "BAD_REQUEST"),
         ({"method": "_private"}, grpc.StatusCode.NOT_FOUND, "METHOD_NOT_FOUND"),
         ({"no_reply": True}, grpc.StatusCode.UNIMPLEMENTED, "NOT_IMPLEMENTED"),
-        ({"relative_slo": duration_pb2.Duration(seconds=1)}, grpc.StatusCode.UNIMPLEMENTED, "NOT_IMPLEMENTED"),
-        ({"shard_key": "a"}, grpc.StatusCode.UNIMPLEMENTED, "NOT_IMPLEMENTED"),
+        ({"relative_slo": duration_pb2.Duration(seconds=-1)}, grpc.StatusCode.INVALID_ARGUMENT, "BAD_REQUEST"),
+        (
+            {"relative_slo": duration_pb2.Duration(), "absolute_slo": timestamp_pb2.Timestamp(seconds=1)},
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "BAD_REQUEST",
+        ),
     ],
 )
 async def test_bad_options_fail_these_calls_only(
@@ -468,9 +449,9 @@ async def test_a_client_that_reads_no_results_is_admitted_no_more_until_it_does(
     call = await mesh.open()
     for number in range(1, 17):
         await call.write(calls(number, b"x"))
-    await wait_until(lambda: len(replica.runs) == 16)
+    await wait_until(lambda: sum(len(run.payloads) for run in replica.runs) == 16)
     for run in replica.runs:
-        await replica.say(results(run, [bytes(1024 * 1024)]))
+        await replica.say(results(run, [bytes(1024 * 1024)] * len(run.payloads)))
     replica.answer = echo
     other = await mesh.open()
     await other.write(calls(1, b"x"))

@@ -13,6 +13,9 @@ class FakeClock:
     def now(self) -> float:
         return self._now
 
+    def time_of_day(self) -> float:
+        return self._now + 1_700_000_000.0
+
     def advance(self, seconds: float) -> float:
         """Moves on, never back; returns the new time."""
         if seconds < 0:

@@ -19,6 +19,7 @@ from replica_service.core.calls import CallOptions, Link, Run
 from replica_service.core.commands import Command, Fail, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
 from replica_service.core.lanes import MAX_TURN_CALLS, Lane
 from replica_service.core.scheduler import Scheduler
+from replica_service.core.vacancies import CAPACITY_GAP_S
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import BatchSettings
 
@@ -79,7 +80,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.epoch = 1
         self.floor: dict[str, int] = {}
         """Key -> lowest epoch that is still served."""
-        self.told_room: set[Link] = set()
+        self.told_full: set[Link] = set()
+        self.told_at: dict[Link, float] = {}
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -152,7 +154,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                     is_withdrawn(turn.run, run_id - turn.run.first) for turn in self.turns if turn.run.link is to.link
                 )
 
-    @rule(seconds=st.sampled_from((0.1, 0.25, 0.5, 1.0)))
+    @rule(seconds=st.sampled_from((0.02, 0.1, 0.25, 0.5, 1.0)))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         self.carry_out(self.core.passed(self.now))
@@ -202,6 +204,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def router_goes(self, router: int) -> None:
         old = self.routers[router]
         old.closed = True
+        self.told_full.discard(old.link)
         self.carry_out(self.core.close(old.link, self.now))
         assert not any(call.state == "waiting" and not self.is_held(call) for call in old.calls.values())
         self.routers[router] = new = Router(Link(), router)
@@ -214,9 +217,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert capacity.others + link.unkeyed == capacity.ongoing + capacity.waiting
         full = capacity.others and capacity.ongoing + capacity.waiting >= capacity.max_ongoing + capacity.prefetch
         if full:
-            self.told_room.discard(link)
+            self.told_full.add(link)
         else:
-            self.told_room.add(link)
+            self.told_full.discard(link)
 
     @precondition(lambda self: "configure" in self.troubles)
     @rule(max_ongoing=st.integers(1, 5))
@@ -278,9 +281,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                             assert call.deadline <= self.now
                 case TellCapacity(link=link):
                     assert not link.closed
-                    assert link not in self.told_room
                     assert self.core.in_use + self.core.waiting < self.max_ongoing + self.prefetch
-                    self.told_room.add(link)
+                    self.told_full.remove(link)
+                    assert self.now >= self.told_at.get(link, -inf) + CAPACITY_GAP_S / 2
+                    self.told_at[link] = self.now
 
     def batch_begins(self, batch: StartBatch) -> None:
         assert batch.batcher.method == "batch"
@@ -332,6 +336,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.core.in_use < self.max_ongoing:
             assert self.core.waiting == 0
             assert not self.core._lanes.ready
+
+    @invariant()
+    def room_is_told_before_long(self) -> None:
+        deadline = self.core.next_deadline()
+        if self.told_full and self.core.in_use + self.core.waiting < self.max_ongoing + self.prefetch:
+            assert deadline is not None
+            assert deadline <= self.now + CAPACITY_GAP_S
 
     @invariant()
     def no_batch_is_late(self) -> None:

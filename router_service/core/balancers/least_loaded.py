@@ -1,47 +1,74 @@
-"""The replica with the smallest share of its permits in use; among equals the one that waited longest.
+"""The replica with the smallest share of its permits in use; among equals turns, or whose news is surest.
 
-Invariants: every replica with free permits has an entry of its newest version; older entries are skipped when they
-surface. A pick costs O(log n) amortised, whatever the number of replicas.
+A router that has the replicas to itself knows all of their loads, and gives equals their turns. Where others send too,
+room that it once heard of may be taken by now. Then a replica that has just ended one of its calls comes first, because
+others hear of that slot later than this router does; what it heard otherwise comes last. So routers keep out of each
+other's way without a word between them.
+Invariants: every replica with room stands in the level of its load; `_order` has every level that is not empty. A
+change costs O(1), and O(log levels) where a level appears or vanishes; there are as many levels as different loads,
+however many replicas.
 """
 
 from __future__ import annotations
 
-import heapq
+from collections import OrderedDict
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from router_service.core.replicas import Replica
 
-_SWEEP_FROM = 256
+Level = OrderedDict["Replica", None]
 
 
 class LeastLoaded:
-    """A heap of (load, turn) over the replicas of one backend."""
+    """Replicas by load."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, int, Replica]] = []
-        self._turn = 0
-        self._sweep_at = _SWEEP_FROM
+        self._levels: dict[float, Level] = {}
+        self._order: list[float] = []
+        self._level_of: dict[Replica, Level] = {}
+        self._own: dict[Replica, int] = {}
+        """This router's calls at each replica that takes calls, at its last change."""
+        self._shared: set[Replica] = set()
+        """Replicas at which somebody else was last seen."""
 
     def changed(self, replica: Replica) -> None:
         """See `Balancer.changed`."""
-        replica.version += 1
-        if replica.free <= 0:
+        level = self._level_of.pop(replica, None)
+        if level is not None:
+            del level[replica]
+        if not replica.taking:
+            self._own.pop(replica, None)
+            self._shared.discard(replica)
             return
-        self._turn += 1
-        heap = self._heap
-        heapq.heappush(heap, (replica.load, self._turn, replica.version, replica))
-        if len(heap) > self._sweep_at:
-            self._heap = [entry for entry in heap if entry[2] == entry[3].version]
-            heapq.heapify(self._heap)
-            self._sweep_at = max(_SWEEP_FROM, 4 * len(self._heap))
+        own = replica.own
+        has_ended_some = own < self._own.get(replica, 0)
+        self._own[replica] = own
+        if replica.capacity.others > 0:
+            self._shared.add(replica)
+        elif self._shared:
+            self._shared.discard(replica)
+        if replica.free > 0:
+            self._enter(replica, first=has_ended_some and bool(self._shared))
 
     def pick(self) -> Replica | None:
         """See `Balancer.pick`."""
-        heap = self._heap
-        while heap:
-            entry = heap[0]
-            if entry[2] == entry[3].version:
-                return entry[3]
-            heapq.heappop(heap)
+        order = self._order
+        while order:
+            level = self._levels[order[0]]
+            if level:
+                return next(iter(level))
+            del self._levels[heappop(order)]
         return None
+
+    def _enter(self, replica: Replica, *, first: bool) -> None:
+        load = replica.load
+        level = self._levels.get(load)
+        if level is None:
+            level = self._levels[load] = OrderedDict()
+            heappush(self._order, load)
+        level[replica] = None
+        if first:
+            level.move_to_end(replica, last=False)
+        self._level_of[replica] = level

@@ -27,7 +27,6 @@ class RememberingOutbox:
         self.order: list[int] = []
         self.deliveries: list[int] = []
         """Sizes of the lists in which results came."""
-        self.told_at = -inf
         self.capacity_told = 0
 
     def results(self, first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:

@@ -59,8 +59,6 @@ def test_equal_options_are_one_object() -> None:
     ("options", "fields", "reason", "field"),
     [
         ({"no_reply": True}, {}, Reason.NOT_IMPLEMENTED, "options.no_reply"),
-        ({"relative_slo": timedelta(seconds=1)}, {}, Reason.NOT_IMPLEMENTED, "options.relative_slo"),
-        ({"absolute_slo": {"seconds": 1}}, {}, Reason.NOT_IMPLEMENTED, "options.absolute_slo"),
         ({"content_type": "text/plain"}, {}, Reason.BAD_REQUEST, "options.content_type"),
         ({}, {"session_id": "s"}, Reason.NOT_IMPLEMENTED, "session_id"),
         ({"ordering_key": "k"}, {"partition": 4096}, Reason.BAD_REQUEST, "partition"),

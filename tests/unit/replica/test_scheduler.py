@@ -7,17 +7,18 @@ from math import inf
 from replica_service.core.calls import CallOptions, Link, Run
 from replica_service.core.commands import Command, Fail, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
 from replica_service.core.lanes import MAX_TURN_CALLS
-from replica_service.core.scheduler import Scheduler
+from replica_service.core.scheduler import DEFAULT_KEYED_WINDOW, Scheduler
+from replica_service.core.vacancies import CAPACITY_GAP_S
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import BatchSettings
 
 GATHER_S = 0.5
 
 
-def scheduler(max_ongoing: int = 4, prefetch: int = 0, **settings: int) -> Scheduler:
+def scheduler(max_ongoing: int = 4, prefetch: int = 0, keyed_window: int = DEFAULT_KEYED_WINDOW) -> Scheduler:
     methods = {"plain": None, "batch": BatchSettings(max_batch_size=3, batch_wait_timeout_s=GATHER_S)}
     absent = {"gen": Failure(reason=Reason.NOT_IMPLEMENTED, message="a generator")}
-    return Scheduler(methods, absent, max_ongoing=max_ongoing, prefetch=prefetch, **settings)
+    return Scheduler(methods, absent, max_ongoing=max_ongoing, prefetch=prefetch, keyed_window=keyed_window)
 
 
 def run(
@@ -107,8 +108,12 @@ def test_a_router_that_heard_full_hears_of_room() -> None:
     capacity = core.capacity(mine)
     assert (capacity.ongoing, capacity.others) == (2, 2)
     assert core.capacity(other).others == 0
-    assert told(core.calls_ended(theirs, 1, 0.0)) == ["tell capacity"]
     assert told(core.calls_ended(theirs, 1, 0.0)) == []
+    told_at = core.next_deadline()
+    assert told_at == CAPACITY_GAP_S
+    assert told(core.passed(told_at)) == ["tell capacity"]
+    assert told(core.calls_ended(theirs, 1, told_at)) == []
+    assert core.next_deadline() is None
 
 
 # -- taking back -------------------------------------------------------------------------------------------------

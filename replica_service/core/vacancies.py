@@ -1,0 +1,84 @@
+"""Who hears next that there is room again.
+
+A router whose call has ended knows of the free slot at once, by the result. Those that were told that there is no room
+do not, and if all of them were told, all but one would come in vain. So the router whose call ended has a head start,
+and then one router after another is told, a head start apart, for as long as nobody has come.
+Invariants: a router is told only while there is room, and at most once a gap, which is jittered; those that have waited
+longest are told first.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from replica_service.core.calls import Link
+
+CAPACITY_GAP_S = 0.1
+"""A router that had no room is told of room at most this often, unless results bring the news anyway."""
+_HEAD_START = 1.5
+"""In reactions: a little more than the time that a router needs to come. With less, others would come in vain."""
+_SLOWER = 1.05
+"""By how much a reaction may be slower than the quickest before, so that what was quick once is forgotten."""
+_LEAST_REACTION = 0.01
+"""In gaps."""
+
+
+class Vacancies:
+    """Links that wait for room. All times are monotonic seconds."""
+
+    def __init__(self, gap_s: float, chance: Callable[[], float]) -> None:
+        """`gap_s` is the longest gap between two capacity frames to one router; `chance` draws from [0, 1)."""
+        self._gap_s = gap_s
+        self._chance = chance
+        self._full: dict[Link, None] = {}
+        """Links that were told that there is no room, in this order."""
+        self._tell_at = inf
+        """When the next one is told, if there is still room then; infinite while there is none, or nobody waits."""
+        self._reaction_s = gap_s
+        """How soon a router comes that hears of room: about a round trip. The quickest that was seen lately."""
+
+    def told(self, link: Link, *, is_full: bool) -> None:
+        """A frame tells the router how things stand."""
+        if is_full:
+            self._full[link] = None
+        else:
+            self._full.pop(link, None)
+
+    def freed(self, link: Link, now: float) -> None:
+        """A call of the router has ended, and that made room."""
+        if self._full:
+            link.freed_at = now
+
+    def came(self, link: Link, now: float) -> None:
+        """A router that a call's end had made room for has sent a run."""
+        if link.freed_at is not None:
+            reaction_s = min(now - link.freed_at, self._reaction_s * _SLOWER, self._gap_s)
+            self._reaction_s = max(reaction_s, self._gap_s * _LEAST_REACTION)
+            link.freed_at = None
+
+    def due(self, now: float, *, has_room: bool) -> Link | None:
+        """The router that has to be told now, if any; ask again until there is none."""
+        if not has_room or not self._full:
+            self._tell_at = inf
+            return None
+        if self._tell_at == inf:
+            self._tell_at = now + self._head_start_s()
+        if now < self._tell_at:
+            return None
+        link = next((each for each in self._full if each.untold_until <= now), None)
+        if link is None:
+            self._tell_at = min(each.untold_until for each in self._full)
+            return None
+        del self._full[link]
+        link.untold_until = now + self._gap_s * (1.0 + self._chance()) / 2
+        self._tell_at = now + self._head_start_s() if self._full else inf
+        return link
+
+    def next_deadline(self) -> float | None:
+        """When `due` should be asked next; None where nobody waits for time to pass."""
+        return None if self._tell_at == inf else self._tell_at
+
+    def _head_start_s(self) -> float:
+        return min(self._reaction_s * _HEAD_START, self._gap_s)

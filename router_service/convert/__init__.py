@@ -1,0 +1,36 @@
+"""Frames <-> domain values, once a frame or batch, never once a call.
+
+Invariants: protobuf messages do not pass this edge inwards; equal options are converted once and then looked up.
+"""
+
+from router_service.convert.json_calls import json_arguments, json_result
+from router_service.convert.options import options_from_wire, with_relative_slo
+from router_service.convert.runs import (
+    MAX_PAYLOAD_BYTES,
+    add_batch,
+    capacity_from_wire,
+    failures_of,
+    ids_of,
+    ranges_of,
+    results_of,
+    run_ids_of,
+    too_large,
+)
+from router_service.convert.table import table_from_wire
+
+__all__ = [
+    "MAX_PAYLOAD_BYTES",
+    "add_batch",
+    "capacity_from_wire",
+    "failures_of",
+    "ids_of",
+    "json_arguments",
+    "json_result",
+    "options_from_wire",
+    "ranges_of",
+    "results_of",
+    "run_ids_of",
+    "table_from_wire",
+    "too_large",
+    "with_relative_slo",
+]

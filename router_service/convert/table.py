@@ -1,0 +1,68 @@
+"""The controller's routing table, as the core's values.
+
+Owner: pure functions of the router's edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from router_service.core.table import BackendRoute, BalancerName, EndpointRoute, ReplicaKey, ReplicaRoute, RoutingTable
+from slotmesh.v1 import membership_service_pb2
+
+
+def table_from_wire(wire: membership_service_pb2.RoutingTable) -> RoutingTable:
+    """The controller's table."""
+    return RoutingTable(
+        generation=wire.generation,
+        revision=wire.revision,
+        endpoints={each.name: _endpoint(each) for each in wire.endpoints},
+        backends={each.name: _backend(each) for each in wire.backends},
+        router_addresses=tuple(wire.router_addresses),
+    )
+
+
+def _endpoint(wire: membership_service_pb2.EndpointRoute) -> EndpointRoute:
+    keys = tuple((owner.replica_id, owner.incarnation) for owner in wire.owners)
+    return EndpointRoute(
+        name=wire.name,
+        weights=dict(wire.traffic.weights) if wire.HasField("traffic") else None,
+        shadows=dict(wire.traffic.shadows),
+        owners=_owners(keys, tuple(wire.partition_owners), tuple(wire.owner_epochs)),
+    )
+
+
+@lru_cache(maxsize=16)
+def _owners(
+    keys: tuple[ReplicaKey, ...], owners: tuple[int, ...], epochs: tuple[int, ...]
+) -> Sequence[tuple[ReplicaKey | None, int]]:
+    """Mostly nothing has moved: then it is the same object, which tells the core so."""
+    return [(keys[owner] if owner >= 0 else None, epoch) for owner, epoch in zip(owners, epochs, strict=True)]
+
+
+_BALANCERS = {balancer.value: balancer for balancer in BalancerName}
+"""A balancer of a newer protocol is the default one."""
+
+
+def _backend(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
+    defaults = BackendRoute(name=wire.name)
+    return BackendRoute(
+        name=wire.name,
+        replicas=[
+            ReplicaRoute(
+                key=(each.replica_id, each.incarnation),
+                address=each.address,
+                max_ongoing=max(1, each.max_ongoing),
+                draining=each.draining,
+            )
+            for each in wire.replicas
+        ],
+        max_queued_calls=wire.max_queued_calls or defaults.max_queued_calls,
+        max_queued_bytes=wire.max_queued_bytes or defaults.max_queued_bytes,
+        max_queue_time_s=(
+            wire.max_queue_time.ToNanoseconds() / 1e9 if wire.HasField("max_queue_time") else defaults.max_queue_time_s
+        ),
+        balancer=_BALANCERS.get(wire.balancer, defaults.balancer),
+        max_batch_size=wire.max_batch_size or defaults.max_batch_size,
+    )

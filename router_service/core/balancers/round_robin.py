@@ -1,0 +1,39 @@
+"""One replica after another, among those with room: for calls that all cost the same.
+
+Invariants: `_turns` has exactly the replicas with room. One that joins, or has room again, stands at a random end, so
+that routers which start together do not march in step. O(1).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from router_service.core.draws import Chance
+    from router_service.core.replicas import Replica
+
+
+class RoundRobin:
+    """A ring of turns."""
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+        self._turns: OrderedDict[Replica, None] = OrderedDict()
+
+    def changed(self, replica: Replica) -> None:
+        """See `Balancer.changed`."""
+        if replica.free <= 0:
+            self._turns.pop(replica, None)
+        elif replica not in self._turns:
+            self._turns[replica] = None
+            if self._chance() < 0.5:
+                self._turns.move_to_end(replica, last=False)
+
+    def pick(self) -> Replica | None:
+        """See `Balancer.pick`."""
+        if not self._turns:
+            return None
+        replica = next(iter(self._turns))
+        self._turns.move_to_end(replica)
+        return replica

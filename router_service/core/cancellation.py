@@ -1,0 +1,152 @@
+"""Calls that end before they are answered: their deadline passed, or their caller took them back.
+
+Invariants: what no frame has carried is withdrawn and was never executed; what a replica has is abandoned: the caller
+hears of it now, the replica is told, and its answer is dropped.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from router_service.core import failures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from router_service.core.callers import Caller
+    from router_service.core.calls import Run, Sent
+    from router_service.core.outcomes import Outcomes
+    from router_service.core.replicas import Replica
+    from slotmesh.errors import Failure
+
+Span = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Withdrawn:
+    """What left the outboxes of replicas, and must be followed up."""
+
+    slices: list[Sent] = field(default_factory=list)
+    """Their replicas have room again."""
+    survivors: list[Run] = field(default_factory=list)
+    """Calls of these slices that go on, as runs of their own, whose deadlines must be watched."""
+
+
+def end_run(
+    run: Run, outcomes: Outcomes, unsent: Failure, sent: Callable[[Replica], Failure], withdrawn: Withdrawn
+) -> None:
+    """Ends every open call of the run: `unsent` for what never left, `sent` for what is at a replica."""
+    drop_waiting(run, outcomes, unsent)
+    for each in list(run.sents):
+        if each.first:
+            outcomes.abandon(each, sent(each.replica))
+        else:
+            for lo, count in each.open_parts():
+                outcomes.failed(each, lo, count, unsent)
+            each.replica.withdraw(each)
+            withdrawn.slices.append(each)
+
+
+def cancel_caller(caller: Caller, outcomes: Outcomes) -> Withdrawn:
+    """Ends all that the caller has not heard of."""
+    withdrawn = Withdrawn()
+    for run in list(caller.runs):
+        end_run(run, outcomes, failures.CANCELLED, _cancelled_at, withdrawn)
+    return withdrawn
+
+
+def cancel_calls(caller: Caller, ranges: Iterable[Span], outcomes: Outcomes) -> Withdrawn:
+    """Ends the calls whose ids are in one of the ranges, both ends included; unknown and ended ones are left alone."""
+    ordered = sorted(ranges)
+    withdrawn = Withdrawn()
+    for run in list(caller.runs):
+        spans = _spans(run.ids, ordered)
+        if spans == [(0, len(run.ids))]:
+            end_run(run, outcomes, failures.CANCELLED, _cancelled_at, withdrawn)
+        elif spans:
+            _end_some(run, spans, outcomes, withdrawn)
+    return withdrawn
+
+
+def drop_waiting(run: Run, outcomes: Outcomes, failure: Failure) -> None:
+    """Fails all that waits."""
+    uncharge(run)
+    outcomes.fail_waiting(run, failure)
+
+
+def uncharge(run: Run) -> None:
+    """The run's waiting calls no longer wait where they were charged."""
+    if run.account is not None:
+        if run.waiting:
+            run.account.release(run, run.waiting)
+        run.account = None
+
+
+def _cancelled_at(_: Replica) -> Failure:
+    return failures.CANCELLED_AT_REPLICA
+
+
+def _end_some(run: Run, spans: Sequence[Span], outcomes: Outcomes, withdrawn: Withdrawn) -> None:
+    """Ends the open calls at these indices of the run; the others go on."""
+    for each in list(run.sents):
+        inside = [(lo - each.lo, hi - each.lo) for lo, hi in _within(spans, each.lo, each.lo + each.count)]
+        if each.first:
+            for lo, hi in inside:
+                outcomes.abandon(each, failures.CANCELLED_AT_REPLICA, lo, hi - lo)
+        elif inside:
+            _take_out(each, inside, outcomes, withdrawn)
+    waiting = _within(spans, run.cursor, len(run.ids))
+    if waiting:
+        account = run.account
+        uncharge(run)
+        outcomes.fail_some_waiting(run, waiting, failures.CANCELLED)
+        if account is not None and run.waiting:
+            account.charge_all(run)
+
+
+def _take_out(sent: Sent, spans: Sequence[Span], outcomes: Outcomes, withdrawn: Withdrawn) -> None:
+    """Takes these calls, by offset, out of a slice that no frame has carried; the rest keeps its place."""
+    run = sent.run
+    parts: list[Sent] = []
+    kept = 0
+    for lo, hi in [*spans, (sent.count, sent.count)]:
+        if kept < lo:
+            part = run.slice(sent.lo + kept, sent.lo + lo)
+            outcomes.replaced(run, lo - kept, part)
+            withdrawn.survivors.append(part)
+            parts.append(sent.replica.part_of(sent, part))
+        if lo < hi:
+            outcomes.failed(sent, lo, hi - lo, failures.CANCELLED)
+        kept = hi
+    sent.replica.withdraw(sent, parts)
+    withdrawn.slices.append(sent)
+
+
+def _within(spans: Iterable[Span], start: int, end: int) -> list[Span]:
+    """The parts of the spans between two indices."""
+    cut = ((max(lo, start), min(hi, end)) for lo, hi in spans)
+    return [(lo, hi) for lo, hi in cut if lo < hi]
+
+
+def _spans(ids: Sequence[int], ranges: Sequence[Span]) -> list[Span]:
+    """Indices (from, to) of the ascending ids that are in one of the ascending ranges; disjoint, ascending."""
+    spans: list[Span] = []
+    if not ids:
+        return spans
+    for first, last in ranges:
+        if last < ids[0]:
+            continue
+        if first > ids[-1]:
+            break
+        lo, hi = bisect_left(ids, first), bisect_right(ids, last)
+        if spans and lo < spans[-1][1]:
+            lo = spans[-1][1]
+        if lo < hi:
+            if spans and spans[-1][1] == lo:
+                spans[-1] = (spans[-1][0], hi)
+            else:
+                spans.append((lo, hi))
+    return spans

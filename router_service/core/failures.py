@@ -1,0 +1,95 @@
+"""What callers hear from the router itself: every failure that the core makes, and its words.
+
+Owner: pure functions; `slotmesh.errors` has the reasons.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slotmesh.errors import Executed, Failure, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from router_service.core.calls import Run
+    from router_service.core.replicas import Replica
+
+CANCELLED = Failure(reason=Reason.CANCELLED, message="the caller took the call back before it was sent")
+CANCELLED_AT_REPLICA = Failure(
+    reason=Reason.CANCELLED,
+    message="the caller took the call back after it was sent to a replica",
+    executed=Executed.UNKNOWN,
+)
+NO_TABLE = Failure(
+    reason=Reason.BACKEND_UNAVAILABLE,
+    message="the router has no routing table yet: its controller has not been reached",
+    retry_delay_s=1.0,
+)
+NO_FREE_SLOT = Failure(reason=Reason.NO_SLOT, message="a shadow takes free slots only, and there was none")
+
+
+def no_endpoint(name: str, known: Iterable[str]) -> Failure:
+    """The table does not name the endpoint."""
+    there_is = ", ".join(sorted(known)[:8]) or "none yet"
+    return Failure(
+        reason=Reason.ENDPOINT_NOT_FOUND,
+        message=f"no endpoint is named {name!r}; there is: {there_is}",
+        metadata={"endpoint": name},
+    )
+
+
+def deadline_in_queue(run: Run) -> Failure:
+    """The deadline passed before anything was sent."""
+    return Failure(
+        reason=Reason.DEADLINE_IN_QUEUE,
+        message=f"the timeout of {run.options.timeout_s:g} s passed before the call was sent to a replica",
+    )
+
+
+def deadline_running(run: Run, replica: Replica) -> Failure:
+    """The deadline passed while a replica had the calls."""
+    return Failure(
+        reason=Reason.DEADLINE_RUNNING,
+        message=f"the timeout of {run.options.timeout_s:g} s passed at replica {replica.replica_id}",
+        executed=Executed.UNKNOWN,
+        metadata=_whereabouts(replica),
+    )
+
+
+def queue_timeout(run: Run, limit_s: float) -> Failure:
+    """The calls waited for longer than their backend allows."""
+    return Failure(
+        reason=Reason.QUEUE_TIMEOUT,
+        message=(
+            f"the call waited for {limit_s:g} s, the backend's max_queue_time, and no replica took it; "
+            "`slotmesh status` shows which replicas are ready"
+        ),
+        metadata={"endpoint": run.endpoint},
+    )
+
+
+def replica_lost(replica: Replica, why: str) -> Failure:
+    """The link broke before the replica answered."""
+    return Failure(
+        reason=Reason.REPLICA_LOST,
+        message=f"the connection to replica {replica.replica_id} broke before it answered: {why}",
+        executed=Executed.UNKNOWN,
+        metadata=_whereabouts(replica),
+    )
+
+
+def located(failure: Failure, replica: Replica) -> Failure:
+    """A replica's own failure, with where it came from."""
+    return Failure(
+        reason=failure.reason,
+        message=failure.message,
+        executed=failure.executed,
+        retry_delay_s=failure.retry_delay_s,
+        code=failure.code,
+        metadata={**failure.metadata, **_whereabouts(replica)},
+    )
+
+
+def _whereabouts(replica: Replica) -> dict[str, str]:
+    return {"backend": replica.backend.name, "replica_id": replica.replica_id}

@@ -1,0 +1,174 @@
+"""The way in: from a run of calls to the queue, or the replica, that it goes to.
+
+Purpose: admission -> traffic policy -> queue. Also the way back in, for what a replica handed back and what lost its
+queue.
+Invariants: a run that waits is charged to exactly one account and watched for its time in the queue. What was admitted
+once is not refused for room again.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from router_service.core import failures
+from router_service.core.callers import Caller, Window
+from router_service.core.calls import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from router_service.core.admission import Account
+    from router_service.core.backends import Backend
+    from router_service.core.deadlines import DeadlineHeap
+    from router_service.core.draws import Chance
+    from router_service.core.endpoints import Endpoint
+    from router_service.core.outcomes import Outcomes
+    from router_service.core.partitions import Partition
+    from router_service.core.sender import Sender
+    from router_service.core.topology import Topology
+
+
+class Intake:
+    """Finds each run its place."""
+
+    def __init__(
+        self, topology: Topology, outcomes: Outcomes, deadlines: DeadlineHeap, sender: Sender, chance: Chance
+    ) -> None:
+        self._topology = topology
+        self._outcomes = outcomes
+        self._deadlines = deadlines
+        self._sender = sender
+        self._chance = chance
+        self._nobody = Caller(Window(0, 0))
+        """Whose calls shadows are: outcomes go nowhere."""
+
+    @property
+    def copies(self) -> int:
+        """Sampled copies at replicas."""
+        return sum(copy.unanswered for copy in self._nobody.runs)
+
+    def route(self, run: Run, now: float, *, admitted: bool = False) -> None:
+        """Sends what can be sent and queues the rest. Runs `admitted` before are not refused for room."""
+        endpoint = self._topology.endpoints.get(run.endpoint)
+        if endpoint is None:
+            failure = failures.no_endpoint(run.endpoint, self._topology.endpoints)
+            self._outcomes.fail_waiting(run, failure if self._topology.table.revision else failures.NO_TABLE)
+        elif run.options.partition >= 0:
+            self._to_partition(run, endpoint, now, admitted=admitted)
+        elif endpoint.traffic.only is not None:
+            self._to_backend(run, endpoint.traffic.only, endpoint, now, admitted=admitted)
+        else:
+            slices = self._slices(run, endpoint)
+            if len(slices) == 1:
+                self._to_backend(run, slices[0][0], endpoint, now, admitted=admitted)
+            elif slices:
+                for part, name in self._cut(run, slices):
+                    self._to_backend(part, name, endpoint, now, admitted=admitted)
+            elif self._admit(run, endpoint.account, now, admitted=admitted):
+                endpoint.parked.append(run)
+
+    def draw_copies(self, run: Run) -> list[Run]:
+        """What shadows get of a run that was not routed yet; `send_copy` each of them."""
+        endpoint = self._topology.endpoints[run.endpoint]
+        copies: list[Run] = []
+        for name, (lo, hi) in endpoint.traffic.copies(len(run.payloads), self._chance):
+            copy = run.slice(lo, hi)
+            copy.caller, copy.shadow_of = self._nobody, name
+            copies.append(copy)
+        return copies
+
+    def send_copy(self, copy: Run, now: float) -> None:
+        """Sends what finds a free slot at once; the rest is dropped."""
+        self._nobody.runs[copy] = None
+        backend = self._topology.backends.get(copy.shadow_of or "")
+        if backend is not None:
+            self._sender.spread_shadow(copy, backend, now)
+        self._outcomes.fail_waiting(copy, failures.NO_FREE_SLOT)
+        if copy.unanswered and copy.deadline != inf:
+            self._deadlines.watch(copy.deadline, copy)
+
+    def put_back(self, runs: Sequence[Run], backend: Backend, now: float) -> None:
+        """Queues runs that came back by their age; newest first, so that each older one goes straight to the head."""
+        for run in reversed(runs):
+            partition = run.partition
+            exists = run.endpoint in self._topology.endpoints
+            if exists and partition is not None:
+                self._admit(run, self._account_of(partition), now, admitted=True)
+                partition.queue.put_back(run)
+            elif exists and self._topology.backends.get(backend.name) is backend:
+                self._admit(run, backend.account, now, admitted=True)
+                backend.queue.put_back(run)
+            else:
+                run.partition = None
+                self.route(run, now, admitted=True)
+
+    def watch(self, run: Run) -> None:
+        """Sees to it that the run is looked at when its time in the queue, or its time in all, is up."""
+        when = run.deadline
+        if run.account is not None and run.waiting:
+            when = min(when, run.arrived + run.account.max_queue_time_s)
+        if when != inf:
+            self._deadlines.watch(when, run)
+
+    def _slices(self, run: Run, endpoint: Endpoint) -> Sequence[tuple[str, tuple[int, int]]]:
+        waiting = run.waiting
+        if run.options.shard_key:
+            name = endpoint.traffic.of_shard(run.options.shard_key)
+            return [(name, (0, waiting))] if name is not None else []
+        return endpoint.traffic.split(waiting, self._chance)
+
+    def _cut(self, run: Run, slices: Iterable[tuple[str, tuple[int, int]]]) -> list[tuple[Run, str]]:
+        """The waiting part of the run, as a run for each slice, in the order of the calls."""
+        begin = run.cursor
+        parts = [(run.slice(begin + lo, begin + hi), name) for name, (lo, hi) in slices]
+        for part, _ in parts:
+            self._outcomes.replaced(run, len(part.payloads), part)
+        run.cursor = len(run.payloads)
+        parts.sort(key=lambda part: part[0].ids[0])
+        return parts
+
+    def _to_partition(self, run: Run, endpoint: Endpoint, now: float, *, admitted: bool) -> None:
+        partition = run.partition = endpoint.partition(run.options.partition, self._topology.replicas)
+        owner = partition.owner
+        if owner is not None and partition.sendable and not partition.queue and (room := owner.keyed_room) > 0:
+            self._sender.send(run, min(run.waiting, room), owner, partition.epoch, now)
+        if run.waiting and self._admit(run, self._account_of(partition), now, admitted=admitted):
+            partition.queue.append(run)
+            self._sender.list(partition)
+        elif run.deadline != inf:
+            self._deadlines.watch(run.deadline, run)
+
+    def _to_backend(self, run: Run, name: str, endpoint: Endpoint, now: float, *, admitted: bool) -> None:
+        backend = self._topology.backends.get(name)
+        if backend is None:
+            if self._admit(run, endpoint.account, now, admitted=admitted):
+                endpoint.parked.append(run)
+            return
+        waiting = len(run.payloads) - run.cursor
+        if not backend.queue:
+            waiting -= self._sender.spread(run, backend, waiting, now)
+        if waiting and self._admit(run, backend.account, now, admitted=admitted):
+            backend.queue.append(run)
+        elif run.deadline != inf:
+            self._deadlines.watch(run.deadline, run)
+
+    def _account_of(self, partition: Partition) -> Account:
+        """Who is charged for what waits in the partition."""
+        owner = partition.owner
+        return owner.backend.account if owner is not None else self._topology.endpoints[partition.endpoint].account
+
+    def _admit(self, run: Run, account: Account, now: float, *, admitted: bool) -> bool:
+        """Charges the waiting calls and fails those that do not fit. Returns whether any waits."""
+        if admitted:
+            account.charge_all(run)
+        else:
+            fits = account.charge(run)
+            if fits < run.waiting:
+                self._outcomes.fail_waiting(run, account.full(now, self._chance()), keep=fits)
+            if not fits:
+                return False
+        account.waits(now)
+        self.watch(run)
+        return True

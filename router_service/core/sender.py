@@ -1,0 +1,106 @@
+"""From queues to replicas: what waits is sent as soon as somebody can take it.
+
+Invariants: nothing waits while a replica of its backend could take it; a replica never has more unkeyed calls than it
+said it can take, nor more keyed ones than its window. A completion starts what is next at once: nothing polls.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router_service.core.commands import Command, Flush
+
+if TYPE_CHECKING:
+    from router_service.core.backends import Backend
+    from router_service.core.calls import Run
+    from router_service.core.partitions import Partition
+    from router_service.core.replicas import Replica
+    from router_service.core.topology import Topology
+
+KEYED_TURN_CALLS = 256
+"""Calls of one partition before its owner serves the next one: what a lane runs in one turn."""
+
+
+class Sender:
+    """Fills outboxes; writes into `out`, the scheduler's list of commands."""
+
+    def __init__(self, out: list[Command], topology: Topology) -> None:
+        self._out = out
+        self._topology = topology
+
+    def spread(self, run: Run, backend: Backend, most: int, now: float) -> int:
+        """Sends up to `most` waiting calls, in even shares over the replicas that have room; returns how many."""
+        balancer = backend.balancer
+        share = most if most == 1 else -(-most // max(1, backend.candidates))
+        left = most
+        while left and (replica := balancer.pick()) is not None:
+            count = min(share, replica.free, left)
+            self.send(run, count, replica, 0, now)
+            balancer.changed(replica)
+            left -= count
+        return most - left
+
+    def spread_shadow(self, run: Run, backend: Backend, now: float) -> None:
+        """Sends what finds a free slot at once, and nothing that would wait or make others wait."""
+        if backend.queue:
+            return
+        while run.waiting:
+            replica = backend.balancer.pick()
+            if replica is None or replica.free_slots <= 0:
+                return
+            share = -(-run.waiting // max(1, backend.candidates))
+            self.send(run, min(share, replica.free_slots), replica, 0, now)
+            backend.balancer.changed(replica)
+
+    def pump(self, replica: Replica, now: float) -> None:
+        """Starts what waits and can start now that something about the replica has changed."""
+        if replica.ready:
+            self._pump_partitions(replica, now)
+        self.pump_queue(replica.backend, now)
+        if not replica.listed:
+            self._topology.retire(replica)
+
+    def pump_queue(self, backend: Backend, now: float) -> None:
+        """Starts the backend's unkeyed runs, flow by flow, while there is room."""
+        queue = backend.queue
+        while (head := queue.head()) is not None:
+            most = queue.turn(head)
+            sent = self.spread(head, backend, most, now)
+            if sent:
+                queue.served(sent)
+            if sent < most:
+                return
+
+    def send(self, run: Run, count: int, replica: Replica, owner_epoch: int, now: float) -> None:
+        """Puts the next `count` waiting calls of the run into the replica's outbox; there is room for them."""
+        account = run.account
+        if account is not None:
+            account.drained(count, now)
+            account.release(run, count)
+        if not replica.outbox:
+            self._out.append(Flush(replica))
+        replica.send(run, count, owner_epoch, now)
+        if run.partition is not None:
+            run.partition.sent(owner_epoch)
+        replica.backend.counts.queue_time.observe(now - run.arrived, count)
+
+    def list(self, partition: Partition) -> None:
+        """Puts the partition among those that its owner serves in turn, if it has something to send."""
+        if not partition.listed and partition.owner is not None and partition.queue and partition.sendable:
+            partition.listed = True
+            partition.owner.ready.append(partition)
+
+    def _pump_partitions(self, replica: Replica, now: float) -> None:
+        while replica.ready and (room := replica.keyed_room) > 0:
+            partition = replica.ready.popleft()
+            run = partition.queue.head() if partition.owner is replica and partition.sendable else None
+            if run is None:
+                if partition.owner is replica:
+                    partition.listed = False
+                continue
+            self.send(run, min(run.waiting, room, KEYED_TURN_CALLS), replica, partition.epoch, now)
+            if partition.queue:
+                replica.ready.append(partition)
+            else:
+                partition.listed = False

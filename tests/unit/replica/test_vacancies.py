@@ -1,0 +1,121 @@
+"""Who hears of room, in which order, and when. Times are seconds; the gap is one."""
+
+from __future__ import annotations
+
+import pytest
+
+from replica_service.core.calls import Link
+from replica_service.core.vacancies import Vacancies
+
+
+def vacancies(*waiting: Link, chance: float = 1.0) -> Vacancies:
+    made = Vacancies(1.0, lambda: chance)
+    for link in waiting:
+        made.told(link, is_full=True)
+    return made
+
+
+def reacting(made: Vacancies, reaction_s: float, times: int = 1) -> None:
+    """A router's calls end, and each time it comes with the next one so much later."""
+    link = Link()
+    for _ in range(times):
+        made.freed(link, 0.0)
+        made.came(link, reaction_s)
+
+
+def test_nobody_waits_for_time_to_pass_where_there_is_no_room() -> None:
+    made = vacancies(Link())
+    assert made.due(5.0, has_room=False) is None
+    assert made.next_deadline() is None
+
+
+def test_the_router_whose_call_ended_has_a_head_start() -> None:
+    waiting = Link()
+    made = vacancies(waiting)
+    reacting(made, 0.1)
+    assert made.due(5.0, has_room=True) is None
+    assert made.next_deadline() == pytest.approx(5.15)
+    assert made.due(5.15, has_room=True) is waiting
+    assert made.due(9.0, has_room=True) is None
+    assert made.next_deadline() is None
+
+
+def test_one_router_after_another_is_told_those_first_that_have_waited_longest() -> None:
+    first, second, third = Link(), Link(), Link()
+    made = vacancies(first, second, third)
+    made.told(first, is_full=False)
+    made.told(first, is_full=True)
+    reacting(made, 0.1)
+    made.due(0.0, has_room=True)
+    heard = []
+    while (now := made.next_deadline()) is not None:
+        heard.append((made.due(now, has_room=True), round(now, 6)))
+    assert heard == [(second, 0.15), (third, 0.3), (first, 0.45)]
+
+
+def test_who_has_heard_it_by_a_result_is_not_told() -> None:
+    told, other = Link(), Link()
+    made = vacancies(told, other)
+    made.due(0.0, has_room=True)
+    made.told(told, is_full=False)
+    assert made.due(1.0, has_room=True) is other
+    assert made.due(2.0, has_room=True) is None
+
+
+def test_it_ends_when_somebody_has_come_and_begins_anew() -> None:
+    first, second = Link(), Link()
+    made = vacancies(first, second)
+    made.due(0.0, has_room=True)
+    assert made.due(1.0, has_room=True) is first
+    assert made.due(1.5, has_room=False) is None
+    assert made.next_deadline() is None
+    assert made.due(3.0, has_room=True) is None
+    assert made.next_deadline() == 4.0
+    assert made.due(4.0, has_room=True) is second
+
+
+def test_a_router_is_told_once_a_gap_and_others_meanwhile() -> None:
+    often, other = Link(), Link()
+    made = vacancies(often, chance=0.5)
+    reacting(made, 0.125)
+    made.due(0.0, has_room=True)
+    assert made.due(0.25, has_room=True) is often
+    made.told(often, is_full=True)
+    made.told(other, is_full=True)
+    made.due(0.25, has_room=True)
+    assert made.due(0.5, has_room=True) is other
+    assert made.due(0.75, has_room=True) is None
+    assert made.next_deadline() == 0.25 + 0.75
+    assert made.due(1.0, has_room=True) is often
+
+
+def test_the_head_start_follows_the_quickest_and_forgets_it() -> None:
+    made = vacancies(Link())
+    reacting(made, 0.2)
+    reacting(made, 0.1)
+    reacting(made, 0.5)
+    made.due(0.0, has_room=True)
+    assert made.next_deadline() == pytest.approx(1.5 * 0.1 * 1.05)
+    made.due(0.0, has_room=False)
+    reacting(made, 0.5, times=100)
+    made.due(0.0, has_room=True)
+    assert made.next_deadline() == pytest.approx(1.5 * 0.5)
+
+
+def test_the_head_start_is_at_most_a_gap_and_never_nothing() -> None:
+    made = vacancies(Link())
+    made.due(0.0, has_room=True)
+    assert made.next_deadline() == 1.0
+    made.due(0.0, has_room=False)
+    reacting(made, 0.0)
+    made.due(0.0, has_room=True)
+    assert made.next_deadline() == pytest.approx(0.015)
+
+
+def test_only_the_first_run_after_an_end_counts_as_a_reaction() -> None:
+    made, link = vacancies(Link()), Link()
+    made.freed(link, 0.0)
+    made.came(link, 0.2)
+    made.came(link, 0.21)
+    made.due(0.0, has_room=True)
+    assert made.next_deadline() == pytest.approx(0.3)

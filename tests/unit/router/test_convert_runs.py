@@ -1,0 +1,93 @@
+"""Calls in, runs out: the columns of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import pytest
+
+from router_service import convert
+from router_service.core.calls import CallOptions
+from router_service.core.frames import OutgoingBatch
+from slotmesh.errors import Failure, Reason
+from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+
+Batch = router_service_pb2.CallBatch
+
+
+def outgoing(
+    *, partition: int = -1, owner_epoch: int = 0, deadline: float = inf, attempt: int = 0, **fields: Any
+) -> replica_service_pb2.RunBatch:
+    """A batch as the replica gets it, converted at 100 s."""
+    options = convert.options_from_wire(call_pb2.CallOptions(**fields))
+    assert isinstance(options, CallOptions)
+    frame = replica_service_pb2.RunFrame()
+    batch = OutgoingBatch(7, "e", options, [b"a", b"b"], partition, owner_epoch, attempt, deadline)
+    convert.add_batch(frame, batch, 100.0)
+    (wire,) = frame.batches
+    return wire
+
+
+def test_a_batch_says_all_that_a_replica_must_know() -> None:
+    wire = outgoing(attempt=2, method="m")
+    assert (wire.first_run_id, wire.endpoint, list(wire.payloads), wire.attempt) == (7, "e", [b"a", b"b"], 2)
+    assert wire.options.method == "m"
+    assert not wire.HasField("time_left")
+
+
+@pytest.mark.parametrize(("deadline", "nanos"), [(100.25, 250_000_000), (100.0, 0), (99.0, 0), (101.5, 1_500_000_000)])
+def test_a_deadline_travels_as_the_time_that_is_left(deadline: float, nanos: int) -> None:
+    wire = outgoing(deadline=deadline)
+    assert wire.HasField("time_left")
+    assert wire.time_left.ToNanoseconds() == nanos
+
+
+def test_a_keyed_batch_has_its_key_partition_and_epoch() -> None:
+    wire = outgoing(partition=5, owner_epoch=9, ordering_key="k")
+    assert (wire.partition, wire.owner_epoch, wire.options.ordering_key) == (5, 9, "k")
+
+
+def test_a_copy_of_a_keyed_call_has_no_key() -> None:
+    wire = outgoing(ordering_key="k", method="m")
+    assert (wire.options.ordering_key, wire.options.method) == ("", "m")
+    assert (wire.partition, wire.owner_epoch) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "ids"),
+    [
+        (Batch(first_call_id=5, payloads=[b"", b""]), range(5, 7)),
+        (Batch(call_ids=[3, 9], payloads=[b"", b""]), [3, 9]),
+        (Batch(first_call_id=1, call_ids=[3], payloads=[b""]), [3]),
+    ],
+)
+def test_ids_are_a_range_or_listed(batch: Batch, ids: Sequence[int]) -> None:
+    assert convert.ids_of(batch) == ids
+
+
+@pytest.mark.parametrize(
+    ("batch", "reason", "field"),
+    [
+        (Batch(first_call_id=5), Reason.BAD_REQUEST, "payloads"),
+        (Batch(call_ids=[1, 2], payloads=[b""]), Reason.BAD_REQUEST, "call_ids"),
+        (Batch(call_ids=[1], payloads=[b"", b""]), Reason.BAD_REQUEST, "call_ids"),
+        (Batch(first_call_id=1, payloads=[b""], resend=True), Reason.NOT_IMPLEMENTED, "resend"),
+    ],
+)
+def test_a_batch_that_does_not_add_up_is_told_by_its_field(batch: Batch, reason: Reason, field: str) -> None:
+    failure = convert.ids_of(batch)
+    assert isinstance(failure, Failure)
+    assert (failure.reason, failure.metadata["field"]) == (reason, field)
+
+
+def test_ranges_of_ids_have_both_ends() -> None:
+    ranges = [call_pb2.IdRange(first=1, last=3), call_pb2.IdRange(first=7, last=7), call_pb2.IdRange(first=9, last=8)]
+    assert convert.run_ids_of(ranges) == [1, 2, 3, 7]
+    assert convert.ranges_of(ranges) == [(1, 3), (7, 7), (9, 8)]
+
+
+def test_a_replica_that_reports_no_room_at_all_has_one_permit() -> None:
+    capacity = convert.capacity_from_wire(call_pb2.Capacity(max_ongoing=0, prefetch=2, others=3, draining=True))
+    assert (capacity.max_ongoing, capacity.prefetch, capacity.others, capacity.draining) == (1, 2, 3, True)

@@ -1,0 +1,69 @@
+"""The controller's routing table, as the router's core has it."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from router_service import convert
+from router_service.core.table import BalancerName
+from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from tests.fakes.controller import table
+
+
+def test_a_table_names_the_owner_of_each_partition() -> None:
+    endpoint = convert.table_from_wire(table(3, {"a": "127.0.0.1:1", "b": "127.0.0.1:2"}, epoch=7)).endpoints["echo"]
+    assert endpoint.owners[0] == (("a", "life"), 7)
+    assert endpoint.owners[1] == (("b", "life"), 7)
+    assert convert.table_from_wire(table(3, {})).endpoints["echo"].owners[0] == (None, 1)
+
+
+def test_a_table_supersedes_older_ones_of_its_generation_and_all_of_others() -> None:
+    routing = convert.table_from_wire(table(3, {}))
+    assert routing.supersedes(convert.table_from_wire(table(2, {})))
+    assert not routing.supersedes(routing)
+    assert not routing.supersedes(convert.table_from_wire(table(4, {})))
+    other = table(1, {})
+    other.generation = "another"
+    assert convert.table_from_wire(other).supersedes(routing)
+
+
+def test_a_policy_has_weights_and_shadows_or_there_is_none() -> None:
+    wire = table(1, {})
+    wire.endpoints[0].traffic.CopyFrom(mesh_pb2.TrafficPolicy(weights={"b": 0.9, "c": 0.1}, shadows={"d": 0.2}))
+    endpoint = convert.table_from_wire(wire).endpoints["echo"]
+    assert (endpoint.weights, endpoint.shadows) == ({"b": 0.9, "c": 0.1}, {"d": 0.2})
+    wire.endpoints[0].ClearField("traffic")
+    endpoint = convert.table_from_wire(wire).endpoints["echo"]
+    assert (endpoint.weights, endpoint.shadows) == (None, {})
+
+
+def test_settings_of_a_backend_have_their_defaults() -> None:
+    backend = convert.table_from_wire(table(1, {})).backends["b"]
+    assert (backend.max_queued_calls, backend.max_queued_bytes) == (20_000, 256 * 1024 * 1024)
+    assert (backend.max_queue_time_s, backend.max_batch_size) == (30.0, 1024)
+    assert backend.balancer is BalancerName.LEAST_LOADED
+
+
+def test_settings_of_a_backend_are_taken_over() -> None:
+    wire = table(1, {}, max_queued_calls=5, max_queued_bytes=7, max_queue_time=Duration(nanos=5 * 10**8))
+    wire.backends[0].max_batch_size = 9
+    backend = convert.table_from_wire(wire).backends["b"]
+    assert (backend.max_queued_calls, backend.max_queued_bytes) == (5, 7)
+    assert (backend.max_queue_time_s, backend.max_batch_size) == (0.5, 9)
+
+
+@pytest.mark.parametrize(
+    ("wire", "balancer"),
+    [
+        (mesh_pb2.BALANCER_UNSPECIFIED, BalancerName.LEAST_LOADED),
+        (mesh_pb2.BALANCER_LEAST_LOADED, BalancerName.LEAST_LOADED),
+        (mesh_pb2.BALANCER_POWER_OF_TWO, BalancerName.POWER_OF_TWO),
+        (mesh_pb2.BALANCER_ROUND_ROBIN, BalancerName.ROUND_ROBIN),
+        (99, BalancerName.LEAST_LOADED),
+    ],
+)
+def test_a_balancer_of_a_newer_protocol_is_the_default(wire: int, balancer: BalancerName) -> None:
+    route = membership_service_pb2.BackendRoute(name="b", balancer=wire)  # type: ignore[arg-type]
+    routing = convert.table_from_wire(membership_service_pb2.RoutingTable(backends=[route]))
+    assert routing.backends["b"].balancer is balancer

@@ -1,0 +1,181 @@
+"""What the next frame to a replica carries."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from router_service.core.frames import OutgoingBatch
+from tests.unit.router.world import Fields, World, caller
+
+
+def lazy_world(slots: int = 1000, **table: Any) -> World:
+    return World({"b": ["r"]}, slots=slots, owner=("r", 1), lazy=True, **table)
+
+
+def calls_of(batch: OutgoingBatch) -> list[int]:
+    return [int(payload) for payload in batch.payloads]
+
+
+def test_equal_calls_of_different_callers_are_one_batch() -> None:
+    world = lazy_world()
+    world.submit([1, 2], method="m")
+    world.submit([3], by=caller(), method="n")
+    world.submit([4], by=caller(), method="m")
+    world.submit([5], method="n")
+    batches = world.cut("r")
+    assert [(calls_of(batch), batch.options.method) for batch in batches] == [([1, 2, 4], "m"), ([3, 5], "n")]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "n"},
+        {"content_type": "application/json"},
+        {"timeout_s": 5.0},
+        {"idempotent": True},
+        {"ordering_key": "k"},
+    ],
+)
+def test_what_a_replica_could_tell_apart_is_not_one_batch(fields: Fields) -> None:
+    world = lazy_world()
+    world.submit([1])
+    world.submit([2], **fields)
+    world.submit([3])
+    assert [calls_of(batch) for batch in world.cut("r")] == [[1, 3], [2]]
+
+
+@pytest.mark.parametrize("fields", [{"shard_key": "s"}, {"slo_s": 0.5}, {"slo_at": 10.0}])
+def test_what_only_routing_reads_does_not_divide_a_batch(fields: Fields) -> None:
+    world = lazy_world()
+    world.submit([1])
+    world.submit([2], **fields)
+    assert [calls_of(batch) for batch in world.cut("r")] == [[1, 2]]
+
+
+def test_equal_timeouts_of_different_arrivals_are_different_deadlines() -> None:
+    world = lazy_world()
+    for now in (0.0, 1.0, 1.0):
+        world.now = now
+        world.submit([len(world.caller.runs) + 1], timeout_s=5.0)
+    assert [(calls_of(batch), batch.deadline) for batch in world.cut("r")] == [([1], 5.0), ([2, 3], 6.0)]
+
+
+@pytest.mark.parametrize(("size", "sizes"), [(1, [1] * 7), (3, [3, 3, 1]), (7, [7]), (1024, [7])])
+def test_a_batch_has_the_backends_max_batch_size_at_most(size: int, sizes: list[int]) -> None:
+    for parts in ([7], [2, 5], [1] * 7):
+        world = lazy_world(settings={"max_batch_size": size})
+        calls = iter(range(7))
+        for count in parts:
+            world.submit([next(calls) for _ in range(count)])
+        batches = world.cut("r")
+        assert [len(batch.payloads) for batch in batches] == sizes
+        assert world.got("r") == list(range(7))
+
+
+def test_run_ids_are_consecutive_in_the_order_of_the_frame() -> None:
+    world = lazy_world(settings={"max_batch_size": 2})
+    world.submit([1], method="m")
+    world.submit([2, 3], method="n")
+    world.submit([4, 5], method="m")
+    world.submit([6], ordering_key="k")
+    batches = world.cut("r")
+    assert [(batch.first_run_id, calls_of(batch)) for batch in batches] == [
+        (1, [1, 4]),
+        (3, [5]),
+        (4, [2, 3]),
+        (6, [6]),
+    ]
+    world.submit([7])
+    assert world.cut("r")[0].first_run_id == 7
+    assert world.at_replica("r") == [1, 4, 5, 2, 3, 6, 7]
+    world.complete("r", 4, 2, 7)
+    assert set(world.outcomes) == {2, 4, 7}
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 1024])
+def test_calls_of_one_key_keep_their_order_whatever_their_options(batch_size: int) -> None:
+    draw = random.Random(batch_size)
+    for _ in range(100):
+        world = lazy_world(settings={"max_batch_size": batch_size})
+        keys = {call_id: draw.choice(("red", "green", "")) for call_id in range(30)}
+        for call_id, key in keys.items():
+            world.submit([call_id], ordering_key=key, method=draw.choice("ab"), timeout_s=draw.choice((5.0, 9.0)))
+        while world.replicas["r"].outbox:
+            world.cut("r", max_calls=draw.choice((1, 10, 100)))
+        for key in ("red", "green"):
+            mine = [call_id for call_id in world.got("r") if keys[call_id] == key]
+            assert mine == sorted(mine)
+        assert sorted(world.got("r")) == list(keys)
+
+
+def test_calls_of_one_key_share_a_batch_where_they_may() -> None:
+    world = lazy_world()
+    for call_id, key in enumerate(["k", "j", "k", "j"]):
+        world.submit([call_id], ordering_key=key)
+    assert [calls_of(batch) for batch in world.cut("r")] == [[0, 2], [1, 3]]
+
+
+def test_another_epoch_is_another_batch() -> None:
+    world = lazy_world()
+    world.submit([1], ordering_key="k")
+    world.owner = ("r", 2)
+    world.push()
+    world.submit([2], ordering_key="j")
+    world.cut("r")
+    assert [batch.owner_epoch for batch in world.batches["r"]] == [1, 2]
+
+
+def test_a_keyed_batch_says_which_partition_and_epoch() -> None:
+    world = lazy_world()
+    world.submit([1], ordering_key="k")
+    world.submit([2])
+    keyed, plain = world.cut("r")
+    assert (keyed.partition, keyed.owner_epoch) == (keyed.options.partition, 1)
+    assert (plain.partition, plain.owner_epoch) == (-1, 0)
+
+
+def test_a_copy_of_a_keyed_call_travels_without_its_key_and_never_with_the_primary() -> None:
+    world = lazy_world(shadows={"b": 1.0})
+    world.submit([1], ordering_key="k")
+    world.submit([2], ordering_key="k")
+    primary, copies = world.cut("r")
+    assert (calls_of(primary), primary.partition >= 0) == ([1, 2], True)
+    assert (calls_of(copies), copies.partition, copies.owner_epoch) == ([1, 2], -1, 0)
+
+
+def test_a_second_attempt_is_another_batch() -> None:
+    world = World({"b": ["r1", "r2"]}, slots=10)
+    world.report("r2", others=10)
+    world.submit([1], idempotent=True)
+    world.lazy = True
+    world.report("r2")
+    world.lose("r1")
+    world.submit([2], idempotent=True)
+    assert [(calls_of(batch), batch.attempt) for batch in world.cut("r2")] == [([1], 1), ([2], 0)]
+
+
+@pytest.mark.parametrize(("most", "frames"), [(1, [3, 3, 3]), (4, [6, 3]), (6, [6, 3]), (7, [9])])
+def test_a_frame_ends_with_the_slice_that_passes_its_bound(most: int, frames: list[int]) -> None:
+    world = lazy_world()
+    for first in (1, 4, 7):
+        world.submit(range(first, first + 3))
+    sizes = []
+    while world.replicas["r"].outbox:
+        sizes.append(sum(len(batch.payloads) for batch in world.cut("r", max_calls=most)))
+    assert sizes == frames
+
+
+def test_bytes_bound_a_frame_likewise() -> None:
+    world = lazy_world()
+    for call_id in (1_000_001, 1_000_002, 1_000_003):
+        world.submit([call_id])
+    frame = world.scheduler.cut_frame(world.replicas["r"], 10**6, 8)
+    assert sum(len(batch.payloads) for batch in frame) == 2
+
+
+def test_nothing_is_no_frame() -> None:
+    world = lazy_world()
+    assert world.cut("r") == []

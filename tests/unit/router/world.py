@@ -1,0 +1,232 @@
+"""The router's scheduler between callers and replicas that exist in memory only.
+
+Call ids are unique in a world, and a call's payload is its id, so that a test can say which call it finds where.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from router_service.core.callers import Caller, Window
+from router_service.core.calls import CallOptions
+from router_service.core.commands import CancelRun, CloseLink, Command, DeliverFailure, DeliverResults, Flush, OpenLink
+from router_service.core.frames import OutgoingBatch
+from router_service.core.replicas import Capacity, Replica
+from router_service.core.scheduler import Scheduler
+from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.partitions import PARTITIONS, partition_of
+
+OK = "ok"
+
+Fields = dict[str, Any]
+"""Options of calls."""
+
+
+def options(**fields: Any) -> CallOptions:
+    """Options as the edge would make them."""
+    key = fields.get("ordering_key", "")
+    seen_by_replicas = {name: value for name, value in fields.items() if name not in ("shard_key", "slo_s", "slo_at")}
+    wire = repr(sorted(seen_by_replicas.items())).encode()
+    return CallOptions(partition=partition_of(key) if key else -1, wire=wire, **fields)
+
+
+def caller() -> Caller:
+    """A caller whose window is of no concern, with a flow of its own."""
+    return Caller(Window(calls=10**9, bytes=10**12))
+
+
+class World:
+    """One endpoint, `e`, unless told otherwise; what a test changes of the table is in force after `push`."""
+
+    def __init__(self, backends: Mapping[str, Sequence[str]], *, slots: int = 4, seed: int = 0, **table: Any) -> None:
+        """`backends` names the replicas of each; the first gets all traffic. `table` are attributes to begin with."""
+        self.scheduler = Scheduler(random.Random(seed).random)
+        self.now = 0.0
+        self.slots = slots
+        self.backends = {name: list(replicas) for name, replicas in backends.items()}
+        self.settings: dict[str, Any] = {}
+        """Of all backends, as BackendRoute has them."""
+        self.weights: dict[str, float] | None = {next(iter(backends)): 1.0}
+        self.shadows: dict[str, float] = {}
+        self.owner: tuple[str | None, int] = (None, 0)
+        """The replica that owns all partitions, and its epoch."""
+        self.endpoints = ["e"]
+        """All of them with this policy and these owners."""
+        self.links_at_once = True
+        """Replicas are linked as soon as the table names them."""
+        self.lazy = False
+        """Frames leave by `cut` only."""
+        for name, value in table.items():
+            assert hasattr(self, name), name
+            setattr(self, name, value)
+        self.caller = caller()
+        self.replicas: dict[str, Replica] = {}
+        self.held: dict[str, dict[int, int]] = defaultdict(dict)
+        """What each replica has not answered: run id -> call id, in order of arrival."""
+        self.batches: dict[str, list[OutgoingBatch]] = defaultdict(list)
+        """All that each replica got."""
+        self.outcomes: dict[int, str] = {}
+        """`OK`, or the reason, of each call that has ended."""
+        self.failures: dict[int, Failure] = {}
+        self.failure_commands: list[DeliverFailure] = []
+        self.cancelled: dict[str, list[int]] = defaultdict(list)
+        """Run ids that each replica was told to cancel."""
+        self.closed: list[str] = []
+        self._revision = 0
+        self.push()
+
+    # -- the table ---------------------------------------------------------------------------------------------------
+
+    def push(self) -> None:
+        """The controller sends the table."""
+        self._revision += 1
+        name, epoch = self.owner
+        owners = [((name, "life") if name is not None else None, epoch)] * PARTITIONS
+        endpoints = [
+            EndpointRoute(name=each, weights=self.weights, shadows=self.shadows, owners=owners)
+            for each in self.endpoints
+        ]
+        table = RoutingTable(
+            generation="g",
+            revision=self._revision,
+            endpoints={each.name: each for each in endpoints},
+            backends={
+                name: BackendRoute(
+                    name=name,
+                    replicas=[ReplicaRoute(key=(each, "life"), address="", max_ongoing=self.slots) for each in names],
+                    **self.settings,
+                )
+                for name, names in self.backends.items()
+            },
+        )
+        self.do(self.scheduler.apply(table, self.now))
+        if self.links_at_once:
+            for names in self.backends.values():
+                for each in names:
+                    if not self.replicas[each].linked:
+                        self.link(each)
+
+    # -- callers -----------------------------------------------------------------------------------------------------
+
+    def submit(self, ids: Iterable[int], by: Caller | None = None, to: str = "e", **fields: Any) -> None:
+        """One batch of calls."""
+        calls = list(ids)
+        batch = options(**fields), calls, [b"%d" % each for each in calls]
+        self.do(self.scheduler.submit(by or self.caller, to, [batch], self.now))
+
+    def cancel(self, *ranges: tuple[int, int], by: Caller | None = None) -> None:
+        """The caller takes calls back."""
+        self.do(self.scheduler.cancel_calls(by or self.caller, ranges, self.now))
+
+    # -- replicas ----------------------------------------------------------------------------------------------------
+
+    def link(self, name: str, **capacity: Any) -> None:
+        """The replica is connected."""
+        self.do(self.scheduler.link_up(self.replicas[name], self.capacity(**capacity), self.now))
+
+    def lose(self, name: str) -> None:
+        """The link to the replica breaks."""
+        self.held[name].clear()
+        self.do(self.scheduler.link_down(self.replicas[name], "cut", self.now))
+
+    def complete(self, name: str, *calls: int) -> None:
+        """The replica answers these calls; all that it has if none is named."""
+        ids = self._take(name, calls)
+        results = [b"result"] * len(ids)
+        self.do(self.scheduler.completed(self.replicas[name], [(ids, results, "")], [], None, self.now))
+
+    def fail(self, name: str, *calls: int, reason: Reason = Reason.HANDLER_ERROR) -> None:
+        """The handler raises in these calls."""
+        failure = Failure(reason=reason, message="ValueError: no", executed=Executed.YES)
+        ids = self._take(name, calls)
+        self.do(self.scheduler.completed(self.replicas[name], [], [(ids, failure)], None, self.now))
+
+    def refuse(self, name: str, *calls: int, reason: Reason = Reason.QUEUE_FULL, **capacity: Any) -> None:
+        """The replica hands these calls back."""
+        failure = Failure(reason=reason, message="no")
+        ids = self._take(name, calls)
+        self.do(self.scheduler.refused(self.replicas[name], ids, failure, self.capacity(**capacity), self.now))
+
+    def report(self, name: str, **capacity: Any) -> None:
+        """The replica says how loaded it is."""
+        self.do(self.scheduler.capacity_changed(self.replicas[name], self.capacity(**capacity), self.now))
+
+    def drain(self, name: str) -> None:
+        """The replica takes no more."""
+        self.do(self.scheduler.draining(self.replicas[name], self.now))
+
+    def cut(self, name: str, max_calls: int = 10**6) -> list[OutgoingBatch]:
+        """The link writes one frame."""
+        self.do(self.scheduler.expire(self.now))
+        frame = self.scheduler.cut_frame(self.replicas[name], max_calls, 10**9)
+        for batch in frame:
+            self.batches[name].append(batch)
+            self.held[name].update(enumerate(map(int, batch.payloads), batch.first_run_id))
+        return frame
+
+    def capacity(self, **fields: Any) -> Capacity:
+        """A report of the world's replicas, with changes."""
+        return Capacity(**{"max_ongoing": self.slots, **fields})
+
+    # -- time, and what a test asks ------------------------------------------------------------------------------------
+
+    def at(self, now: float) -> None:
+        """Time passes."""
+        self.now = now
+        self.do(self.scheduler.expire(now))
+
+    def at_replica(self, name: str) -> list[int]:
+        """The calls that the replica has not answered, in order of arrival."""
+        return list(self.held[name].values())
+
+    def got(self, name: str) -> list[int]:
+        """All calls that the replica ever got, in order of arrival."""
+        return [int(payload) for batch in self.batches[name] for payload in batch.payloads]
+
+    @property
+    def queued(self) -> dict[str, int]:
+        """Calls that wait for each backend that has any."""
+        accounts = {name: backend.account.calls for name, backend in self.scheduler.topology.backends.items()}
+        return {name: calls for name, calls in accounts.items() if calls}
+
+    def reasons(self, ids: Iterable[int]) -> set[str]:
+        """How these calls ended."""
+        return {self.outcomes[each] for each in ids}
+
+    def do(self, commands: list[Command]) -> None:
+        """Carries commands out."""
+        for command in commands:
+            match command:
+                case OpenLink(replica):
+                    self.replicas[replica.replica_id] = replica
+                case CloseLink(replica):
+                    self.closed.append(replica.replica_id)
+                case Flush(replica):
+                    if not self.lazy:
+                        self.cut(replica.replica_id)
+                case CancelRun(sent, lo, count):
+                    first = sent.first + lo
+                    self.cancelled[sent.replica.replica_id] += range(first, first + count)
+                case DeliverResults(ids=ids):
+                    self._end(ids, OK)
+                case DeliverFailure(ids=ids, failure=failure):
+                    self.failure_commands.append(command)
+                    self.failures.update(dict.fromkeys(ids, failure))
+                    self._end(ids, failure.reason.value)
+
+    def _end(self, ids: Iterable[int], outcome: str) -> None:
+        for each in ids:
+            assert each not in self.outcomes, f"call {each} ends twice: {self.outcomes[each]}, {outcome}"
+            self.outcomes[each] = outcome
+
+    def _take(self, name: str, calls: Sequence[int]) -> list[int]:
+        held = self.held[name]
+        ids = [run_id for run_id, call_id in held.items() if not calls or call_id in calls]
+        assert len(ids) == len(calls or ids), f"{calls} are not all at {name}: {held}"
+        for each in ids:
+            del held[each]
+        return ids
