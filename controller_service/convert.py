@@ -7,7 +7,7 @@ Resources (backends, endpoints, policies) are converted by `slotmesh.spec.wire`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NoReturn
 
 from google.protobuf import timestamp_pb2
@@ -17,6 +17,7 @@ from controller_service.core.partitions import Ownership
 from controller_service.core.routing import BackendRoute, EndpointRoute, RoutingTable
 from controller_service.core.transitions import Hello, Notice, Report
 from slotmesh.errors import Failure, Reason
+from slotmesh.partitions import PARTITIONS
 from slotmesh.spec.model import Backend
 from slotmesh.spec.rules import is_name, show
 from slotmesh.spec.wire import duration_to_wire, struct_to_wire, traffic_to_wire
@@ -49,7 +50,7 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Hello
 
 
 def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Report:
-    """Any later frame of a replica."""
+    """A report: any later frame of a replica, but for `emptied`."""
     kind = frame.WhichOneof("frame")
     if kind != "report":
         _refuse_frame(kind, known={"hello": "must be the first frame, and no other"})
@@ -83,6 +84,27 @@ def configuration_to_wire(backend: Backend, *, lease_s: float) -> membership_ser
 
 def drain_to_wire(message: str) -> membership_service_pb2.AttachReplicaResponse:
     return membership_service_pb2.AttachReplicaResponse(drain=membership_service_pb2.DrainOrder(message=message))
+
+
+def revoke_to_wire(endpoint: str, epochs: Mapping[int, int]) -> membership_service_pb2.AttachReplicaResponse:
+    """`epochs`: partition -> the epoch that ends."""
+    partitions = membership_service_pb2.EndpointPartitions(
+        endpoint=endpoint, partitions=epochs.keys(), owner_epochs=epochs.values()
+    )
+    return membership_service_pb2.AttachReplicaResponse(
+        revoke=membership_service_pb2.RevokePartitions(endpoints=[partitions])
+    )
+
+
+def emptied_from_wire(wire: membership_service_pb2.PartitionsEmptied) -> dict[str, dict[int, int]]:
+    """Endpoint -> partition -> epoch."""
+    for at, each in enumerate(wire.endpoints):
+        path = f"emptied.endpoints[{at}]"
+        if len(each.partitions) != len(each.owner_epochs):
+            _refuse(f"{path}.owner_epochs", f"{len(each.owner_epochs)} epochs of {len(each.partitions)} partitions")
+        if any(not 0 <= number < PARTITIONS for number in each.partitions):
+            _refuse(f"{path}.partitions", f"must be 0 … {PARTITIONS - 1}")
+    return {each.endpoint: dict(zip(each.partitions, each.owner_epochs, strict=True)) for each in wire.endpoints}
 
 
 def replica_to_wire(replica: Replica, wall_s: Callable[[float], float]) -> mesh_pb2.Replica:
@@ -185,6 +207,7 @@ def _backend_route(route: BackendRoute) -> membership_service_pb2.BackendRoute:
         max_queued_bytes=route.max_queued_bytes,
         max_queue_time=duration_to_wire(route.max_queue_time_s),
         balancer=mesh_pb2.Balancer.ValueType(route.balancer.value),
+        max_batch_size=route.max_batch_size,
     )
 
 

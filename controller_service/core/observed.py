@@ -107,6 +107,16 @@ class Restarts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Handovers:
+    """What is known of an endpoint's partitions on the move."""
+
+    emptied: frozenset[tuple[Owner, int, int]] = frozenset()
+    """(owner, partition, epoch): nothing of the partition is left at that owner, and nothing of the epoch starts."""
+    balanced_at: float = float("-inf")
+    """When partitions were last told to leave for better shares, seconds (monotonic)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """Everything observed, at one moment."""
 
@@ -117,6 +127,9 @@ class Observed:
     routers: Mapping[str, Router] = field(default_factory=lambda: MappingProxyType({}))
     restarts: Mapping[str, Restarts] = field(default_factory=lambda: MappingProxyType({}))
     """By backend."""
+
+    handovers: Mapping[str, Handovers] = field(default_factory=lambda: MappingProxyType({}))
+    """By endpoint."""
 
     def replica(self, replica_id: str) -> Replica | None:
         backend = self.backend_of.get(replica_id)
@@ -136,6 +149,13 @@ class Observed:
         if replica is None or not replica.incarnation:
             return False
         return replica.gone or replica.incarnation != owner.incarnation
+
+    def is_draining(self, owner: Owner) -> bool:
+        """Whether an incarnation is about to end, and not dead yet."""
+        replica = self.replica(owner.replica_id)
+        if replica is None or replica.gone or replica.incarnation != owner.incarnation:
+            return False
+        return replica.is_told_to_drain or replica.state is ReplicaState.DRAINING
 
     def with_replica(self, replica: Replica) -> Observed:
         """With the replica's record added or replaced."""
@@ -172,6 +192,16 @@ class Observed:
     def without_router(self, router_id: str) -> Observed:
         return replace(
             self, routers=MappingProxyType({key: it for key, it in self.routers.items() if key != router_id})
+        )
+
+    def with_handovers(self, endpoint: str, handovers: Handovers) -> Observed:
+        return replace(self, handovers=MappingProxyType({**self.handovers, endpoint: handovers}))
+
+    def without_handovers(self, endpoint: str) -> Observed:
+        if endpoint not in self.handovers:
+            return self
+        return replace(
+            self, handovers=MappingProxyType({key: it for key, it in self.handovers.items() if key != endpoint})
         )
 
     def with_restarts(self, backend: str, restarts: Restarts) -> Observed:

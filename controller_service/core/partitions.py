@@ -1,19 +1,23 @@
 """Who owns which partition of an endpoint: the rule on which the order of keyed calls stands.
 
+Purpose: each replica has its share (weight of its backend / ready replicas of it), reached by the fewest moves.
+A partition with a live owner moves by a hand-over: it is marked as *leaving*, its owner is told to start nothing more
+of it, and only when that owner says that nothing of it is left it gets another one. A dead owner's move at once.
 Invariants, checked by tests/properties/test_controller_partitions.py:
   1. A partition has one owner or none.
-  2. It changes hands only when its owner is dead, and each time its epoch grows.
-  3. The first assignment gives each replica its share (weight of its backend / ready replicas of it), within 1.
-  4. Later ones give what lost its owner to the replicas furthest below their share. Equal inputs, equal outputs.
-A replica that joins later therefore owns nothing until another dies: moving partitions away from a live owner takes a
-hand-over that this version does not have.
+  2. It changes hands only when its owner is dead, or has emptied it, and each time its epoch grows.
+  3. What is given away goes to the replicas furthest below their share; with all hand-overs done, everybody has its
+     share within 1.
+  4. No more partitions leave than somebody has too many. Those of a replica that drains leave at once; for better
+     shares, they leave when no hand-over is under way, so that changes which come quickly do not pile up.
+  5. Equal inputs, equal outputs.
 Owner: the reconcile loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from typing import Final
 
@@ -42,6 +46,17 @@ class Ownership:
     """Of each partition: an index into `owners`, or NO_OWNER."""
     epochs: tuple[int, ...]
     """Of each partition: grows whenever it gets an owner."""
+    leaving: tuple[int, ...] = ()
+    """Partitions whose owners must give them up, ascending. Kept with the ownership, so that a controller which comes
+    back goes on with the hand-over: the owner refuses their calls from then on."""
+
+    def leaving_of(self, owner: Owner) -> dict[int, int]:
+        """What an owner must give up: partition -> epoch that ends."""
+        return {
+            number: self.epochs[number]
+            for number in self.leaving
+            if self.owners[self.partition_owners[number]] == owner
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,33 +91,45 @@ def assign(
     is_dead: Callable[[Owner], bool],
     *,
     epoch_floor: int,
+    emptied: Collection[tuple[Owner, int, int]] = (),
 ) -> Ownership:
-    """The ownership that should be: `current` with the partitions of dead owners given away.
+    """The ownership that should be: `current` with the partitions of dead owners, and those handed over, given away.
 
-    Returns `current` itself where nothing changes. Without candidates, partitions of dead owners have no owner.
+    `emptied` has (owner, partition, epoch) of what owners have given up. Returns `current` itself where nothing
+    changes. Without candidates, partitions of dead owners have no owner, and hand-overs wait.
     """
     if current is None:
         nobody = (NO_OWNER,) * PARTITIONS
         current = Ownership(endpoint=endpoint, owners=(), partition_owners=nobody, epochs=(epoch_floor,) * PARTITIONS)
     dead = {index for index, owner in enumerate(current.owners) if is_dead(owner)}
     dead.add(NO_OWNER)
-    orphans = [number for number, index in enumerate(current.partition_owners) if index in dead]
-    if not orphans or (not candidates and len(dead) == 1):
+    free = [number for number, index in enumerate(current.partition_owners) if index in dead]
+    if candidates and emptied:
+        owners, of = current.owners, current.partition_owners
+        free += [
+            number
+            for number in current.leaving
+            if of[number] not in dead and (owners[of[number]], number, current.epochs[number]) in emptied
+        ]
+    if not free or (not candidates and len(dead) == 1):
         return current
 
     owner_of: list[Owner | None] = [
         None if index in dead else current.owners[index] for index in current.partition_owners
     ]
+    for number in free:
+        owner_of[number] = None
     epochs = list(current.epochs)
+    staying = set(current.leaving).difference(free)
     if candidates:
         held = dict.fromkeys((candidate.owner for candidate in candidates), 0)
-        for owner in owner_of:
-            if owner in held:
+        for number, owner in enumerate(owner_of):
+            if owner in held and number not in staying:
                 held[owner] += 1
         # The furthest below its share first; among equals in the order of their ids.
         needy = [(held[it.owner] - it.share * PARTITIONS, rank) for rank, it in enumerate(candidates)]
         heapify(needy)
-        for number in orphans:
+        for number in sorted(free):
             surplus, rank = needy[0]
             heapreplace(needy, (surplus + 1.0, rank))
             owner_of[number] = candidates[rank].owner
@@ -115,7 +142,44 @@ def assign(
         owners=owners,
         partition_owners=tuple(NO_OWNER if owner is None else index_of[owner] for owner in owner_of),
         epochs=tuple(epochs),
+        leaving=tuple(sorted(staying)),
     )
+
+
+def hand_over(
+    current: Ownership, candidates: Sequence[Candidate], *, is_draining: Callable[[Owner], bool], balance: bool
+) -> Ownership:
+    """Marks what should leave its live owner; returns `current` itself where that is nothing new.
+
+    All that draining owners have leaves at once. With `balance`, and if nothing else leaves, so does what the others
+    have too many of.
+    """
+    if not candidates:
+        return current
+    by_owner: list[list[int]] = [[] for _ in current.owners]
+    for number, index in enumerate(current.partition_owners):
+        if index != NO_OWNER:
+            by_owner[index].append(number)
+    leaving = set(current.leaving)
+    for owner, numbers in zip(current.owners, by_owner, strict=True):
+        if is_draining(owner):
+            leaving.update(numbers)
+    if balance and not leaving:
+        held = {owner: len(numbers) for owner, numbers in zip(current.owners, by_owner, strict=True)}
+        quotas = _quotas(candidates, held)
+        for owner, numbers in zip(current.owners, by_owner, strict=True):
+            leaving.update(numbers[quotas.get(owner, 0) :])
+    return current if len(leaving) == len(current.leaving) else replace(current, leaving=tuple(sorted(leaving)))
+
+
+def _quotas(candidates: Sequence[Candidate], held: Mapping[Owner, int]) -> dict[Owner, int]:
+    """Whole partitions for each candidate, its share within 1; who holds more already gets the odd ones."""
+    quotas = {it.owner: int(it.share * PARTITIONS) for it in candidates}
+    odd = PARTITIONS - sum(quotas.values())
+    eager = sorted(candidates, key=lambda it: (quotas[it.owner] - held.get(it.owner, 0), it.owner))
+    for candidate in eager[:odd]:
+        quotas[candidate.owner] += 1
+    return quotas
 
 
 def has_live_owner(ownership: Ownership | None, is_dead: Callable[[Owner], bool]) -> bool:

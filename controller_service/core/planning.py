@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from controller_service.core.desired import ChangeSet, Desired
-from slotmesh.spec.model import Balancer, Endpoint, InvalidSpec, Mesh, Mistake
+from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh, Mistake
 from slotmesh.spec.rules import mesh_mistakes, show
 
 
@@ -82,24 +82,6 @@ def users_of(desired: Desired, backend: str) -> list[str]:
         for endpoint in desired.endpoints.values()
         if endpoint.traffic is not None and backend in {*endpoint.traffic.weights, *endpoint.traffic.shadows}
     )
-
-
-def not_implemented(mesh: Mesh) -> list[Mistake]:
-    """The valid fields of a mesh that this version cannot honour, and must not pretend to."""
-    missing = [
-        Mistake(
-            f"backends.{show(backend.name)}.balancer",
-            f"{backend.balancer.name.lower()} is not implemented in this version: leave it out, or say least_loaded",
-        )
-        for backend in mesh.backends
-        if backend.balancer is not Balancer.LEAST_LOADED
-    ]
-    missing += [
-        Mistake(f"endpoints.{show(endpoint.name)}.shadows", "shadows are not implemented in this version")
-        for endpoint in mesh.endpoints
-        if endpoint.traffic is not None and endpoint.traffic.shadows
-    ]
-    return missing
 
 
 def _unknown_backends(endpoints: Collection[Endpoint], known: Collection[str]) -> Iterator[Mistake]:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from controller_service.core.desired import Desired
-from controller_service.core.observed import Observed, Replica, ReplicaState, Restarts
-from controller_service.core.partitions import Owner, Ownership, assign, has_live_owner, shares
+from controller_service.core.observed import Handovers, Observed, Replica, ReplicaState, Restarts
+from controller_service.core.partitions import Owner, Ownership, assign, hand_over, has_live_owner, shares
 from slotmesh.spec.model import Backend, Endpoint, JsonValue
 
 COMPLETE_WITHIN_S: Final = 5.0
@@ -27,6 +27,8 @@ STARTED_WITHIN_S: Final = 20.0
 """Likewise, where all that are missing are starting: a replica that comes too late would own nothing for long."""
 SETTLED_AFTER_S: Final = 1.0
 """Where nobody says how many replicas there will be: it waits until none got ready for this long."""
+BALANCE_EVERY_S: Final = 1.0
+"""Partitions leave live owners for better shares this often at most: weights that swing move keys no faster."""
 FAILURES_KEPT: Final = 5
 """Ended replicas of a backend that stay listed, so that people can see why."""
 LINGER_S: Final = 5.0
@@ -76,6 +78,8 @@ class EndpointOutcome:
 
     ownership: Ownership | None = None
     """None: as it is."""
+    balancing: bool = False
+    """Partitions are told to leave for better shares."""
     retry_after_s: float | None = None
 
 
@@ -149,7 +153,10 @@ def reconcile_backend(
 def reconcile_endpoint(
     endpoint: Endpoint, desired: Desired, observed: Observed, now: float, *, launches: bool
 ) -> EndpointOutcome:
-    """Gives partitions without a live owner to ready replicas; the first time, waits for an even share."""
+    """Gives partitions without a live owner to ready replicas; the first time, waits for an even share.
+
+    Then has partitions leave their owners where these drain, or have too many.
+    """
     current = desired.ownership.get(endpoint.name)
     weights: Mapping[str, float] = {}
     if endpoint.traffic is not None:
@@ -165,8 +172,26 @@ def reconcile_endpoint(
         candidates = []
     if not candidates and current is None:
         return EndpointOutcome(retry_after_s=wait_s or None)
-    assigned = assign(endpoint.name, current, candidates, observed.is_dead, epoch_floor=desired.epoch_floor)
-    return EndpointOutcome(assigned if assigned is not current else None, wait_s or None)
+    known = observed.handovers.get(endpoint.name, Handovers())
+    assigned = assign(
+        endpoint.name,
+        current,
+        candidates,
+        observed.is_dead,
+        epoch_floor=desired.epoch_floor,
+        emptied=known.emptied,
+    )
+    drained = hand_over(assigned, candidates, is_draining=observed.is_draining, balance=False)
+    balanced = hand_over(drained, candidates, is_draining=observed.is_draining, balance=True)
+    rest_s = known.balanced_at + BALANCE_EVERY_S - now
+    if balanced is drained or rest_s > 0.0:
+        wait_s = wait_s if balanced is drained else rest_s
+        balanced = drained
+    return EndpointOutcome(
+        balanced if balanced is not current else None,
+        balancing=balanced is not drained,
+        retry_after_s=wait_s or None,
+    )
 
 
 def wanted_replicas(backend: Backend) -> int:

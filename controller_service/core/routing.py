@@ -41,6 +41,7 @@ class BackendRoute:
     max_queued_bytes: int
     max_queue_time_s: float
     balancer: Balancer
+    max_batch_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +107,7 @@ def _backend_route(backend: Backend, observed: Observed) -> BackendRoute:
         max_queued_bytes=backend.max_queued_bytes,
         max_queue_time_s=backend.max_queue_time_s,
         balancer=backend.balancer,
+        max_batch_size=backend.max_batch_size,
     )
 
 

@@ -8,10 +8,12 @@ Owner: `shell.mesh_state` calls these, one after another.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller_service.core.observed import Observed, Replica, ReplicaState, Restarts, Router
+from controller_service.core.observed import Handovers, Observed, Replica, ReplicaState, Restarts, Router
+from controller_service.core.partitions import Owner, Ownership
 
 QUICK_DEATH_S: Final = 10.0
 """A replica that dies sooner than this after it got ready makes the next start wait."""
@@ -218,6 +220,31 @@ def told_to_drain(observed: Observed, replica_id: str, message: str) -> Transiti
     state = ReplicaState.DRAINING if known.state is ReplicaState.READY else known.state
     record = replace(known, is_told_to_drain=True, state=state)
     return Transition(observed.with_replica(record), (_notice("replica_draining", record, message),))
+
+
+def emptied(observed: Observed, owner: Owner, endpoints: Mapping[str, Mapping[int, int]]) -> Transition:
+    """A replica said that nothing of these partitions (endpoint -> partition -> epoch) is left there."""
+    for endpoint, epochs in endpoints.items():
+        known = observed.handovers.get(endpoint, Handovers())
+        said = known.emptied | {(owner, partition, epoch) for partition, epoch in epochs.items()}
+        observed = observed.with_handovers(endpoint, replace(known, emptied=said))
+    return Transition(observed)
+
+
+def told_to_leave(observed: Observed, ownership: Ownership, *, balancing: bool, now: float) -> Transition:
+    """The hand-overs of an endpoint are these now. What owners said of others is of no use any more."""
+    known = observed.handovers.get(ownership.endpoint, Handovers())
+    leaving = {
+        (ownership.owners[ownership.partition_owners[number]], number, ownership.epochs[number])
+        for number in ownership.leaving
+    }
+    changed = replace(known, emptied=known.emptied & leaving, balanced_at=now if balancing else known.balanced_at)
+    return Transition(observed if changed == known else observed.with_handovers(ownership.endpoint, changed))
+
+
+def endpoint_deleted(observed: Observed, endpoint: str) -> Transition:
+    """Nothing of it is on the move any more."""
+    return Transition(observed.without_handovers(endpoint))
 
 
 def router_attached(observed: Observed, router: Router) -> Transition:

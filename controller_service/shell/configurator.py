@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from controller_service.core.desired import ChangeSet
-from controller_service.core.planning import Plan, not_implemented, plan_mesh, users_of
+from controller_service.core.planning import Plan, plan_mesh, users_of
 from controller_service.core.transitions import Notice
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, Store
@@ -71,13 +71,7 @@ class Configurator:
         return revision
 
     def _plan(self, mesh: Mesh, *, prune: bool, found: Collection[Mistake] = ()) -> Plan:
-        plan = plan_mesh(self._store.read(), mesh, prune=prune, launches=self._launches, found=found)
-        if missing := not_implemented(mesh):
-            text = "; ".join(map(str, missing))
-            raise to_exception(
-                Failure(reason=Reason.NOT_IMPLEMENTED, message=text, metadata={"field": missing[0].path})
-            )
-        return plan
+        return plan_mesh(self._store.read(), mesh, prune=prune, launches=self._launches, found=found)
 
     def _require_endpoint(self, name: str) -> None:
         if name not in self._store.read().endpoints:

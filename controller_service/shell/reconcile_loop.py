@@ -179,18 +179,33 @@ class ReconcileLoop:
         """Commits who owns what now, then posts a table if there is anything new in it."""
         desired, observed, now = self._store.read(), self._state.observed, self._state.clock.now()
         assigned: list[Ownership] = []
+        balancing: set[str] = set()
+        looked_at: list[str] = []
         for name in endpoints:
-            if endpoint := desired.endpoints.get(name):
-                outcome = reconcile_endpoint(endpoint, desired, observed, now, launches=self._launches)
-                self._done(Key(Concern.ENDPOINT, name), outcome.retry_after_s)
-                if outcome.ownership is not None:
-                    assigned.append(outcome.ownership)
+            if name not in desired.endpoints:
+                self._state.apply(transitions.endpoint_deleted(self._state.observed, name))
+                continue
+            looked_at.append(name)
+            outcome = reconcile_endpoint(desired.endpoints[name], desired, observed, now, launches=self._launches)
+            self._done(Key(Concern.ENDPOINT, name), outcome.retry_after_s)
+            if outcome.ownership is not None:
+                assigned.append(outcome.ownership)
+            if outcome.balancing:
+                balancing.add(name)
         if assigned:
             before = desired.ownership
             change = ChangeSet(put_ownership=tuple(assigned))
             desired = await self._store.commit(change, expected_revision=desired.revision)
             for ownership in assigned:
                 self._tell_moves(before.get(ownership.endpoint), ownership)
+                self._state.apply(
+                    transitions.told_to_leave(
+                        self._state.observed, ownership, balancing=ownership.endpoint in balancing, now=now
+                    )
+                )
+        for name in looked_at:
+            if (owned := desired.ownership.get(name)) is not None:
+                self._links.revoke(owned)
 
         routes = build_routes(desired, observed)
         if self._board.table is not None and self._board.table.revision >= desired.revision:
@@ -205,6 +220,9 @@ class ReconcileLoop:
         if given:
             message = f"{given} partitions have a new owner, among {len(after.owners)} owners"
             self._state.tell(Notice(kind="partitions_moved", subject=f"endpoint/{after.endpoint}", message=message))
+        if newly_leaving := len(set(after.leaving).difference(() if before is None else before.leaving)):
+            message = f"{newly_leaving} partitions leave their owners for others"
+            self._state.tell(Notice(kind="partitions_leaving", subject=f"endpoint/{after.endpoint}", message=message))
         if orphaned:
             message = f"{orphaned} partitions have no owner: no replica is ready"
             self._state.tell(Notice(kind="partitions_orphaned", subject=f"endpoint/{after.endpoint}", message=message))

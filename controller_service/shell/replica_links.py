@@ -1,29 +1,40 @@
 """The membership streams of replicas: what they report, and what they are told.
 
 Invariants: a replica has one stream, that of its newest attachment; it is told its configuration first, and again when
-it changes; it is told to drain once a stream, however often it should be. A stream that ends says nothing about the
-replica: its lease goes on until it is silent for too long.
+it changes; it is told to drain, and to give up each partition, once a stream, however often it should be. A stream that
+ends says nothing about the replica: its lease goes on until it is silent for too long.
 Owner: the event loop. Each stream's rpc runs in `serve`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import grpc
 
-from controller_service.convert import configuration_to_wire, drain_to_wire, hello_from_wire, report_from_wire
+from controller_service.convert import (
+    configuration_to_wire,
+    drain_to_wire,
+    emptied_from_wire,
+    hello_from_wire,
+    report_from_wire,
+    revoke_to_wire,
+)
 from controller_service.core import transitions
+from controller_service.core.partitions import Owner, Ownership
 from controller_service.core.transitions import AttachRefused, Hello
 from controller_service.shell.lease_watch import LeaseWatch
 from controller_service.shell.member_stream import MemberStream
-from controller_service.shell.mesh_state import MeshState
+from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec.model import Backend
 from slotmesh.status import to_exception
 from slotmesh.v1 import membership_service_pb2 as wire
+
+PARTITIONS_AN_ORDER: Final = 256
 
 
 class ReplicaLink:
@@ -35,6 +46,8 @@ class ReplicaLink:
         self._pending: deque[wire.AttachReplicaResponse] = deque()
         self._told: Backend | None = None
         self._is_told_to_drain = False
+        self._revoked: dict[str, dict[int, int]] = {}
+        """What it was told to give up on this stream: endpoint -> partition -> epoch."""
 
     def configure(self, backend: Backend, *, lease_s: float) -> None:
         """Tells the replica its configuration, if it is new to it."""
@@ -47,6 +60,17 @@ class ReplicaLink:
         if not self._is_told_to_drain:
             self._is_told_to_drain = True
             self._send(drain_to_wire(message))
+
+    def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> None:
+        """Tells the replica to give up partitions (partition -> epoch that ends), those that it was not told of yet.
+
+        In several orders, each of which it answers when it has done it: a call that takes long holds up few others.
+        """
+        told = self._revoked.setdefault(endpoint, {})
+        new = [(number, epoch) for number, epoch in epochs.items() if told.get(number) != epoch]
+        told.update(new)
+        for at in range(0, len(new), PARTITIONS_AN_ORDER):
+            self._send(revoke_to_wire(endpoint, dict(new[at : at + PARTITIONS_AN_ORDER])))
 
     def _send(self, frame: wire.AttachReplicaResponse) -> None:
         self._pending.append(frame)
@@ -104,6 +128,13 @@ class ReplicaLinks:
         if link := self._links.get(replica_id):
             link.drain(message)
 
+    def revoke(self, ownership: Ownership) -> None:
+        """Tells owners, as far as they are attached, which partitions they must give up."""
+        for owner in ownership.owners if ownership.leaving else ():
+            link = self._links.get(owner.replica_id)
+            if link is not None and link.hello.incarnation == owner.incarnation:
+                link.revoke(ownership.endpoint, ownership.leaving_of(owner))
+
     def close(self) -> None:
         """The controller ends: replicas attach again when there is another one."""
         self._leases.close()
@@ -114,6 +145,10 @@ class ReplicaLinks:
         if self._links.get(link.hello.replica_id) is not link:
             return
         replica_id = link.hello.replica_id
+        if frame.WhichOneof("frame") == "emptied":
+            self._leases.heard(replica_id)
+            self._emptied(link, emptied_from_wire(frame.emptied))
+            return
         report = report_from_wire(frame)
         self._state.apply_to_replica(
             replica_id,
@@ -124,6 +159,13 @@ class ReplicaLinks:
             self._leases.end(replica_id)
         else:
             self._leases.heard(replica_id)
+
+    def _emptied(self, link: ReplicaLink, endpoints: Mapping[str, Mapping[int, int]]) -> None:
+        owner = Owner(link.hello.replica_id, link.hello.incarnation)
+        known = {name: epochs for name, epochs in endpoints.items() if name in self._store.read().ownership}
+        self._state.apply(
+            transitions.emptied(self._state.observed, owner, known), *(Key(Concern.ENDPOINT, name) for name in known)
+        )
 
     def _silent(self, replica_id: str) -> None:
         self._state.apply_to_replica(

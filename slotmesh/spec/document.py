@@ -53,6 +53,7 @@ class _BackendDocument(_Strict):
     max_ongoing: int | None = None
     prefetch: int | None = None
     user_config: dict[str, Any] = {}  # the rules say what is JSON
+    max_batch_size: int | None = None
     max_queued_calls: int | None = None
     max_queued_bytes: _Size | None = None
     max_queue_time: _Duration | None = None
@@ -68,6 +69,7 @@ class _BackendDocument(_Strict):
             max_ongoing=self.max_ongoing,
             prefetch=self.prefetch,
             user_config=self.user_config,
+            max_batch_size=_or(self.max_batch_size, unset.max_batch_size),
             max_queued_calls=_or(self.max_queued_calls, unset.max_queued_calls),
             max_queued_bytes=_or(self.max_queued_bytes, unset.max_queued_bytes),
             max_queue_time_s=_seconds(self.max_queue_time, unset.max_queue_time_s),

@@ -47,6 +47,8 @@ class Backend:
     """Payload bytes that may wait in one router."""
     max_queue_time_s: float = 30.0
     """Time a call may wait in the queue."""
+    max_batch_size: int = 1024
+    """Calls that travel to a replica as one batch, at most."""
     balancer: Balancer = Balancer.LEAST_LOADED
     graceful_timeout_s: float = 30.0
     """Time a draining replica has to finish what runs."""

@@ -19,6 +19,7 @@ WEIGHT_TOLERANCE: Final = 1e-8
 
 MAX_REPLICAS: Final = 10_000
 MAX_PERMITS: Final = 1_000_000
+MAX_BATCH_SIZE: Final = 100_000
 MAX_QUEUED_CALLS: Final = 10_000_000
 MAX_QUEUED_BYTES: Final = 2**40
 MAX_TIME_S: Final = 86_400.0
@@ -57,6 +58,7 @@ def backend_mistakes(backend: Backend) -> Iterator[Mistake]:
     yield from _bounded(f"{path}.max_queued_calls", backend.max_queued_calls, 1, MAX_QUEUED_CALLS)
     yield from _bounded(f"{path}.max_queued_bytes", backend.max_queued_bytes, 1, MAX_QUEUED_BYTES)
     yield from _bounded(f"{path}.max_queue_time", backend.max_queue_time_s, 0.001, MAX_TIME_S, unit=" s")
+    yield from _bounded(f"{path}.max_batch_size", backend.max_batch_size, 1, MAX_BATCH_SIZE)
     yield from _bounded(f"{path}.graceful_timeout", backend.graceful_timeout_s, 0.0, MAX_TIME_S, unit=" s")
 
 

@@ -28,6 +28,13 @@ def evenly(*replica_ids: str) -> dict[str, int]:
     return dict.fromkeys(replica_ids, PARTITIONS // len(replica_ids))
 
 
+def emptied(partitions: list[int], epochs: list[int]) -> membership_service_pb2.AttachReplicaRequest:
+    given_up = membership_service_pb2.EndpointPartitions(endpoint="digits", partitions=partitions, owner_epochs=epochs)
+    return membership_service_pb2.AttachReplicaRequest(
+        emptied=membership_service_pb2.PartitionsEmptied(endpoints=[given_up])
+    )
+
+
 async def wait_for_state(mesh: Controlled, replica_id: str, state: str) -> None:
     async def look() -> bool:
         replica = (await mesh.replicas()).get(replica_id)
@@ -275,11 +282,8 @@ async def test_a_wrong_hello_is_refused_with_the_field(frame: Any, code: str, fi
             "INVALID_ARGUMENT",
             "report.address",
         ),
-        (
-            membership_service_pb2.AttachReplicaRequest(emptied=membership_service_pb2.PartitionsEmptied()),
-            "UNIMPLEMENTED",
-            "emptied",
-        ),
+        (emptied([4096], [1]), "INVALID_ARGUMENT", "emptied.endpoints[0].partitions"),
+        (emptied([1, 2], [1]), "INVALID_ARGUMENT", "emptied.endpoints[0].owner_epochs"),
         (membership_service_pb2.AttachReplicaRequest(), "UNIMPLEMENTED", "frame"),
     ],
 )

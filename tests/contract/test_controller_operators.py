@@ -167,19 +167,24 @@ async def test_a_thousand_mistakes_still_fit_into_an_answer() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_this_version_lacks_is_said_and_not_pretended() -> None:
-    async with running_controller() as mesh:
+async def test_shadows_balancers_and_batch_sizes_reach_the_routers() -> None:
+    async with running_controller() as mesh, FakeRouter(mesh.channel, "r") as router:
         await mesh.apply(TWO)
-        shadowed = mesh_pb2.TrafficPolicy(weights={"v1": 1.0}, shadows={"v2": 0.1})
-        code, reason, error = await refused(
-            mesh.operator.SetTraffic(pb.SetTrafficRequest(endpoint="digits", traffic=shadowed))
+        balanced = mesh_pb2.Backend(name="v3", handler="a:B", balancer=mesh_pb2.BALANCER_ROUND_ROBIN, max_batch_size=7)
+        await mesh.operator.ApplyBackend(pb.ApplyBackendRequest(backend=balanced))
+        shadowed = mesh_pb2.TrafficPolicy(weights={"v1": 1.0}, shadows={"v2": 0.1, "v3": 0.5})
+        await mesh.operator.SetTraffic(pb.SetTrafficRequest(endpoint="digits", traffic=shadowed))
+        table = await router.wait_for(
+            lambda table: any(dict(it.traffic.shadows) for it in table.endpoints), "a table with shadows"
         )
-        assert (code, reason) == ("UNIMPLEMENTED", Reason.NOT_IMPLEMENTED)
-        assert "endpoints.digits.shadows" in str(error)
-        balanced = mesh_pb2.Backend(name="v3", handler="a:B", balancer=mesh_pb2.BALANCER_ROUND_ROBIN)
-        code, reason, error = await refused(mesh.operator.ApplyBackend(pb.ApplyBackendRequest(backend=balanced)))
-        assert (code, reason) == ("UNIMPLEMENTED", Reason.NOT_IMPLEMENTED)
-        assert "backends.v3.balancer" in str(error)
+        digits = next(it for it in table.endpoints if it.name == "digits")
+        assert digits.traffic == shadowed
+        backends = {backend.name: backend for backend in table.backends}
+        assert backends["v3"].balancer == mesh_pb2.BALANCER_ROUND_ROBIN
+        assert (backends["v3"].max_batch_size, backends["v1"].max_batch_size) == (7, 1024)
+        code, reason, error = await refused(mesh.operator.DeleteBackend(pb.DeleteBackendRequest(name="v2")))
+        assert (code, reason) == ("FAILED_PRECONDITION", Reason.BACKEND_IN_USE)
+        assert "digits" in str(error)
 
 
 @pytest.mark.asyncio

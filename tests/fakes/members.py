@@ -64,12 +64,12 @@ class _Member(ABC):
     def _hello(self) -> Any: ...
 
     @abstractmethod
-    def _received(self, frame: Any) -> None: ...
+    async def _received(self, frame: Any) -> None: ...
 
     async def _read(self) -> None:
         try:
             while (frame := await self._call.read()) is not grpc.aio.EOF:
-                self._received(frame)
+                await self._received(frame)
             if not await self._call.code() == grpc.StatusCode.OK:
                 raise AssertionError("a stream that failed read as ended")
         except grpc.aio.AioRpcError as error:
@@ -89,6 +89,9 @@ class FakeReplica(_Member):
         self.address = f"127.0.0.1:{1_024 + secrets.randbelow(60_000)}"
         self.configurations: list[pb.ReplicaConfiguration] = []
         self.drains: list[str] = []
+        self.revoked: list[pb.RevokePartitions] = []
+        self.clings = False
+        """It does not give up partitions that it is told to; `give_up` does."""
 
     async def report(self, state: str, *, error: str = "", max_ongoing: int = 4) -> None:
         """Says how it does; `state` is the name of a ReplicaState without its prefix."""
@@ -102,6 +105,22 @@ class FakeReplica(_Member):
                 )
             )
         )
+
+    def told_to_give_up(self, endpoint: str) -> dict[int, int]:
+        """Partition -> epoch, of all that it was told to."""
+        return {
+            number: epoch
+            for order in self.revoked
+            for each in order.endpoints
+            if each.endpoint == endpoint
+            for number, epoch in zip(each.partitions, each.owner_epochs, strict=True)
+        }
+
+    async def give_up(self) -> None:
+        """Says that nothing of what it was told to give up is left."""
+        self.clings = False
+        for order in self.revoked:
+            await self.send(pb.AttachReplicaRequest(emptied=pb.PartitionsEmptied(endpoints=order.endpoints)))
 
     def _open(self) -> Any:
         return self.stub.AttachReplica()
@@ -117,12 +136,18 @@ class FakeReplica(_Member):
             )
         )
 
-    def _received(self, frame: pb.AttachReplicaResponse) -> None:
+    async def _received(self, frame: pb.AttachReplicaResponse) -> None:
         match frame.WhichOneof("frame"):
             case "configuration":
                 self.configurations.append(frame.configuration)
             case "drain":
                 self.drains.append(frame.drain.message)
+            case "revoke":
+                self.revoked.append(frame.revoke)
+                if not self.clings:
+                    await self.send(
+                        pb.AttachReplicaRequest(emptied=pb.PartitionsEmptied(endpoints=frame.revoke.endpoints))
+                    )
             case other:
                 raise AssertionError(f"unexpected frame {other}")
 
@@ -160,7 +185,7 @@ class FakeRouter(_Member):
             hello=pb.RouterHello(router_id=self.router_id, address=self.address, version="0.1.0")
         )
 
-    def _received(self, frame: pb.AttachRouterResponse) -> None:
+    async def _received(self, frame: pb.AttachRouterResponse) -> None:
         assert frame.WhichOneof("frame") == "table"
         self.tables.append(frame.table)
 

@@ -1,4 +1,4 @@
-"""Partition ownership against its four invariants, under any interleaving of joins, deaths and weights."""
+"""Partition ownership against its invariants, under any interleaving of joins, drains, deaths and weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from controller_service.core.partitions import NO_OWNER, Owner, Ownership, assign, count_moves, shares
+from controller_service.core.partitions import NO_OWNER, Owner, Ownership, assign, count_moves, hand_over, shares
 from slotmesh.partitions import PARTITIONS
 
 BACKENDS = ("v1", "v2", "v3")
@@ -23,14 +23,18 @@ def weights_of(parts: list[int]) -> dict[str, float]:
     return {name: part / sum(parts) for name, part in zip(BACKENDS, parts, strict=True)}
 
 
+def members(sizes: list[int]) -> dict[str, list[Owner]]:
+    return {
+        name: [Owner(f"{name}-{number}", "i") for number in range(size)]
+        for name, size in zip(BACKENDS, sizes, strict=True)
+    }
+
+
 @settings(max_examples=60, deadline=None)
 @given(parts=WEIGHTS, sizes=st.lists(st.integers(0, 12), min_size=3, max_size=3))
 def test_the_first_assignment_is_everyones_share_within_one(parts: list[int], sizes: list[int]) -> None:
     weights = weights_of(parts)
-    ready = {
-        name: [Owner(f"{name}-{number}", "i") for number in range(size)]
-        for name, size in zip(BACKENDS, sizes, strict=True)
-    }
+    ready = members(sizes)
     candidates = shares(weights, ready)
     serving = sum(weights[name] for name in BACKENDS if ready[name])
     if not serving:
@@ -65,6 +69,8 @@ class Membership(RuleBasedStateMachine):
         self.weights: dict[str, float] = {}
         self.ready: dict[str, list[Owner]] = {name: [] for name in BACKENDS}
         self.dead: set[Owner] = set()
+        self.draining: set[Owner] = set()
+        self.emptied: set[tuple[Owner, int, int]] = set()
         self.ownership: Ownership | None = None
         self.born = 0
 
@@ -101,31 +107,76 @@ class Membership(RuleBasedStateMachine):
         self.dead.add(old)
         self.ready[backend].append(Owner(old.replica_id, f"{self.born:032x}"))
 
-    @rule()
-    def look(self) -> None:
+    @precondition(lambda self: any(self.ready.values()))
+    @rule(data=st.data())
+    def drain(self, data: st.DataObject) -> None:
+        backend = data.draw(st.sampled_from([name for name in BACKENDS if self.ready[name]]))
+        leaver = data.draw(st.sampled_from(self.ready[backend]))
+        self.ready[backend].remove(leaver)
+        self.draining.add(leaver)
+
+    @precondition(lambda self: self.draining)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        """A replica that drained has stopped."""
+        leaver = data.draw(st.sampled_from(sorted(self.draining)))
+        self.draining.remove(leaver)
+        self.dead.add(leaver)
+
+    @precondition(lambda self: self.ownership is not None and self.ownership.leaving)
+    @rule(data=st.data(), share=st.sampled_from((1, 3)))
+    def empty(self, data: st.DataObject, share: int) -> None:
+        """An owner has given up what it was told to, or a part of that."""
+        assert self.ownership is not None
+        owners = sorted({owner for owner in self.ownership.owners if self.ownership.leaving_of(owner)})
+        owner = data.draw(st.sampled_from(owners))
+        epochs = list(self.ownership.leaving_of(owner).items())
+        self.emptied.update((owner, number, epoch) for number, epoch in epochs[::share])
+
+    @rule(balance=st.booleans())
+    def look(self, balance: bool) -> None:
         before = self.ownership
         candidates = shares(self.weights, self.ready)
-        after = assign("e", before, candidates, self.dead.__contains__, epoch_floor=0)
-        self.ownership = after
+        after = assign("e", before, candidates, self.dead.__contains__, epoch_floor=0, emptied=frozenset(self.emptied))
+        self.ownership = hand_over(after, candidates, is_draining=self.draining.__contains__, balance=balance)
+        self.look_at_leaving(after, balance=balance, candidates=bool(candidates))
 
         had = [None] * PARTITIONS if before is None else owners_of(before)
         has = owners_of(after)
         epochs = [0] * PARTITIONS if before is None else list(before.epochs)
         given_away = 0
-        for old, new, was, now in zip(had, has, epochs, after.epochs, strict=True):
-            if old is not None and old not in self.dead:
-                assert new == old  # nothing moves unless its owner is dead
-            if new is None or new == old:
-                assert now == was
+        for number, (old, new, was, now) in enumerate(zip(had, has, epochs, after.epochs, strict=True)):
+            if old is not None and old not in self.dead and (old, number, was) not in self.emptied:
+                assert (new, now) == (old, was)  # nothing moves unless its owner is dead, or has emptied it
+            if now == was:
+                assert new in {None, old}
             else:
                 assert now == was + 1  # and if it moves, its epoch grows
                 given_away += 1
             assert new not in self.dead
             assert new is not None or not candidates  # no partition waits while somebody could serve it
+            assert before is None or now == was or number not in after.leaving  # what has moved has arrived
         assert count_moves(before, after)[0] == given_away
         assert len(set(after.owners)) == len(after.owners)  # one index an owner: at most one owner a partition
         # Looking again finds nothing to do.
-        assert assign("e", after, candidates, self.dead.__contains__, epoch_floor=0) is after
+        again = assign("e", after, candidates, self.dead.__contains__, epoch_floor=0, emptied=frozenset(self.emptied))
+        assert again is after
+
+    def look_at_leaving(self, assigned: Ownership, *, balance: bool, candidates: bool) -> None:
+        """What leaves, leaves for a reason, and those who drain keep nothing."""
+        assert self.ownership is not None
+        before, after = set(assigned.leaving), set(self.ownership.leaving)
+        assert before <= after  # a hand-over that has begun is finished
+        owners = owners_of(self.ownership)
+        assert all(owners[number] not in {None, *self.dead} for number in after)
+        new = after - before
+        if candidates:
+            drained = {number for number, owner in enumerate(owners) if owner in self.draining}
+            assert drained <= after
+            if not balance or before or drained:
+                assert new <= drained
+        else:
+            assert not new
 
     @invariant()
     def is_well_formed(self) -> None:
@@ -133,6 +184,49 @@ class Membership(RuleBasedStateMachine):
             assert len(self.ownership.partition_owners) == len(self.ownership.epochs) == PARTITIONS
             assert all(-1 <= index < len(self.ownership.owners) for index in self.ownership.partition_owners)
             assert set(self.ownership.partition_owners) - {NO_OWNER} == set(range(len(self.ownership.owners)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    parts=WEIGHTS,
+    other_parts=WEIGHTS,
+    sizes=st.lists(st.integers(0, 6), min_size=3, max_size=3),
+    other_sizes=st.lists(st.integers(0, 6), min_size=3, max_size=3),
+)
+def test_hand_overs_reach_everyones_share_by_the_fewest_moves(
+    parts: list[int], other_parts: list[int], sizes: list[int], other_sizes: list[int]
+) -> None:
+    """From any even assignment to any other one: replicas join or drain, weights change, all at once."""
+    ready, later = members(sizes), members(other_sizes)
+    first = shares(weights_of(parts), ready)
+    then = shares(weights_of(other_parts), later)
+    if not first or not then:
+        return
+    there = {owner for owners in later.values() for owner in owners}
+    before = ownership = assign("e", None, first, lambda _: False, epoch_floor=0)
+    rounds = 0
+    while True:
+        rounds += 1
+        assert rounds < 5, "the hand-over does not end"
+        told = hand_over(ownership, then, is_draining=lambda owner: owner not in there, balance=True)
+        if not told.leaving:
+            break
+        emptied = {(owner, *given) for owner in told.owners for given in told.leaving_of(owner).items()}
+        ownership = assign("e", told, then, lambda _: False, epoch_floor=0, emptied=emptied)
+        assert not ownership.leaving
+    held, had = Counter(owners_of(ownership)), Counter(owners_of(before))
+    exact = {candidate.owner: candidate.share * PARTITIONS for candidate in then}
+    for owner, share in exact.items():
+        assert abs(held[owner] - share) <= 1.0 + 1e-6
+    assert set(held) <= set(exact)
+    moves = sum(old != new for old, new in zip(owners_of(before), owners_of(ownership), strict=True))
+    assert moves == sum(max(0, count - held[owner]) for owner, count in had.items()), (
+        "somebody gave more than it had to"
+    )
+    too_many = sum(max(0.0, count - exact.get(owner, 0.0)) for owner, count in had.items() if owner is not None)
+    assert moves <= too_many + 1e-6, "more moved than was too many"
+    changed = [was != now for was, now in zip(before.epochs, ownership.epochs, strict=True)]
+    assert sum(changed) == moves
 
 
 TestMembership = Membership.TestCase
