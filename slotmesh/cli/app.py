@@ -11,6 +11,7 @@ from slotmesh.cli.call import call
 from slotmesh.cli.health import health
 from slotmesh.cli.run import run
 from slotmesh.cli.status import status
+from slotmesh.cli.traffic import traffic
 from slotmesh.version import VERSION
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(call)
 app.command()(status)
+app.command()(traffic)
 app.command()(apply)
 app.command()(health)
 
@@ -43,5 +45,5 @@ def slotmesh(
     """slotmesh: a gRPC-native serving mesh.
 
     Start a mesh on this machine with `slotmesh run MODULE:NAME`, call it with `slotmesh call`, look at it with
-    `slotmesh status`, change it with `slotmesh apply`.
+    `slotmesh status`, change it with `slotmesh apply`, divide its calls with `slotmesh traffic`.
     """

@@ -32,13 +32,31 @@ def call(
             show_default=False,
         ),
     ] = None,
+    *,
     timeout: Annotated[
         timedelta | None,
         typer.Option(parser=read_duration, metavar="DURATION", help="What the call may take in all, as 250ms or 30s."),
     ] = None,
+    slo: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=read_duration,
+            metavar="DURATION",
+            help="When the call should be answered, as 250ms: orders it among the calls that wait, and drops nothing.",
+        ),
+    ] = None,
+    shard_key: Annotated[
+        str, typer.Option(metavar="KEY", help="Calls of one key go to one backend, by weight.", show_default=False)
+    ] = "",
     ordering_key: Annotated[
         str, typer.Option(metavar="KEY", help="Calls of one key are executed one after another.", show_default=False)
     ] = "",
+    idempotent: Annotated[
+        bool,
+        typer.Option(
+            "--idempotent", help="The call may run more than once: it is run again where its outcome is unknown."
+        ),
+    ] = False,
     address: RouterAddress = ROUTER,
 ) -> None:
     """Make one call, and print its result as JSON.
@@ -48,14 +66,20 @@ def call(
     Like this:
 
         slotmesh call digits classify '[[0, 12, 16, 3]]'
-        slotmesh call greeter greet '{"name": "Ada"}' --timeout 2s
+        slotmesh call greeter greet '{"name": "Ada"}' --timeout 2s --shard-key ada
         echo '[1, 2]' | slotmesh call calculator add -
     """
     options = call_pb2.CallOptions(
-        method="" if method == "__call__" else method, content_type=JSON, ordering_key=ordering_key
+        method="" if method == "__call__" else method,
+        content_type=JSON,
+        shard_key=shard_key,
+        ordering_key=ordering_key,
+        idempotent=idempotent,
     )
     if timeout is not None:
         options.timeout.FromTimedelta(timeout)
+    if slo is not None:
+        options.relative_slo.FromTimedelta(slo)
     typer.echo(complete(_call(endpoint, options, arguments, address)))
 
 

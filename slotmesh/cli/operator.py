@@ -11,8 +11,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from slotmesh.cli.connection import Peer
 from slotmesh.cli.snapshot import Applied, Members, ReplicaStatus, RouterStatus, Snapshot
-from slotmesh.spec.model import Mesh
-from slotmesh.spec.wire import backend_from_wire, endpoint_from_wire, mesh_to_wire
+from slotmesh.errors import Failure, Reason
+from slotmesh.spec.model import Endpoint, Mesh, TrafficPolicy
+from slotmesh.spec.wire import backend_from_wire, endpoint_from_wire, mesh_to_wire, traffic_to_wire
+from slotmesh.status import to_exception
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub
@@ -49,6 +51,22 @@ class Operator:
             deleted=tuple(response.deleted),
         )
 
+    async def endpoint(self, name: str) -> Endpoint:
+        """The endpoint of that name. Raises EndpointNotFound, which names those that there are."""
+        endpoints = {endpoint.name: endpoint for endpoint in await self._endpoints()}
+        if name not in endpoints:
+            known = f"there are {', '.join(sorted(endpoints))}" if endpoints else "there is none"
+            message = f"no endpoint is named {name!r} ({known})"
+            raise to_exception(Failure(reason=Reason.ENDPOINT_NOT_FOUND, message=message), endpoint=name)
+        return endpoints[name]
+
+    async def set_traffic(self, endpoint: str, traffic: TrafficPolicy) -> int:
+        """Replaces an endpoint's policy, as a whole; returns the configuration's revision that has it."""
+        request = pb.SetTrafficRequest(endpoint=endpoint, traffic=traffic_to_wire(traffic))
+        with self._peer.telling():
+            response = await self._stub.SetTraffic(request, timeout=RPC_TIMEOUT_S)
+        return int(response.revision)
+
     async def members(self) -> Members:
         """Who is there. Routers are asked after replicas, so that the newest table knows of these replicas."""
         with self._peer.telling():
@@ -65,12 +83,16 @@ class Operator:
         """The whole mesh. Its parts are asked for one after another: it may change meanwhile."""
         with self._peer.telling():
             backends = await self._stub.ListBackends(pb.ListBackendsRequest(), timeout=RPC_TIMEOUT_S)
-            endpoints = await self._stub.ListEndpoints(pb.ListEndpointsRequest(), timeout=RPC_TIMEOUT_S)
         return Snapshot(
             backends=tuple(backend_from_wire(backend)[0] for backend in backends.backends),
-            endpoints=tuple(endpoint_from_wire(endpoint) for endpoint in endpoints.endpoints),
+            endpoints=await self._endpoints(),
             members=await self.members(),
         )
+
+    async def _endpoints(self) -> tuple[Endpoint, ...]:
+        with self._peer.telling():
+            response = await self._stub.ListEndpoints(pb.ListEndpointsRequest(), timeout=RPC_TIMEOUT_S)
+        return tuple(endpoint_from_wire(endpoint) for endpoint in response.endpoints)
 
 
 def _replica(wire: mesh_pb2.Replica) -> ReplicaStatus:

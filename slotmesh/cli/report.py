@@ -20,8 +20,7 @@ _STYLES: Final = {READY: "green", FAILED: "red", "SUSPECT": "yellow", "DRAINING"
 
 def print_tables(address: str, snapshot: Snapshot, out: TextIO) -> None:
     """Writes the tables, then the whole errors of replicas. Colours only where `out` is a terminal."""
-    width = None if out.isatty() else _PIPED_WIDTH
-    console = Console(file=out, width=width, highlight=False, markup=False, emoji=False)
+    console = console_of(out)
     members = snapshot.members
     console.print(f"controller {address}  revision {members.revision}")
     console.print(_endpoints(snapshot.endpoints))
@@ -88,8 +87,29 @@ def as_json(address: str, snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
+def console_of(out: TextIO) -> Console:
+    """Where tables go. What is printed is taken as it is."""
+    width = None if out.isatty() else _PIPED_WIDTH
+    return Console(file=out, width=width, highlight=False, markup=False, emoji=False)
+
+
+def new_table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def readiness(backend: Backend, members: Members) -> Text:
+    """How many replicas of a backend take calls, of how many that should."""
+    ready = len(members.ready(backend.name))
+    wanted = "any" if backend.num_replicas is None else backend.num_replicas
+    enough = ready >= (1 if backend.num_replicas is None else backend.num_replicas)
+    return Text(f"{ready}/{wanted}", style="green" if enough else "yellow")
+
+
 def _endpoints(endpoints: Iterable[Endpoint]) -> Table:
-    table = _table("Endpoints", "endpoint", "traffic", "shadows")
+    table = new_table("Endpoints", "endpoint", "traffic", "shadows")
     for endpoint in endpoints:
         if endpoint.traffic is None:
             table.add_row(endpoint.name, "none: calls wait", "")
@@ -99,17 +119,14 @@ def _endpoints(endpoints: Iterable[Endpoint]) -> Table:
 
 
 def _backends(backends: Iterable[Backend], members: Members) -> Table:
-    table = _table("Backends", "backend", "handler", "ready")
+    table = new_table("Backends", "backend", "handler", "ready")
     for backend in backends:
-        ready = len(members.ready(backend.name))
-        wanted = "any" if backend.num_replicas is None else backend.num_replicas
-        enough = ready >= (1 if backend.num_replicas is None else backend.num_replicas)
-        table.add_row(backend.name, backend.handler, Text(f"{ready}/{wanted}", style="green" if enough else "yellow"))
+        table.add_row(backend.name, backend.handler, readiness(backend, members))
     return table
 
 
 def _replicas(members: Members) -> Table:
-    table = _table("Replicas", "replica", "backend", "state", "address", "pid", "slots", "since", "error")
+    table = new_table("Replicas", "replica", "backend", "state", "address", "pid", "slots", "since", "error")
     for replica in members.replicas:
         table.add_row(
             replica.replica_id,
@@ -125,7 +142,7 @@ def _replicas(members: Members) -> Table:
 
 
 def _routers(members: Members) -> Table:
-    table = _table("Routers", "router", "address", "table", "links", "since")
+    table = new_table("Routers", "router", "address", "table", "links", "since")
     ready = members.ready()
     for router in members.routers:
         current = members.is_current(router)
@@ -137,13 +154,6 @@ def _routers(members: Members) -> Table:
             Text(f"{linked}/{len(ready)}", style="green" if linked == len(ready) else "yellow"),
             _clock(router.start_time),
         )
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
     return table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from slotmesh.spec.model import Backend, Endpoint
+from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 
 READY = "READY"
 FAILED = "FAILED"
@@ -64,6 +64,12 @@ class Members:
         """Whether the newest routing table is in force at a router."""
         return (router.generation, router.revision) == (self.generation, self.revision)
 
+    def behind(self, revision: int) -> tuple[RouterStatus, ...]:
+        """The routers where no table of this revision, or a newer one, is in force yet."""
+        return tuple(
+            router for router in self.routers if router.generation != self.generation or router.revision < revision
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -72,6 +78,10 @@ class Snapshot:
     backends: tuple[Backend, ...]
     endpoints: tuple[Endpoint, ...]
     members: Members
+
+    def traffic_of(self, endpoint: str) -> TrafficPolicy | None:
+        """The policy of an endpoint, if both are there."""
+        return next((each.traffic for each in self.endpoints if each.name == endpoint), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Unpack
 
 from slotmesh.client.method import Method
+from slotmesh.client.options import OptionChanges, ViewOptions
 from slotmesh.client.runs import CallQueue
-from slotmesh.client.spec import CallSpec, ViewOptions, seconds
+from slotmesh.client.spec import CallSpec
 from slotmesh.client.stream import CallStream
-
-_UNCHANGED: Final[Any] = object()
 
 
 class MethodSpace(ABC):
@@ -59,34 +56,34 @@ class MethodSpace(ABC):
 class Endpoint(MethodSpace):
     """The public name that one calls: `await mesh.endpoint("digits").classify(pixels)`."""
 
-    def options(
-        self,
-        *,
-        content_type: str = _UNCHANGED,
-        timeout: float | timedelta | None = _UNCHANGED,
-        metadata: Mapping[str, str] = _UNCHANGED,
-        idempotent: bool = _UNCHANGED,
-    ) -> Endpoint:
+    def options(self, **changes: Unpack[OptionChanges]) -> Endpoint:
         """A view of the same endpoint whose calls differ in what is given here. Make it once, and keep it.
 
         Args:
-            content_type: one of `slotmesh.codec.CONTENT_TYPES`; msgpack at first.
-            timeout: what a call may take in all, from its arrival at the router; seconds or a timedelta. None: no limit
-                but the backend's `max_queue_time`.
-            metadata: handed to the handler, replaces the view's. Keys are lower case.
-            idempotent: a call may be executed more than once.
+            **changes: any of these.
+
+                `content_type`: one of `slotmesh.codec.CONTENT_TYPES`; msgpack at first.
+
+                `timeout`: what a call may take in all, from its arrival at the router; seconds or a timedelta. What
+                takes longer is dropped. None: no limit but the backend's `max_queue_time`.
+
+                `slo`: when a call should be answered, from its arrival at the router; seconds or a timedelta. It orders
+                calls that wait, and drops none. None: they wait as if it were 1 s.
+
+                `slo_at`: the same as a time of day, aware of its zone. A view has one of the two: the one said last.
+
+                `shard_key`: calls of one shard key go to one backend, by weight. Empty: none. The key of a lane goes
+                before it.
+
+                `metadata`: handed to the handler, replaces the view's. Keys are lower case.
+
+                `idempotent`: a call may be executed more than once, and is where its outcome is unknown.
 
         Raises:
-            ValueError: a value that no call may have.
+            BadRequest: a value that no call may have, or both SLOs at once. It is a ValueError, too.
+            TypeError: there is no such option.
         """
-        given: dict[str, Any] = {
-            "content_type": content_type,
-            "timeout_s": timeout if timeout is _UNCHANGED else seconds(timeout),
-            "metadata": metadata if metadata is _UNCHANGED else dict(metadata),
-            "idempotent": idempotent,
-        }
-        changes = {name: value for name, value in given.items() if value is not _UNCHANGED}
-        return Endpoint(self._stream, replace(self._options, **changes))
+        return Endpoint(self._stream, self._options.changed(**changes))
 
     def ordered(self, key: str) -> Lane:
         """A lane: calls of one ordering key, executed one after another, in the order in which they were made.

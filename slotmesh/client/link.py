@@ -1,8 +1,9 @@
 """One connected StreamCalls stream: frames of calls down, outcomes up.
 
 Purpose: keeps the window, gives ids, correlates answers. One write in flight; what gathers meanwhile is the next frame.
-Invariants: unanswered calls and bytes stay within the router's newest window (one call alone is always allowed). When
-`run` returns, every call that was sent and not answered is still pending: `lose` gives them their outcome.
+Invariants: unanswered calls and bytes stay within the router's newest window (one call alone is always allowed); a call
+that was taken back counts until its outcome is there, which nobody hears. When `run` returns, every call that was sent
+and not answered is still pending: `lose` gives them their outcome.
 Owner: the endpoint's `CallStream`.
 """
 
@@ -15,6 +16,7 @@ import grpc
 from slotmesh.client.outbox import Outbox
 from slotmesh.client.outcomes import deliver, fail
 from slotmesh.client.pending import PendingCalls
+from slotmesh.client.recall import RecallWatch
 from slotmesh.client.spec import CallSpec
 from slotmesh.errors import Failure
 from slotmesh.runtime.pump import StreamPump
@@ -40,6 +42,7 @@ class RouterLink:
         self._window_calls = 1_024
         self._window_bytes = 4 * 1024 * 1024
         self._pump: StreamPump[Request] = StreamPump(call.write, self._next_frame)
+        self._recalls = RecallWatch(self._pending, self._pump.wake)
         self._leaving = False
         self._closing = False
         self.answered = 0
@@ -62,6 +65,7 @@ class RouterLink:
     def finish(self) -> None:
         """Half-closes once the outbox is empty; `run` returns when all was answered."""
         self._closing = True
+        self._recalls.look_now()
         self._half_close_if_empty()
 
     async def run(self) -> None:
@@ -79,6 +83,7 @@ class RouterLink:
             for task in (reader, writer):
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
+            self._recalls.stop()
             self._call.cancel()
 
     def lose(self, failure: Failure) -> None:
@@ -106,6 +111,7 @@ class RouterLink:
                 self._set_window(response.window)
             case "go_away":
                 self._leaving = True
+                self._recalls.look_now()
                 self._pump.close()
             case _:
                 return  # clients ignore frames they do not know
@@ -153,6 +159,8 @@ class RouterLink:
         await self._call.done_writing()
 
     def _next_frame(self) -> Request | None:
+        if recalled := self._recalls.take_frame():
+            return Request(cancel=recalled)
         if not self._outbox or self._leaving:
             return None
         pending = self._pending
@@ -170,6 +178,7 @@ class RouterLink:
                 batches.add(first_call_id=part.first_id, payloads=payloads)
             else:
                 batches.add(first_call_id=part.first_id, payloads=payloads, options=spec.wire)
+        self._recalls.start()
         self._half_close_if_empty()
         return request
 

@@ -13,7 +13,7 @@ from types import TracebackType
 import grpc
 
 from slotmesh.client.endpoint import Endpoint
-from slotmesh.client.spec import ViewOptions, seconds
+from slotmesh.client.options import ViewOptions, seconds
 from slotmesh.client.stream import CallStream
 from slotmesh.runtime.channels import open_channel
 from slotmesh.units import parse_host_port

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, Unpack, cast
 
 import grpc
 
+from slotmesh.client.options import OptionChanges
+from slotmesh.client.runs import CallQueue
 from slotmesh.client.spec import CallSpec
 from slotmesh.client.stream import CallStream
 from slotmesh.codec import DecodeError, EncodeError
@@ -40,7 +42,8 @@ class Method(Generic[ResultT]):
     def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
         """Makes a call; await the result at will. The call leaves with its neighbours in one frame.
 
-        Arguments are positional, or named. Cancelling the future gives the result up; a call that has left goes on.
+        Arguments are positional, or named. Cancelling the future gives the result up: what waits
+        at the router never starts, what runs is told to stop.
 
         Raises:
             TypeError: the content type cannot carry the arguments.
@@ -96,6 +99,19 @@ class Method(Generic[ResultT]):
             return cast("ResultT", response.payload if spec.decode is None else spec.decode(response.payload))
         except DecodeError as error:
             raise spec.undecodable(error) from None
+
+    def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT]:
+        """The same method, with calls that differ in what is given here; options as those of `Endpoint.options`.
+
+        Raises:
+            BadRequest: a value that no call may have. It is a ValueError, too.
+            TypeError: there is no such option, or results of the new content type never become the type wanted.
+        """
+        spec = self._spec
+        options = spec.options.changed(**changes)
+        # Calls of a lane stay in line. Others do not: what is urgent must not wait behind what is not.
+        queue = spec.queue if options.ordering_key else CallQueue()
+        return Method(self._stream, CallSpec(spec.endpoint, spec.method, options, queue, spec.wanted))
 
     def returning(self, result_type: type[OtherT]) -> Method[OtherT]:
         """The same method, with results of this type: a Struct, a dataclass, any annotation; a protobuf message class.

@@ -24,6 +24,8 @@ def deliver(part: Part, at: int, payloads: list[bytes], content_type: str) -> No
         return
     decode, gather = spec.decode, part.gather
     if gather is not None:
+        if gather.done():
+            return
         if decode is None:
             gather.put(part.offset + at, payloads)
         else:
@@ -46,7 +48,8 @@ def deliver(part: Part, at: int, payloads: list[bytes], content_type: str) -> No
 def fail(part: Part, at: int, count: int, failure: Failure, *, told: bool = False) -> None:
     """The same failure for neighbouring calls of a part. `told`: it met other calls before these."""
     if part.gather is not None:
-        part.gather.fail(part.offset + at, [_exception(part, index, failure) for index in range(at, at + count)])
+        if not part.gather.done():
+            part.gather.fail(part.offset + at, [_exception(part, index, failure) for index in range(at, at + count)])
         return
     for index, sink in enumerate(_taken(part, at, count), at):
         if not sink.done():

@@ -63,6 +63,23 @@ class PendingCalls:
                 yield from self._settle_singly(part, at, start, count)
             start += count
 
+    def take_unwanted(self, before: int) -> list[tuple[int, int]]:
+        """Ranges of ids, both ends included, below `before`: calls that nobody waits for any more. Each is told once.
+
+        They stay unanswered until their outcome is there.
+        """
+        ranges: list[tuple[int, int]] = []
+        for first_id, part in self._parts.items():
+            if first_id >= before:
+                break
+            for at in part.take_unwanted():
+                call_id = first_id + at
+                if ranges and ranges[-1][1] == call_id - 1:
+                    ranges[-1] = (ranges[-1][0], call_id)
+                else:
+                    ranges.append((call_id, call_id))
+        return ranges
+
     def drain(self) -> Iterator[Settled]:
         """All that is left, in the order sent, which is unanswered no longer. There is no list of ids here."""
         for part in list(self._parts.values()):

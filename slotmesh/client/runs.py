@@ -13,13 +13,26 @@ from collections import deque
 from collections.abc import Callable
 from itertools import compress
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from slotmesh.client.gather import Gather
     from slotmesh.client.spec import CallSpec
 
 _is_done = methodcaller("done")
+
+
+class _Nobody:
+    """Stands where the future of a call was that somebody took back: whatever comes is unwanted."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def done() -> bool:
+        return True
+
+
+_NOBODY: Final = _Nobody()
 
 
 class CallQueue:
@@ -110,7 +123,19 @@ class WaitingRun:
 class Part:
     """Calls that left together, as one batch of a frame. Lives until each has its outcome."""
 
-    __slots__ = ("answered", "count", "first_id", "gather", "left", "nbytes", "offset", "sinks", "sizes", "spec")
+    __slots__ = (
+        "_taken_back",
+        "answered",
+        "count",
+        "first_id",
+        "gather",
+        "left",
+        "nbytes",
+        "offset",
+        "sinks",
+        "sizes",
+        "spec",
+    )
 
     def __init__(
         self,
@@ -139,3 +164,22 @@ class Part:
         """Set when it leaves; the others follow one by one. 0: never left."""
         self.answered: bytearray | None = None
         """1 for each call that has its outcome; None while none has."""
+        self._taken_back = False
+
+    def take_unwanted(self) -> list[int]:
+        """Places of the calls that have no outcome, and that nobody waits for any more. Tells each once."""
+        answered, sinks = self.answered, self.sinks
+        if self.gather is not None:
+            if self._taken_back or not self.gather.done():
+                return []
+            self._taken_back = True
+            return [at for at in range(self.count) if answered is None or not answered[at]]
+        if answered is None:
+            if not any(map(_is_done, sinks)):
+                return []
+            unwanted = [at for at, sink in enumerate(sinks) if sink.done() and sink is not _NOBODY]
+        else:
+            unwanted = [at for at, sink in enumerate(sinks) if not answered[at] and sink.done() and sink is not _NOBODY]
+        for at in unwanted:
+            sinks[at] = _NOBODY
+        return unwanted

@@ -1,20 +1,17 @@
-"""How calls are made: the options of a view, and what they come to for one method.
+"""How calls are made: what the options of a view come to for one method.
 
-Invariants: options never change once made; each view and method has one `CallSpec`, so that "the same options" is one
-identity check a call, and the options' message is built once.
+Invariant: each view and method has one `CallSpec`, so that "the same options" is one identity check a call, and the
+options' message is built once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
+from slotmesh.client.options import ViewOptions
 from slotmesh.client.runs import CallQueue
 from slotmesh.codec import (
-    CONTENT_TYPES,
-    MSGPACK,
     OCTET_STREAM,
     PROTOBUF,
     DecodeError,
@@ -23,44 +20,6 @@ from slotmesh.codec import (
     encode_arguments,
     encode_arguments_of_each,
 )
-from slotmesh.units import MAX_DURATION_S
-from slotmesh.v1 import call_pb2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewOptions:
-    """What a view of an endpoint says about all of its calls."""
-
-    content_type: str = MSGPACK
-    timeout_s: float | None = None
-    """From the call's arrival at the router, seconds. None: only the backend's `max_queue_time` limits it."""
-    metadata: Mapping[str, str] | None = None
-    idempotent: bool = False
-    ordering_key: str = ""
-
-    def __post_init__(self) -> None:
-        if self.content_type not in CONTENT_TYPES:
-            raise ValueError(f"content_type must be one of {', '.join(CONTENT_TYPES)}, got {self.content_type!r}")
-        if self.timeout_s is not None and not (0 <= self.timeout_s <= MAX_DURATION_S):
-            raise ValueError(f"timeout must be a number of seconds, at least 0, got {self.timeout_s!r}")
-
-    def to_wire(self, method: str) -> call_pb2.CallOptions:
-        """The options of calls of one method. `__call__` travels as the empty name."""
-        wire = call_pb2.CallOptions(
-            method="" if method == "__call__" else method,
-            content_type=self.content_type,
-            ordering_key=self.ordering_key,
-            idempotent=self.idempotent,
-            metadata=self.metadata or {},
-        )
-        if self.timeout_s is not None:
-            wire.timeout.FromNanoseconds(round(self.timeout_s * 1e9))
-        return wire
-
-
-def seconds(timeout: float | timedelta | None) -> float | None:
-    """A timeout as people write it, in seconds."""
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
 
 
 class CallSpec:

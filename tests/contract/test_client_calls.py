@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -241,6 +242,47 @@ async def test_options_travel_with_the_calls_of_their_view_only(router: FakeRout
     assert (third.HasField("timeout"), dict(third.metadata), third.idempotent) == (False, {"k": "v"}, True)
     with pytest.raises(ValueError, match="timeout must be"):
         digits.options(timeout=-1)
+
+
+async def test_a_method_has_options_of_its_own(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
+    router.answer = first_argument
+    digits = mesh.endpoint("digits").options(idempotent=True)
+    urgent = digits.classify.returning(Label).options(slo=timedelta(milliseconds=20), shard_key="user-42")
+    assert await urgent({"digit": 3}) == Label(3)
+    assert await urgent.map([{"digit": 1}, {"digit": 2}]) == [Label(1), Label(2)]
+    assert await urgent.unary({"digit": 4}) == Label(4)
+    noon = datetime(2026, 1, 2, 12, tzinfo=UTC)
+    assert await urgent.options(slo_at=noon)({"digit": 5}) == Label(5)
+    assert await digits.classify(6) == 6
+    *relative, absolute, plain = (batch.options for batch in router.batches)
+    assert [
+        (options.method, options.shard_key, options.idempotent, options.relative_slo.ToMilliseconds())
+        for options in relative
+    ] == [("classify", "user-42", True, 20)] * 2
+    assert (absolute.HasField("relative_slo"), absolute.absolute_slo.ToDatetime(tzinfo=UTC)) == (False, noon)
+    assert (plain.HasField("relative_slo"), plain.shard_key, plain.idempotent) == (False, "", True)
+    with pytest.raises(slotmesh.BadRequest, match="slo must be a number of seconds, at least 0, got -1"):
+        digits.classify.options(slo=-1)
+    with pytest.raises(slotmesh.BadRequest, match="both"):
+        digits.options(slo=1, slo_at=noon)
+
+
+async def test_what_is_urgent_does_not_wait_behind_what_is_not(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
+    echo = mesh.endpoint("digits").echo
+    flood = echo.map(range(50_000))
+    assert await echo.options(slo=0.01)(1) == [1]
+    assert not flood.done()
+    await flood
+
+
+async def test_a_method_of_a_lane_stays_in_line_whatever_its_options(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
+    async with mesh.endpoint("digits").ordered("key") as lane:
+        for number in range(0, 100, 2):
+            lane.add(number)
+            lane.add.options(slo=0)(number + 1)
+    arrived = [decode(MSGPACK, payload)[0] for batch in router.batches for payload in batch.payloads]
+    assert arrived == list(range(100))
+    assert {batch.options.ordering_key for batch in router.batches} == {"key"}
 
 
 async def test_endpoints_have_a_stream_each_and_views_share_it(router: FakeRouter, mesh: slotmesh.Mesh) -> None:

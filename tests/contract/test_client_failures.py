@@ -100,6 +100,18 @@ async def test_a_rejected_batch_fails_its_calls_and_no_others(router: FakeRouter
     assert router.opened == 1
 
 
+async def test_a_full_queue_says_when_to_come_again(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
+    full = Failure(reason=Reason.QUEUE_FULL, message="20000 calls wait", retry_delay_s=0.25)
+    router.answer = lambda batch: [full] * len(batch.payloads)
+    echo = mesh.endpoint("digits").echo
+    (kept,) = await echo.map([1], return_exceptions=True)
+    with pytest.raises(slotmesh.QueueFull) as caught:
+        await echo.unary(1)
+    for error in (await failure_of(echo(1)), await failure_of(echo.map([1, 2])), kept, caught.value):
+        assert isinstance(error, slotmesh.QueueFull)
+        assert (error.executed, error.retry_delay_s) == (Executed.NO, 0.25)
+
+
 async def test_a_payload_over_the_limit_fails_before_it_is_sent(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
     router.max_payload_bytes = 1_000
     echo = mesh.endpoint("digits").options(content_type=OCTET_STREAM).echo

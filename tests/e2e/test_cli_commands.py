@@ -108,17 +108,21 @@ async def test_a_call_prints_its_result_or_its_failure() -> None:
 
     async with FakeRouter(answer=echo) as router:
         env = {"SLOTMESH_ADDRESS": router.address}
+        flags = ("--ordering-key=k", "--shard-key=user", "--timeout=1500ms", "--slo=250ms", "--idempotent")
         listed, piped, none = await asyncio.gather(
             slotmesh("call", "digits", "echo", '[1, "ü", 12345678901234567890123]', env=env),
             slotmesh("call", "digits", "echo", "-", stdin='{"a": [1]}\n', env=env),
-            slotmesh("call", "digits", "__call__", "--ordering-key=k", "--timeout=1500ms", env=env),
+            slotmesh("call", "digits", "__call__", *flags, env=env),
         )
         assert listed == Said(0, '[1, "ü", 12345678901234567890123]\n', "")
         assert piped == Said(0, '{"a": [1]}\n\n', "")
         assert none == Said(0, "[]\n", "")
         options = next(batch.options for batch in batches if not batch.options.method)
         assert (options.ordering_key, options.timeout.ToMilliseconds()) == ("k", 1500)
+        assert (options.shard_key, options.relative_slo.ToMilliseconds(), options.idempotent) == ("user", 250, True)
         assert options.content_type == "application/json"
+        plain = next(batch.options for batch in batches if batch.options.method)
+        assert {field.name for field, _ in plain.ListFields()} == {"method", "content_type"}
 
         failure = Failure(reason=Reason.HANDLER_ERROR, message="ValueError: too dark", executed=Executed.YES)
         router.answer = lambda batch: [failure for _ in batch.payloads]
@@ -167,5 +171,5 @@ async def test_a_server_that_is_not_there_or_another_is_one_clear_line(tmp_path:
 async def test_help_and_version() -> None:
     helped, version = await asyncio.gather(slotmesh("--help"), slotmesh("--version"))
     assert helped.status == 0
-    assert all(command in helped.out for command in ("run", "call", "status", "apply", "health"))
+    assert all(command in helped.out for command in ("run", "call", "status", "traffic", "apply", "health"))
     assert (version.status, version.out.split()[0]) == (0, "slotmesh")

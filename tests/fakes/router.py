@@ -1,9 +1,10 @@
 """A router that does as it is told: real gRPC on a free port of 127.0.0.1, no replica behind it.
 
 It echoes each call's payload, or answers as `answer` says. Tests script it: `held` keeps answers back, `set_window`
-narrows, `refusal`, `silent`, `break_streams` and `FakeStream.reject` do what a real router does in rare moments. It
-checks what every client has to keep to (ids strictly increase, the window is never passed) in `breaches`, and remembers
-every batch in `batches`.
+narrows, `refusal`, `silent`, `break_streams` and `FakeStream.reject` do what a real router does in rare moments. Calls
+that are taken back are answered CANCELLED, unless `deaf_to_cancels`. It checks what every client has to keep to (ids
+strictly increase, the window is never passed, a call is taken back once and after it was sent) in `breaches`, and
+remembers every batch in `batches`, every frame of cancels in `cancels`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Batch:
         return range(self.first_id, self.first_id + len(self.payloads))
 
 
+CANCELLED = Failure(reason=Reason.CANCELLED, message="taken back by its caller")
+
 Answer = Callable[[Batch], Sequence[bytes | Failure]]
 """One result or failure for each call of a batch."""
 
@@ -60,6 +63,7 @@ class FakeStream:
     outgoing: deque[Response] = field(default_factory=deque)
     unanswered: dict[int, int] = field(default_factory=dict)
     """Payload bytes by id."""
+    taken_back: set[int] = field(default_factory=set)
     last_id: int = 0
     frames: int = 0
     frame_no: int = 0
@@ -91,11 +95,20 @@ class FakeStream:
             self._check(batch)
             self.router.accept(self, batch)
 
+    def cancel(self, frame: router_service_pb2.CancelCalls) -> None:
+        ranges = [range(each.first, each.last + 1) for each in frame.calls]
+        self.router.cancels.append(ranges)
+        ids = [call_id for each in ranges for call_id in each]
+        self._check_cancel(ids)
+        if not self.router.deaf_to_cancels and (left := [call_id for call_id in ids if call_id in self.unanswered]):
+            self.fail(left, CANCELLED)
+
     def answer(self, batch: Batch, outcomes: Sequence[bytes | Failure]) -> None:
         """Results and failures of a batch, in one frame."""
         self.answer_ids(list(batch.ids), outcomes, batch.options.content_type)
 
     def answer_ids(self, ids: Sequence[int], outcomes: Sequence[bytes | Failure], content_type: str = "") -> None:
+        """Of calls that were answered already, too: as a client must be able to bear."""
         frame = call_pb2.ResultFrame()
         results = call_pb2.ResultBatch(content_type=content_type)
         for call_id, outcome in zip(ids, outcomes, strict=True):
@@ -146,6 +159,14 @@ class FakeStream:
         if not alone and (calls > self.router.window_calls or nbytes > self.router.window_bytes):
             self.router.breaches.append(f"{calls} calls of {nbytes} bytes unanswered")
 
+    def _check_cancel(self, ids: list[int]) -> None:
+        for call_id in ids:
+            if not 0 < call_id <= self.last_id:
+                self.router.breaches.append(f"call {call_id} taken back before it was sent")
+            if call_id in self.taken_back:
+                self.router.breaches.append(f"call {call_id} taken back twice")
+            self.taken_back.add(call_id)
+
 
 class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
     """Use it as `async with FakeRouter() as router:`; it listens at `router.address`."""
@@ -170,7 +191,11 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
         """What opening a stream is answered with, instead of `opened`."""
         self.silent = False
         """While true, opening a stream is not answered."""
+        self.deaf_to_cancels = False
+        """While true, calls that are taken back are answered as if they were not."""
         self.batches: list[Batch] = []
+        self.cancels: list[list[range]] = []
+        """Ids, by frame."""
         self.waiting: list[tuple[FakeStream, Batch]] = []
         self.streams: list[FakeStream] = []
         """Open ones."""
@@ -280,7 +305,13 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
 
     async def _read(self, context: Context, stream: FakeStream, defaults: call_pb2.CallOptions) -> None:
         while (request := await context.read()) is not grpc.aio.EOF:
-            stream.accept(request.calls, defaults)
+            match request.WhichOneof("frame"):
+                case "calls":
+                    stream.accept(request.calls, defaults)
+                case "cancel":
+                    stream.cancel(request.cancel)
+                case other:
+                    self.breaches.append(f"an unexpected frame: {other}")
             await self._tell()
         self.half_closed += 1
         stream.finish()

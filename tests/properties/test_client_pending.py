@@ -1,4 +1,4 @@
-"""The client's pending calls against a dictionary of ids, under arbitrary interleavings of answers."""
+"""The client's pending calls against a dictionary of ids, under answers and second thoughts in any order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from slotmesh.client.pending import PendingCalls
 from slotmesh.client.runs import Part
-from tests.unit.client.parts import make_part
+from tests.unit.client.parts import Sink, make_map_part, make_part
 
 sizes = st.lists(st.integers(0, 100), min_size=1, max_size=12)
 
@@ -20,11 +20,23 @@ class PendingMachine(RuleBasedStateMachine):
         self.model: dict[int, tuple[Part, int]] = {}
         """Unanswered: id -> its part, its payload bytes."""
         self.next_id = 1
+        self.sinks: dict[int, Sink] = {}
+        """Who waits for each call ever sent."""
+        self.boundaries = [1]
+        """What `next_id` has been."""
+        self.taken_back: set[int] = set()
 
-    @rule(sizes=sizes)
-    def send(self, sizes: list[int]) -> None:
-        part = make_part(*sizes)
+    @rule(sizes=sizes, is_map=st.booleans())
+    def send(self, sizes: list[int], is_map: bool) -> None:
+        if is_map:
+            sink = Sink()
+            part = make_map_part(*sizes, sink=sink)
+            self.sinks |= dict.fromkeys(range(self.next_id, self.next_id + len(sizes)), sink)
+        else:
+            part = make_part(*sizes)
+            self.sinks |= dict(enumerate(part.sinks, self.next_id))
         self.pending.add(part)
+        self.boundaries.append(self.pending.next_id)
         assert part.first_id == self.next_id
         for size in sizes:
             self.model[self.next_id] = (part, size)
@@ -48,6 +60,24 @@ class PendingMachine(RuleBasedStateMachine):
             st.lists(st.tuples(st.integers(1, self.next_id), st.integers(1, 10)), min_size=1, max_size=4)
         )
         self.answer([first + offset for first, count in stretches for offset in range(count)])
+
+    @rule(data=st.data())
+    def think_better_of_it(self, data: st.DataObject) -> None:
+        if self.model:
+            self.sinks[data.draw(st.sampled_from(sorted(self.model)))].cancelled = True
+
+    @rule(data=st.data())
+    def take_back_what_nobody_waits_for(self, data: st.DataObject) -> None:
+        before = data.draw(st.sampled_from(self.boundaries))
+        ranges = self.pending.take_unwanted(before)
+        told = [call_id for first, last in ranges for call_id in range(first, last + 1)]
+        assert told == [
+            call_id
+            for call_id in sorted(self.model)
+            if call_id < before and self.sinks[call_id].cancelled and call_id not in self.taken_back
+        ]
+        assert all(ranges[at][1] + 1 < ranges[at + 1][0] for at in range(len(ranges) - 1)), "neighbours are one range"
+        self.taken_back.update(told)
 
     @rule()
     def lose_the_stream(self) -> None:

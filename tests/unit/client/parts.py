@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from slotmesh.client.options import ViewOptions
 from slotmesh.client.outbox import Outbox
 from slotmesh.client.runs import CallQueue, Part
-from slotmesh.client.spec import CallSpec, ViewOptions
+from slotmesh.client.spec import CallSpec
 from slotmesh.codec import OCTET_STREAM
 
 
@@ -29,6 +30,12 @@ def make_spec(method: str = "echo", queue: CallQueue | None = None, **options: A
 
 def make_part(*sizes: int, spec: CallSpec | None = None) -> Part:
     return Part(spec or make_spec(), list(sizes), sum(sizes), [Sink() for _ in sizes])
+
+
+def make_map_part(*sizes: int, sink: Sink | None = None) -> Part:
+    """A part of a map; `sink` is its one future."""
+    gather: Any = sink or Sink()
+    return Part(make_spec(), list(sizes), sum(sizes), [], gather)
 
 
 def make_call(outbox: Outbox, spec: CallSpec, payload: bytes, sink: Any = None) -> Any:

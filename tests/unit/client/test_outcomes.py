@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from slotmesh.client.gather import Gather
+from slotmesh.client.options import ViewOptions
 from slotmesh.client.outcomes import deliver, fail
 from slotmesh.client.runs import CallQueue, Part
-from slotmesh.client.spec import CallSpec, ViewOptions
+from slotmesh.client.spec import CallSpec
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, DecodeError, encode
 from slotmesh.errors import Executed, Failure, InternalError, Reason, ReplicaLost
 

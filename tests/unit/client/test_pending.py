@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from slotmesh.client.pending import PendingCalls
-from tests.unit.client.parts import make_part
+from tests.unit.client.parts import make_map_part, make_part
 
 
 def settle(pending: PendingCalls, *ids: int) -> list[tuple[int, int, int, int]]:
@@ -83,6 +83,53 @@ def test_what_is_left_comes_out_in_the_order_sent() -> None:
     settle(pending, 2)
     assert [part.first_id + at + i for part, at, _, count in pending.drain() for i in range(count)] == [1, 3, 4]
     assert (pending.calls, pending.nbytes) == (0, 0)
+
+
+def test_calls_that_nobody_waits_for_are_told_once_as_ranges() -> None:
+    pending = PendingCalls()
+    first, second = make_part(1, 1, 1), make_part(1, 1)
+    pending.add(first)
+    pending.add(second)
+    for sink in (first.sinks[0], first.sinks[2], second.sinks[0]):
+        sink.cancelled = True
+    assert pending.take_unwanted(pending.next_id) == [(1, 1), (3, 4)]
+    assert pending.take_unwanted(pending.next_id) == []
+    second.sinks[1].cancelled = True
+    assert pending.take_unwanted(pending.next_id) == [(5, 5)]
+    assert (pending.calls, pending.nbytes) == (5, 5), "they count until their outcome is there"
+    assert settle(pending, 1, 2, 3, 4, 5) == [(1, 0, 0, 3), (4, 0, 3, 2)]
+
+
+def test_an_answer_that_was_faster_leaves_nothing_to_take_back() -> None:
+    pending = PendingCalls()
+    part = make_part(1, 1, 1)
+    pending.add(part)
+    settle(pending, 2)
+    for sink in part.sinks:
+        sink.cancelled = True
+    assert pending.take_unwanted(pending.next_id) == [(1, 1), (3, 3)]
+
+
+def test_a_map_is_unwanted_as_a_whole() -> None:
+    pending = PendingCalls()
+    part = make_map_part(1, 1, 1, 1)
+    pending.add(part)
+    settle(pending, 3)
+    assert pending.take_unwanted(pending.next_id) == []
+    part.gather.cancelled = True  # type: ignore[union-attr]  # a Sink
+    assert pending.take_unwanted(pending.next_id) == [(1, 2), (4, 4)]
+    assert pending.take_unwanted(pending.next_id) == []
+
+
+def test_young_calls_are_not_looked_at() -> None:
+    pending = PendingCalls()
+    parts = [make_part(1), make_part(1)]
+    for part in parts:
+        pending.add(part)
+        part.sinks[0].cancelled = True
+    assert pending.take_unwanted(1) == []
+    assert pending.take_unwanted(2) == [(1, 1)]
+    assert pending.take_unwanted(3) == [(2, 2)]
 
 
 def test_finished_parts_are_forgotten() -> None:

@@ -1,0 +1,62 @@
+"""Shares of backends as people type them, `v1=0.9`, and the policy that they come to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from slotmesh.spec.model import InvalidSpec, Mistake, TrafficPolicy
+from slotmesh.spec.rules import show, traffic_mistakes
+
+
+def new_policy(
+    endpoint: str,
+    current: TrafficPolicy | None,
+    weights: Sequence[str],
+    shadows: Sequence[str],
+    *,
+    no_shadows: bool = False,
+) -> TrafficPolicy:
+    """The policy of an endpoint once `weights` and `shadows` are said; what is not said stays as it is.
+
+    A shadow of 0 is none, so `c=0` alone takes all of them away, as `no_shadows` does.
+
+    Raises:
+        InvalidSpec: with all mistakes of what was typed.
+    """
+    mistakes: list[Mistake] = []
+    said = read_shares(f"{endpoint}.traffic", weights, mistakes)
+    cast = read_shares(f"{endpoint}.shadows", shadows, mistakes)
+    if no_shadows and shadows:
+        mistakes.append(Mistake(f"{endpoint}.shadows", "--shadow and --no-shadows contradict each other"))
+    if not weights and (current is None or not current.weights):
+        mistakes.append(Mistake(f"{endpoint}.traffic", "there are no weights yet: give some, as v1=1"))
+    if mistakes:
+        raise InvalidSpec(mistakes)
+    kept = current or TrafficPolicy(weights={})
+    policy = TrafficPolicy(
+        weights=said if weights else kept.weights,
+        shadows={name: share for name, share in cast.items() if share != 0.0}
+        if shadows or no_shadows
+        else kept.shadows,
+    )
+    if mistakes := [*traffic_mistakes(endpoint, policy)]:
+        raise InvalidSpec(mistakes)
+    return policy
+
+
+def read_shares(path: str, texts: Sequence[str], mistakes: list[Mistake]) -> Mapping[str, float]:
+    """Shares by backend. What is no share, or is said twice, is added to `mistakes`."""
+    shares: dict[str, float] = {}
+    for text in texts:
+        name, equals, number = text.rpartition("=")
+        try:
+            share = float(number)
+        except ValueError:
+            equals = ""
+        else:
+            if name in shares:
+                mistakes.append(Mistake(f"{path}.{show(name)}", "is given twice"))
+            shares[name] = share
+        if not (name and equals):
+            mistakes.append(Mistake(path, f"expected BACKEND=SHARE such as v1=0.9, got {show(text)!r}"))
+    return shares

@@ -1,0 +1,59 @@
+"""The traffic of one endpoint as a table for people, and as JSON for programs."""
+
+from __future__ import annotations
+
+from typing import Any, TextIO
+
+from slotmesh.cli.report import console_of, new_table, readiness
+from slotmesh.cli.snapshot import Snapshot
+from slotmesh.spec.model import TrafficPolicy
+
+_NONE = TrafficPolicy(weights={})
+
+
+def print_traffic(endpoint: str, revision: int, snapshot: Snapshot, out: TextIO) -> None:
+    """Writes the policy, a row a backend, and where it is in force. Colours only where `out` is a terminal."""
+    console = console_of(out)
+    console.print(f"endpoint {endpoint}  revision {revision}, {_in_force(revision, snapshot)}")
+    traffic = snapshot.traffic_of(endpoint)
+    if traffic is None:
+        console.print("no traffic policy: calls wait until there is one")
+        return
+    backends = {backend.name: backend for backend in snapshot.backends}
+    table = new_table("Traffic", "backend", "weight", "shadow", "ready")
+    for name in sorted({*traffic.weights, *traffic.shadows}):
+        table.add_row(
+            name,
+            _share(traffic.weights.get(name)),
+            _share(traffic.shadows.get(name)),
+            readiness(backends[name], snapshot.members) if name in backends else "",
+        )
+    console.print(table)
+
+
+def as_json(endpoint: str, revision: int, snapshot: Snapshot) -> dict[str, Any]:
+    """The same, as values of JSON. `revision` is in force at the routers that are `current`."""
+    traffic = snapshot.traffic_of(endpoint)
+    behind = snapshot.members.behind(revision)
+    return {
+        "endpoint": endpoint,
+        "revision": revision,
+        "traffic": dict(traffic.weights) if traffic else None,
+        "shadows": dict(traffic.shadows) if traffic else {},
+        "routers": [
+            {"router_id": router.router_id, "address": router.address, "current": router not in behind}
+            for router in snapshot.members.routers
+        ],
+    }
+
+
+def _in_force(revision: int, snapshot: Snapshot) -> str:
+    routers = snapshot.members.routers
+    if not routers:
+        return "no router is attached"
+    current = len(routers) - len(snapshot.members.behind(revision))
+    return f"in force at {current} of {len(routers)} {'router' if len(routers) == 1 else 'routers'}"
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else f"{share:.6g}"

@@ -1,0 +1,110 @@
+"""The options of a view of an endpoint: what it says about all of its calls.
+
+Invariants: options never change once made. What every router would refuse is refused here, where it is said, by the
+same reason and before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, TypedDict, Unpack
+
+from slotmesh.codec import CONTENT_TYPES, MSGPACK
+from slotmesh.errors import BadRequest, Failure, Reason
+from slotmesh.status import code_of, name_of
+from slotmesh.units import MAX_DURATION_S
+from slotmesh.v1 import call_pb2
+
+_STATUS: Final = name_of(code_of(Failure(reason=Reason.BAD_REQUEST, message="")))
+
+
+class BadOption(BadRequest, ValueError):
+    """An option that no call may have: what a router would answer, and a mistake of the calling program."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(
+            f"{_STATUS}/{Reason.BAD_REQUEST.value}: {name} {problem}", status=_STATUS, metadata={"field": name}
+        )
+
+
+class OptionChanges(TypedDict, total=False):
+    """What a view may say differently from the view that it is made from. `Endpoint.options` says what each means."""
+
+    content_type: str
+    timeout: float | timedelta | None
+    slo: float | timedelta | None
+    slo_at: datetime | None
+    shard_key: str
+    metadata: Mapping[str, str]
+    idempotent: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewOptions:
+    """What a view of an endpoint says about all of its calls. Raises BadOption where no call may have it."""
+
+    content_type: str = MSGPACK
+    timeout_s: float | None = None
+    """From the call's arrival at the router, seconds. None: only the backend's `max_queue_time` limits it."""
+    slo_s: float | None = None
+    """From the call's arrival at the router, seconds."""
+    slo_at: datetime | None = None
+    """Aware of its time zone. At most one of the two SLOs is set."""
+    shard_key: str = ""
+    ordering_key: str = ""
+    metadata: Mapping[str, str] | None = None
+    idempotent: bool = False
+
+    def __post_init__(self) -> None:
+        if self.content_type not in CONTENT_TYPES:
+            raise BadOption("content_type", f"must be one of {', '.join(CONTENT_TYPES)}, got {self.content_type!r}")
+        for name, value in (("timeout", self.timeout_s), ("slo", self.slo_s)):
+            if value is not None and not (0 <= value <= MAX_DURATION_S):  # NaN neither
+                raise BadOption(name, f"must be a number of seconds, at least 0, got {value!r}")
+        if self.slo_at is not None:
+            if self.slo_s is not None:
+                raise BadOption("slo", "and slo_at are both given; give one of them")
+            if self.slo_at.utcoffset() is None:
+                raise BadOption("slo_at", f"must be aware of its time zone, as datetime.now(UTC) is, got {self.slo_at}")
+
+    def changed(self, **changes: Unpack[OptionChanges]) -> ViewOptions:
+        """These options with some of them changed. A new SLO takes the place of the other kind."""
+        if unknown := changes.keys() - OptionChanges.__annotations__.keys():
+            known = ", ".join(OptionChanges.__annotations__)
+            raise TypeError(f"there is no option {', '.join(sorted(unknown))}; there are {known}")
+        given: dict[str, Any] = dict(changes)
+        for name in ("timeout", "slo"):
+            if name in given:
+                given[f"{name}_s"] = seconds(given.pop(name))
+        if given.get("slo_s") is not None:
+            given.setdefault("slo_at", None)
+        elif given.get("slo_at") is not None:
+            given.setdefault("slo_s", None)
+        if "metadata" in given:
+            given["metadata"] = dict(given["metadata"])
+        return replace(self, **given)
+
+    def to_wire(self, method: str) -> call_pb2.CallOptions:
+        """The options of calls of one method. `__call__` travels as the empty name."""
+        wire = call_pb2.CallOptions(
+            method="" if method == "__call__" else method,
+            content_type=self.content_type,
+            shard_key=self.shard_key,
+            ordering_key=self.ordering_key,
+            idempotent=self.idempotent,
+            metadata=self.metadata or {},
+        )
+        if self.timeout_s is not None:
+            wire.timeout.FromNanoseconds(round(self.timeout_s * 1e9))
+        if self.slo_s is not None:
+            wire.relative_slo.FromNanoseconds(round(self.slo_s * 1e9))
+        if self.slo_at is not None:
+            wire.absolute_slo.FromDatetime(self.slo_at)
+        return wire
+
+
+def seconds(time: float | timedelta | None) -> float | None:
+    """A length of time as people write it, in seconds."""
+    return time.total_seconds() if isinstance(time, timedelta) else time
