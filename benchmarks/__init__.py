@@ -1,1 +1,6 @@
-"""Throughput and latency of a mesh, beside those of a bare gRPC server in the same run: `python -m benchmarks`."""
+"""What the mesh can do on this machine, beside what is expected of it: `python -m benchmarks`."""
+
+import os
+
+# gRPC reads this when it is loaded. It would tell each process that is started here that another thread uses gRPC.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -1,7 +1,6 @@
-"""Measures a mesh of real processes on this machine: one router, one replica, 100-byte payloads.
+"""Measures the mesh on this machine, one part after another: `python -m benchmarks [PART …]`.
 
-Rounds are interleaved (the bare server, then each load, and again), because machines drift over the time that a
-benchmark takes.
+A figure that is not as expected is told, and no failure: machines differ.
 """
 
 from __future__ import annotations
@@ -10,96 +9,98 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import slotmesh
-from benchmarks import profiling, report
-from benchmarks.baseline import bare_server
-from benchmarks.catalogue import BASELINE, Entry, entries
-from benchmarks.statistics import Sample, Summary, summarise
+from benchmarks import core, findings, flood, loads, memory, metrics_cost, overload, profiling, report
+from benchmarks.findings import Finding
+from benchmarks.progress import begin
 from benchmarks.workloads import PAYLOAD
-from examples.local_mesh import local_mesh
-from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.main import run
-from slotmesh.v1 import router_service_pb2_grpc
+from slotmesh.units import parse_duration
 
-HANDLER = "benchmarks.handler:Echo"
-RESULTS = Path("benchmarks/results/latest.local.json")
-_WARM_UP_S = 0.2
+RESULTS: Final = Path("benchmarks/results/latest.local.json")
+LOADS: Final = "loads"
+TITLES: Final = {
+    LOADS: "throughput and latency, beside a bare gRPC server",
+    "core": "cost of the router's decisions",
+    "memory": "memory of queued calls",
+    "metrics": "cost of metrics",
+    "overload": "twice the load that can be served",
+    "flood": "one call at a time beside a flood",
+}
+USUAL: Final = (LOADS, "core", "memory", "metrics")
+"""What is measured unless told otherwise: what takes a few minutes in all."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures a mesh on this machine.")
-    parser.add_argument("--quick", action="store_true", help="a few seconds in all: a look, not a measurement")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures the mesh on this machine.")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"{', '.join(TITLES)}, or all (default: {' '.join(USUAL)})"
+    )
+    parser.add_argument("--quick", action="store_true", help="less of everything: a look, not a measurement")
     parser.add_argument("--rounds", type=int, help="rounds of all loads (default: 5, or 2 with --quick)")
     parser.add_argument("--seconds", type=float, help="time of a load in a round (default: 1.5, or 0.3 with --quick)")
     parser.add_argument("--only", metavar="NAME[,NAME…]", help="loads to measure beside the bare server")
     parser.add_argument(
+        "--duration", type=_duration, metavar="DURATION", help="of the overload (default: 60s, or 8s with --quick)"
+    )
+    parser.add_argument(
+        "--call-timeout", type=_duration, metavar="DURATION", help="of each call of the overload (default: none)"
+    )
+    parser.add_argument(
         "--json", type=Path, default=RESULTS, metavar="FILE", help="where to write the results (default: %(default)s)"
     )
     parser.add_argument(
-        "--profile", choices=profiling.COMPONENTS, help="also say where the time of this process goes; figures suffer"
+        "--profile",
+        choices=profiling.COMPONENTS,
+        help="also say where the time of this process goes under the loads; figures suffer",
     )
     settings = parser.parse_args(arguments)
+    if unknown := [part for part in settings.parts if part not in {*TITLES, "all"}]:
+        parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(TITLES)}, and all")
+    if "all" in settings.parts:
+        settings.parts = list(TITLES)
+    elif not settings.parts:
+        settings.parts = [LOADS] if settings.only or settings.profile else list(USUAL)
     settings.rounds = settings.rounds or (2 if settings.quick else 5)
     settings.seconds = settings.seconds or (0.3 if settings.quick else 1.5)
     settings.only = None if settings.only is None else settings.only.split(",")
+    settings.duration = settings.duration or timedelta(seconds=8 if settings.quick else 60)
     return settings
 
 
 async def main(settings: argparse.Namespace) -> int:
-    """Returns the exit status. A ratio below what is expected is told, and no failure: machines differ."""
-    async with AsyncExitStack() as stack:
-        profile = stack.enter_context(profiling.profile(settings.profile))
-        bare_address = await stack.enter_async_context(bare_server())
-        mesh = await stack.enter_async_context(local_mesh(HANDLER))
-        bare = await stack.enter_async_context(open_channel(bare_address))
-        router = await stack.enter_async_context(open_channel(mesh.router))
-        client = await stack.enter_async_context(slotmesh.connect(mesh.router))
-        catalogue = entries(
-            router_service_pb2_grpc.RouterServiceStub(bare), router_service_pb2_grpc.RouterServiceStub(router), client
-        )
-        chosen = _choose(catalogue, settings.only)
-        with profile.sampling():
-            rounds = await _measure(chosen, settings.rounds, settings.seconds)
-    _tell(chosen, rounds, settings)
-    sys.stdout.write(profile.report())
+    """Returns the exit status."""
+    document: dict[str, Any] = {}
+    found: list[Finding] = []
+    for part in settings.parts:
+        begin(TITLES[part])
+        if part == LOADS:
+            document = await _measure_loads(settings)
+        else:
+            figures = await _measure(part, settings)
+            found += figures
+            _say(f"{TITLES[part]}\n{findings.table(figures)}\n\n")
+    document = {**report.provenance(), **document, "findings": findings.document(found)}
+    settings.json.parent.mkdir(parents=True, exist_ok=True)
+    settings.json.write_text(f"{json.dumps(document, indent=2)}\n")
+    _say(f"JSON: {settings.json}\n")
     return 0
 
 
-def _choose(catalogue: list[Entry], names: list[str] | None) -> list[Entry]:
-    if names is None:
-        return catalogue
-    known = [entry.name for entry in catalogue]
-    if unknown := sorted(set(names) - set(known)):
-        raise SystemExit(f"--only: no load is named {', '.join(unknown)}; there are {', '.join(known)}")
-    return [entry for entry in catalogue if entry.name in {BASELINE, *names}]
-
-
-async def _measure(chosen: list[Entry], rounds: int, seconds: float) -> dict[str, list[Sample]]:
-    samples: dict[str, list[Sample]] = {entry.name: [] for entry in chosen}
-    for entry in chosen:
-        await entry.run(_WARM_UP_S)
-    for number in range(rounds):
-        for entry in chosen:
-            _show(f"round {number + 1} of {rounds}: {entry.title}")
-            samples[entry.name].append(await entry.run(seconds))
-    _show("")
-    return samples
-
-
-def _show(line: str) -> None:
-    """Progress, on a terminal only: one line that is written over."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{line}")
-        sys.stderr.flush()
-
-
-def _tell(chosen: list[Entry], rounds: dict[str, list[Sample]], settings: argparse.Namespace) -> None:
-    summaries: dict[str, Summary] = {name: summarise(samples, rounds[BASELINE]) for name, samples in rounds.items()}
-    facts: dict[str, Any] = {
+async def _measure_loads(settings: argparse.Namespace) -> dict[str, Any]:
+    with profiling.profile(settings.profile) as profile:
+        measured = await loads.measure(
+            rounds=settings.rounds, seconds=settings.seconds, only=settings.only, profile=profile
+        )
+    _say(
+        f"{report.table(measured.entries, measured.summaries)}\n\n"
+        f"Medians of {settings.rounds} interleaved rounds of {settings.seconds:g} s, {len(PAYLOAD)}-byte payloads, one "
+        f"router, one replica.\n{profile.report()}\n"
+    )
+    facts = {
         "rounds": settings.rounds,
         "seconds": settings.seconds,
         "payload_bytes": len(PAYLOAD),
@@ -107,15 +108,43 @@ def _tell(chosen: list[Entry], rounds: dict[str, list[Sample]], settings: argpar
         "replicas": 1,
         "profiled": settings.profile,
     }
-    text = json.dumps(report.document(chosen, summaries, facts), indent=2)
-    sys.stdout.write(
-        f"{report.table(chosen, summaries)}\n\n"
-        f"Medians of {settings.rounds} interleaved rounds of {settings.seconds:g} s, {len(PAYLOAD)}-byte payloads, one "
-        f"router, one replica.\n"
-    )
-    settings.json.parent.mkdir(parents=True, exist_ok=True)
-    settings.json.write_text(f"{text}\n")
-    sys.stdout.write(f"JSON: {settings.json}\n")
+    return report.document(measured.entries, measured.summaries, facts)
+
+
+async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
+    quick = settings.quick
+    match part:
+        case "core":
+            return core.measure(rounds=3 if quick else 8, decisions=20_000 if quick else 50_000)
+        case "memory":
+            return await memory.measure()
+        case "metrics":
+            if quick:
+                return await metrics_cost.measure(processes=1, rounds=3, seconds=0.5)
+            return await metrics_cost.measure(processes=3, rounds=5, seconds=1.0)
+        case "overload":
+            timeout = settings.call_timeout
+            return await overload.measure(
+                seconds=settings.duration.total_seconds(),
+                max_queued_calls=2_000 if quick else 20_000,
+                timeout_s=timeout.total_seconds() if timeout else None,
+            )
+        case "flood":
+            return await flood.measure(quiet_s=2.0 if quick else 10.0)
+        case _:
+            raise AssertionError(part)
+
+
+def _duration(text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

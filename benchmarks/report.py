@@ -24,11 +24,17 @@ def table(entries: Sequence[Entry], summaries: Mapping[str, Summary]) -> str:
     return "\n".join(_aligned(row, widths) for row in rows)
 
 
-def document(entries: Sequence[Entry], summaries: Mapping[str, Summary], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything the table says, and what it was measured on. Times in seconds."""
+def provenance() -> dict[str, Any]:
+    """What it was measured on."""
     return {
         "versions": {"slotmesh": VERSION, "grpcio": grpc.__version__, "python": platform.python_version()},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
+    }
+
+
+def document(entries: Sequence[Entry], summaries: Mapping[str, Summary], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything the table says. Times in seconds."""
+    return {
         "settings": dict(settings),
         "results": [
             {

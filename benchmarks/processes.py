@@ -1,0 +1,202 @@
+"""A mesh of any specification on this machine, every server a process whose memory and processor time can be read.
+
+`slotmesh run` has one backend, and ends when a router does. Here routers come and go, and each has flags of its own.
+Invariant: no process outlives the block, whichever way it is left; when this process is killed, they notice and end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final, Literal
+from urllib.request import urlopen
+
+from slotmesh.cli.operator import Operator
+from slotmesh.cli.snapshot import FAILED, Members
+from slotmesh.runtime.announce import AnnouncePipe
+from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.parent import ParentPipe
+from slotmesh.spec.model import Mesh
+
+READY_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 60.0
+"""More than draining replicas take in the worst case."""
+_POLL_S: Final = 0.02
+_SCRAPE_TIMEOUT_S: Final = 10.0
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+class Server:
+    """One process that serves."""
+
+    def __init__(self, name: str, process: Process, address: str) -> None:
+        self.name = name
+        """For people; of a router its id."""
+        self.address = address
+        """`HOST:PORT`."""
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def cpu_s(self) -> float:
+        """Processor time that the process has used, in user mode and in the kernel; to 10 ms."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+    def rss_bytes(self) -> int:
+        """Memory that it holds now."""
+        for line in Path(f"/proc/{self.pid}/status").read_text("utf-8").splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise CannotStart(f"the {self.name} has ended")
+
+    async def stop(self) -> None:
+        """Asks it to end, and waits; kills it where it does not."""
+        with suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+
+class ProcessMesh:
+    """A controller that launches replicas, and the routers that were added."""
+
+    def __init__(self, controller: Server, operator: Operator, parent: ParentPipe) -> None:
+        self.controller = controller
+        self.operator = operator
+        self.routers: list[Server] = []
+        self._parent = parent
+        self._started = 0
+        self._spec = Mesh()
+
+    async def apply(self, spec: Mesh) -> None:
+        """Makes the mesh exactly this, and waits until it is ready."""
+        self._spec = spec
+        await self.operator.apply(spec, prune=True)
+        await self.wait_ready()
+
+    async def add_router(self, *flags: str) -> Server:
+        """Starts a router; `wait_ready` says when it is of use."""
+        self._started += 1
+        name = f"router-{self._started}"
+        identity = (f"--router-id={name}", f"--controller={self.controller.address}")
+        router = await _start(name, "router_service", (*identity, *(flags or ("--metrics-port=0",))), self._parent)
+        self.routers.append(router)
+        return router
+
+    async def remove_router(self, router: Server) -> None:
+        """Stops a router in order."""
+        self.routers.remove(router)
+        await router.stop()
+
+    async def wait_ready(self) -> Members:
+        """Returns when all replicas take calls, and all routers have the newest table and reach all replicas.
+
+        Raises:
+            CannotStart: a handler failed, or it took too long.
+        """
+        deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
+        while lack := self._lacks(members := await self.operator.members()):
+            if asyncio.get_running_loop().time() > deadline:
+                raise CannotStart(f"the mesh is not ready within {READY_TIMEOUT_S:g} s: {lack}")
+            await asyncio.sleep(_POLL_S)
+        return members
+
+    async def wait_for_revision(self, revision: int) -> None:
+        """Returns when every router has a table of this revision of the configuration, or a newer one, in force."""
+        deadline = asyncio.get_running_loop().time() + READY_TIMEOUT_S
+        while behind := (await self.operator.members()).behind(revision):
+            if asyncio.get_running_loop().time() > deadline:
+                raise CannotStart(f"revision {revision} is not in force at {[each.router_id for each in behind]}")
+            await asyncio.sleep(_POLL_S / 10)
+
+    async def scrape(self, router: Server) -> str:
+        """What the router exports, in Prometheus' text format."""
+        for status in (await self.operator.members()).routers:
+            if status.router_id == router.name:
+                return await asyncio.to_thread(scrape, status.metrics_address)
+        raise CannotStart(f"the controller does not know {router.name}")
+
+    def _lacks(self, members: Members) -> str:
+        for replica in members.replicas:
+            if replica.state == FAILED and any(replica.backend == backend.name for backend in self._spec.backends):
+                raise CannotStart(f"replica {replica.replica_id} failed: {replica.error}")
+        for backend in self._spec.backends:
+            wanted = 1 if backend.num_replicas is None else backend.num_replicas
+            ready = len(members.ready(backend.name))
+            if ready < wanted:
+                return f"{ready} of {wanted} replicas of {backend.name} are ready"
+        ready_ids = members.ready()
+        there = {
+            each.router_id
+            for each in members.routers
+            if members.is_current(each) and each.linked_replica_ids >= ready_ids
+        }
+        missing = [router.name for router in self.routers if router.name not in there]
+        return f"no table or no links at {', '.join(missing)}" if missing else ""
+
+
+def scrape(metrics_address: str) -> str:
+    """Blocks: for a thread."""
+    with urlopen(f"http://{metrics_address}/metrics", timeout=_SCRAPE_TIMEOUT_S) as response:
+        text: str = response.read().decode()
+    return text
+
+
+@asynccontextmanager
+async def process_mesh(
+    spec: Mesh,
+    *,
+    routers: int = 1,
+    launcher: Literal["process", "external"] = "process",
+    env: Mapping[str, str] | None = None,
+) -> AsyncIterator[ProcessMesh]:
+    """A mesh that is ready. `env` adds to the environment of the controller and of the replicas.
+
+    Raises:
+        CannotStart: it did not get ready.
+    """
+    with ParentPipe() as parent:
+        flags = (f"--launcher={launcher}", "--metrics-port=-1")
+        controller = await _start("controller", "controller_service", flags, parent, env)
+        try:
+            async with Operator.at(controller.address) as operator:
+                mesh = ProcessMesh(controller, operator, parent)
+                try:
+                    for _ in range(routers):
+                        await mesh.add_router()
+                    await mesh.apply(spec)
+                    yield mesh
+                finally:
+                    await asyncio.gather(*(router.stop() for router in mesh.routers))
+        finally:
+            await controller.stop()
+
+
+async def _start(
+    name: str, module: str, flags: Sequence[str], parent: ParentPipe, env: Mapping[str, str] | None = None
+) -> Server:
+    with AnnouncePipe() as announced:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, "--port=0", "--log-level=warning", *flags),
+            *(f"--parent-fd={parent.fd}", f"--announce-fd={announced.fd}"),
+            stdin=DEVNULL,
+            pass_fds=(*parent.pass_fds, *announced.pass_fds),
+            env={**os.environ, **(env or {})},
+            start_new_session=True,  # Ctrl-C in the terminal is for this process; they are ended in order
+        )
+        address = await announced.address()
+    if address is None:
+        raise CannotStart(f"the {name} ended before it served, with status {await process.wait()}")
+    return Server(name, process, address)
