@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -18,9 +19,20 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def table(
-    revision: int, replicas: Mapping[str, str], *, epoch: int = 1, max_ongoing: int = 512, **bounds: Any
+    revision: int,
+    replicas: Mapping[str, str],
+    *,
+    others: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    weights: Mapping[str, float] = MappingProxyType({"b": 1.0}),
+    shadows: Mapping[str, float] = MappingProxyType({}),
+    epoch: int = 1,
+    max_ongoing: int = 512,
+    **bounds: Any,
 ) -> membership_service_pb2.RoutingTable:
-    """Endpoint `echo`, served by backend `b` with these replicas (id -> address), who own the partitions in turn."""
+    """Endpoint `echo`, served by backend `b` with these replicas (id -> address), who own the partitions in turn.
+
+    `others` are more backends, and `bounds` the settings of all.
+    """
     owners = [membership_service_pb2.PartitionOwner(replica_id=each, incarnation="life") for each in replicas]
     return membership_service_pb2.RoutingTable(
         generation="g",
@@ -28,7 +40,7 @@ def table(
         endpoints=[
             membership_service_pb2.EndpointRoute(
                 name="echo",
-                traffic=mesh_pb2.TrafficPolicy(weights={"b": 1.0}),
+                traffic=mesh_pb2.TrafficPolicy(weights=weights, shadows=shadows),
                 owners=owners,
                 partition_owners=[number % len(owners) if owners else -1 for number in range(PARTITIONS)],
                 owner_epochs=[epoch] * PARTITIONS,
@@ -36,43 +48,58 @@ def table(
         ],
         backends=[
             membership_service_pb2.BackendRoute(
-                name="b",
+                name=name,
                 replicas=[
                     membership_service_pb2.ReplicaRoute(
                         replica_id=each, incarnation="life", address=address, max_ongoing=max_ongoing
                     )
-                    for each, address in replicas.items()
+                    for each, address in named.items()
                 ],
                 **bounds,
             )
+            for name, named in {"b": replicas, **others}.items()
         ],
     )
 
 
 class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
-    """Pushes each table to the one router that is attached."""
+    """Pushes each table to every router that is attached, and the newest one to those that attach later."""
 
     def __init__(self) -> None:
         self.address = ""
         self.hellos: list[membership_service_pb2.RouterHello] = []
         self.reports: list[membership_service_pb2.RouterReport] = []
-        self._tables: asyncio.Queue[membership_service_pb2.RoutingTable] = asyncio.Queue()
+        """Of all routers."""
+        self.reports_of: dict[str, list[membership_service_pb2.RouterReport]] = {}
+        """By router id."""
+        self._newest: membership_service_pb2.RoutingTable | None = None
+        self._attached: set[asyncio.Queue[membership_service_pb2.RoutingTable]] = set()
 
     def push(self, wire: membership_service_pb2.RoutingTable) -> None:
-        """The router gets this table next."""
-        self._tables.put_nowait(wire)
+        """The routers get this table next."""
+        self._newest = wire
+        for tables in self._attached:
+            tables.put_nowait(wire)
 
     async def AttachRouter(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request_iterator: object, context: Context
     ) -> None:
-        writing = asyncio.ensure_future(self._write(context))
+        tables: asyncio.Queue[membership_service_pb2.RoutingTable] = asyncio.Queue()
+        if self._newest is not None:
+            tables.put_nowait(self._newest)
+        self._attached.add(tables)
+        writing = asyncio.ensure_future(_write(context, tables))
+        reports: list[membership_service_pb2.RouterReport] = []
         try:
             while (request := await read_request(context)) is not None:
                 if request.WhichOneof("frame") == "hello":
                     self.hellos.append(request.hello)
+                    self.reports_of[request.hello.router_id] = reports
                 else:
                     self.reports.append(request.report)
+                    reports.append(request.report)
         finally:
+            self._attached.discard(tables)
             writing.cancel()
 
     async def AttachReplica(  # type: ignore[override]  # it aborts
@@ -80,10 +107,10 @@ class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
     ) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "only routers attach here")
 
-    async def _write(self, context: Context) -> None:
-        while True:
-            wire = await self._tables.get()
-            await context.write(membership_service_pb2.AttachRouterResponse(table=wire))
+
+async def _write(context: Context, tables: asyncio.Queue[membership_service_pb2.RoutingTable]) -> None:
+    while True:
+        await context.write(membership_service_pb2.AttachRouterResponse(table=await tables.get()))
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -34,6 +34,13 @@ def results(batch: replica_service_pb2.RunBatch, payloads: list[bytes]) -> Respo
     )
 
 
+def fail(batch: replica_service_pb2.RunBatch) -> Response:
+    """The handler raises in each call."""
+    failure = call_pb2.Failure(code=2, reason="HANDLER_ERROR", message="ValueError: no", executed=call_pb2.EXECUTED_YES)
+    ids = range(batch.first_run_id, batch.first_run_id + len(batch.payloads))
+    return Response(results=call_pb2.ResultFrame(errors=[call_pb2.CallErrors(call_ids=ids, failure=failure)]))
+
+
 def hold(_batch: replica_service_pb2.RunBatch) -> None:
     """No answer."""
 
@@ -46,6 +53,8 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
         self.capacity = call_pb2.Capacity(max_ongoing=max_ongoing, keyed_window=8192)
         self.frames: list[replica_service_pb2.ExecuteRequest] = []
         self.address = ""
+        self.set_serving: Callable[[bool], object] = lambda _: None
+        """Changes what the health check says."""
         self.contexts: list[Context] = []
         self._broken = asyncio.Event()
 
@@ -53,6 +62,11 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
     def runs(self) -> list[replica_service_pb2.RunBatch]:
         """Every run that arrived, in order."""
         return [batch for frame in self.frames for batch in frame.runs.batches]
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """Those of every call that arrived, in order."""
+        return [payload for batch in self.runs for payload in batch.payloads]
 
     async def Execute(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request_iterator: object, context: Context
@@ -85,6 +99,11 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
         """Sends a frame to the newest router."""
         await self.contexts[-1].write(response)
 
+    async def answer_all(self, batches: Iterable[replica_service_pb2.RunBatch]) -> None:
+        """Echoes these, in one frame."""
+        frame = call_pb2.ResultFrame(batches=[each for batch in batches for each in echo(batch).results.batches])
+        await self.say(Response(results=frame))
+
 
 @asynccontextmanager
 async def fake_replica(answer: Answer = echo, max_ongoing: int = 512) -> AsyncIterator[FakeReplica]:
@@ -93,7 +112,8 @@ async def fake_replica(answer: Answer = echo, max_ongoing: int = 512) -> AsyncIt
     server = GrpcServer("fake replica")
     server.add(replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server, replica)
     await server.start()
-    replica.address = server.address
+    server.set_serving()
+    replica.address, replica.set_serving = server.address, server.set_serving
     try:
         yield replica
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ from router_service.app import serve
 from router_service.config import RouterSettings
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame
-from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
+from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.fakes.controller import FakeController, fake_controller, table
 from tests.fakes.replica import FakeReplica, fake_replica
 from tests.support.wait import wait_until
@@ -36,9 +36,9 @@ class RouterBench:
     revision: int = 1
     calls: list[Call] = field(default_factory=list)
 
-    async def open(self, endpoint: str = "echo", **fields: Any) -> Call:
-        """An opened stream; its `opened` frame is read."""
-        call: Call = self.stub.StreamCalls()
+    async def open(self, endpoint: str = "echo", stub: Any = None, **fields: Any) -> Call:
+        """An opened stream, at the first router unless told otherwise; its `opened` frame is read."""
+        call: Call = (stub or self.stub).StreamCalls()
         self.calls.append(call)
         await call.write(Request(open=router_service_pb2.OpenStream(endpoint=endpoint, **fields)))
         opened = await next_frame(call)
@@ -46,18 +46,59 @@ class RouterBench:
         assert opened.opened.window.calls == 8192
         return call
 
-    async def linked(self, *replicas: FakeReplica, **bounds: Any) -> None:
-        """Returns when the router has this table and these links."""
+    async def linked(
+        self, *replicas: FakeReplica, others: Mapping[str, Sequence[FakeReplica]] | None = None, **fields: Any
+    ) -> None:
+        """Returns when every router has this table and these links: backend `b`, and `others` if there are."""
         self.revision += 1
-        named = {f"r{self.replicas.index(each)}": each.address for each in replicas}
-        self.controller.push(table(self.revision, named, **bounds))
+        more = {name: self._named(each) for name, each in (others or {}).items()}
+        named = self._named(replicas)
+        self.controller.push(table(self.revision, named, others=more, **fields))
+        wanted = sorted([*named, *(each for names in more.values() for each in names)])
+        await wait_until(
+            lambda: (
+                all(
+                    any(
+                        report.revision == self.revision and list(report.linked_replica_ids) == wanted
+                        for report in reports
+                    )
+                    for reports in self.controller.reports_of.values()
+                )
+                and self.controller.reports_of
+            ),
+            what="the routers report the table and the links",
+        )
+
+    async def with_slots(self, slots: int, replica: FakeReplica, **fields: Any) -> None:
+        """Returns when the router is linked to this replica alone, which says that it has so many permits."""
+        await self.linked()
+        replica.capacity.max_ongoing = slots
+        await self.linked(replica, **fields)
+
+    async def told_queued(self, calls: int) -> None:
+        """Returns when a router has reported so many waiting calls."""
+        already = len(self.controller.reports)
         await wait_until(
             lambda: any(
-                report.revision == self.revision and list(report.linked_replica_ids) == sorted(named)
-                for report in self.controller.reports
+                sum(load.queued for load in report.loads) == calls for report in self.controller.reports[already:]
             ),
-            what="the router reports the table and the links",
+            what=f"a router reports {calls} calls in its queues",
         )
+
+    @asynccontextmanager
+    async def another_router(self) -> AsyncIterator[Any]:
+        """The stub of one more router at the same controller, with the same table."""
+        settings = RouterSettings(port=0, metrics_port=-1, controller=self.controller.address)
+        async with serve(settings) as server, open_channel(server.address) as channel:
+            await wait_until(lambda: settings.router_id in self.controller.reports_of)
+            reports = self.controller.reports_of[settings.router_id]
+            links = self.controller.reports[-1].linked_replica_ids
+            await wait_until(lambda: reports and reports[-1].linked_replica_ids == links, what="the router is linked")
+            yield router_service_pb2_grpc.RouterServiceStub(channel)
+            del self.controller.reports_of[settings.router_id]
+
+    def _named(self, replicas: Sequence[FakeReplica]) -> dict[str, str]:
+        return {f"r{self.replicas.index(each)}": each.address for each in replicas}
 
 
 @asynccontextmanager
@@ -83,3 +124,31 @@ async def next_frame(call: Call) -> Response:
     response = await read_frame(call)
     assert response is not None, "the stream ended"
     return response
+
+
+def batch(first: int, *payloads: bytes, **options: Any) -> router_service_pb2.CallBatch:
+    """Calls with ids from `first` on."""
+    return router_service_pb2.CallBatch(first_call_id=first, payloads=payloads, options=call_pb2.CallOptions(**options))
+
+
+def calls(first: int, *payloads: bytes, **options: Any) -> Request:
+    """A frame of one batch."""
+    return Request(calls=router_service_pb2.CallFrame(batches=[batch(first, *payloads, **options)]))
+
+
+async def outcomes(call: Call, count: int) -> tuple[dict[int, bytes], dict[int, call_pb2.Failure]]:
+    """Reads until `count` calls have their outcome: results and failures, by call id."""
+    done: dict[int, bytes] = {}
+    failed: dict[int, call_pb2.Failure] = {}
+    last_frame = 0
+    while len(done) + len(failed) < count:
+        frame = (await next_frame(call)).results
+        assert frame.frame_no > last_frame
+        last_frame = frame.frame_no
+        for results in frame.batches:
+            assert not set(results.call_ids) & (done.keys() | failed.keys())
+            done.update(zip(results.call_ids, results.payloads, strict=True))
+        for errors in frame.errors:
+            assert not set(errors.call_ids) & (done.keys() | failed.keys())
+            failed.update(dict.fromkeys(errors.call_ids, errors.failure))
+    return done, failed
