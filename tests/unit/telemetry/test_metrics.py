@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.telemetry import names
-from slotmesh.telemetry.instruments import histogram, observe_counter, observe_gauge
+from slotmesh.telemetry.instruments import Buckets, histogram, observe_counter, observe_gauge
 from slotmesh.telemetry.names import Metric
 from slotmesh.telemetry.setup import MetricsServer, setup_metrics
 
@@ -55,6 +55,26 @@ def test_a_histogram_takes_its_boundaries(metrics: MetricsServer) -> None:
     name = "slotmesh_replica_batch_size_bucket"
     counts = {bound: read[name, (("le", bound), ("slotmesh_backend", "v1"))] for bound in ("1", "8", "64", "+Inf")}
     assert counts == {"1": 1, "8": 2, "64": 2, "+Inf": 3}
+
+
+def test_histograms_that_somebody_keeps_are_read_when_asked(metrics: MetricsServer) -> None:
+    observe_counter(metrics.meter, names.ROUTER_CALLS, dict)
+    counts = [4, 0, 1]
+    metrics.observe_histogram(names.ROUTER_QUEUE_TIME, lambda: {("v1",): Buckets((0.1, 1.0), counts, 7.5)})
+    name, label = "slotmesh_router_queue_time_seconds", ("slotmesh_backend", "v1")
+
+    def read() -> list[float]:
+        values = fetch(metrics)
+        bounds = [values[f"{name}_bucket", (("le", bound), label)] for bound in ("0.1", "1.0", "+Inf")]
+        return [*bounds, values[f"{name}_count", (label,)], values[f"{name}_sum", (label,)]]
+
+    assert read() == [4, 4, 5, 5, 7.5]
+    counts[1] = 2
+    assert read() == [4, 6, 7, 7, 7.5]
+
+
+def test_without_a_port_nobody_reads_histograms() -> None:
+    setup_metrics("slotmesh-test").observe_histogram(names.ROUTER_QUEUE_TIME, lambda: pytest.fail("was read"))
 
 
 @pytest.mark.asyncio
