@@ -3,7 +3,8 @@
 Purpose: recording into the SDK's histogram costs about 6 µs, as much as a whole decision of the router; counting in a
 list of integers costs a twentieth of that. OpenTelemetry's specification calls such a source a MetricProducer; the
 Python SDK has none, so the reader adds the points itself.
-Invariants: cumulative; the points of one scrape are read at one moment.
+Invariants: cumulative; the points of one scrape are read at one moment. They ride on the SDK's own metrics: where a
+service has none with a value, the SDK does not ask for any.
 Owner: `slotmesh.telemetry.setup`.
 """
 

@@ -58,7 +58,7 @@ def test_a_histogram_takes_its_boundaries(metrics: MetricsServer) -> None:
 
 
 def test_histograms_that_somebody_keeps_are_read_when_asked(metrics: MetricsServer) -> None:
-    observe_counter(metrics.meter, names.ROUTER_CALLS, dict)
+    observe_gauge(metrics.meter, names.ROUTER_STREAMS, lambda: {(): 0})
     counts = [4, 0, 1]
     metrics.observe_histogram(names.ROUTER_QUEUE_TIME, lambda: {("v1",): Buckets((0.1, 1.0), counts, 7.5)})
     name, label = "slotmesh_router_queue_time_seconds", ("slotmesh_backend", "v1")
