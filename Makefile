@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 RUN_ARGS ?=
 BENCH_ARGS ?=
+SIM_ARGS ?=
 
 # The first interpreter that is new enough and can build a virtual environment. Looked for only when one is built.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python; do \
@@ -33,6 +34,10 @@ test: $(VENV)/.dev-ready ## Run the tests (PYTEST_ARGS=... to choose)
 .PHONY: bench
 bench: $(VENV)/.dev-ready ## Measure throughput and latency against a bare grpc.aio server
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+.PHONY: sim
+sim: $(VENV)/.dev-ready ## Simulate 8 routers and 1,000 replicas: queue times under each balancer (two minutes)
+	@$(BIN)/python -m simulation $(SIM_ARGS)
 
 # --- check ----------------------------------------------------------------------------------------------------------
 

@@ -119,9 +119,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
         case "memory":
             return await memory.measure()
         case "metrics":
-            if quick:
-                return await metrics_cost.measure(processes=1, rounds=3, seconds=0.5)
-            return await metrics_cost.measure(processes=3, rounds=5, seconds=1.0)
+            return await metrics_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5)
         case "overload":
             timeout = settings.call_timeout
             return await overload.measure(

@@ -1,15 +1,16 @@
 """What metrics cost the router: its processor time a call with them, scraped every second, and without.
 
-Two routers stand side by side before the same replica, one with a metrics endpoint and one without; rounds alternate,
-and what counts is the ratio within a pair of rounds. Two processes of the same program differ by a few per cent for
-their whole life, by where their memory happens to lie; so there are several pairs of processes, too.
+Two routers stand side by side before the same replica, one with a metrics endpoint and one without. They take turns,
+half a second each, in the order that cancels a drift of the machine; what counts is the ratio within four turns. Two
+processes of the same program differ by a few per cent for their whole life, by where their memory happens to lie; so
+there are several pairs of processes, too.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from statistics import median
 from typing import Final
@@ -17,7 +18,7 @@ from typing import Final
 import slotmesh
 from benchmarks import findings, workloads
 from benchmarks.findings import Finding
-from benchmarks.processes import ProcessMesh, Server, process_mesh
+from benchmarks.processes import ProcessMesh, Server, process_mesh, scrape
 from benchmarks.progress import show
 from benchmarks.statistics import Sample
 from benchmarks.workloads import ENDPOINT, METHOD, STREAM_IN_FLIGHT, UNARY_IN_FLIGHT
@@ -27,8 +28,8 @@ from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from slotmesh.v1.router_service_pb2_grpc import RouterServiceStub
 
 MOST_COST: Final = 0.05
-SCRAPE_EVERY_S: Final = 1.0
-_WARM_UP_S: Final = 0.3
+TURN_S: Final = 0.5
+LOADS: Final = ("stream", "unary")
 
 SPEC: Final = Mesh(
     backends=(Backend(name=ENDPOINT, handler="benchmarks.handler:Echo"),),
@@ -38,20 +39,19 @@ SPEC: Final = Mesh(
 Load = Callable[[float], Awaitable[Sample]]
 
 
-async def measure(*, processes: int, rounds: int, seconds: float) -> list[Finding]:
-    """`processes` pairs of routers, `rounds` pairs of rounds each, of `seconds` for each load and router."""
-    ratios: dict[str, list[float]] = {"stream": [], "unary": []}
-    cost_s: dict[str, list[float]] = {"stream": [], "unary": []}
+async def measure(*, processes: int, rounds: int) -> list[Finding]:
+    """`processes` pairs of routers, `rounds` rounds each, of two seconds for each load."""
+    ratios: dict[str, list[float]] = {load: [] for load in LOADS}
+    costs_s: dict[str, list[float]] = {load: [] for load in LOADS}
     async with process_mesh(SPEC, routers=0) as mesh:
         for process in range(processes):
-            async with _pair(mesh) as (loaded, plain):
+            async with _pair(mesh) as (scraped, plain):
                 for number in range(rounds):
                     show(f"metrics: round {process * rounds + number + 1} of {processes * rounds}")
-                    order = (loaded, plain) if number % 2 else (plain, loaded)
                     for load, of_load in ratios.items():
-                        taken = {each: await each.cpu_a_call_s(load, seconds) for each in order}
-                        of_load.append(taken[loaded] / taken[plain])
-                        cost_s[load].append(taken[plain])
+                        with_metrics, without = await _take_turns(load, scraped, plain)
+                        of_load.append(with_metrics / without)
+                        costs_s[load].append(without)
     show("")
     return [
         finding
@@ -60,7 +60,7 @@ async def measure(*, processes: int, rounds: int, seconds: float) -> list[Findin
             findings.told(
                 f"metrics_{load}_cpu",
                 f"router's processor time a call, {title}",
-                median(cost_s[load]),
+                median(costs_s[load]),
                 findings.microseconds,
             ),
             findings.at_most(
@@ -70,53 +70,63 @@ async def measure(*, processes: int, rounds: int, seconds: float) -> list[Findin
     ]
 
 
+async def _take_turns(load: str, scraped: _Router, plain: _Router) -> tuple[float, float]:
+    """Processor time a call, with metrics and without; one scrape, for they come once in a second of load."""
+    turns = [
+        await plain.turn(load),
+        await scraped.turn(load, scrapes=True),
+        await scraped.turn(load),
+        await plain.turn(load),
+    ]
+    return _a_call(turns[1:3]), _a_call(turns[::3])
+
+
+def _a_call(turns: Sequence[tuple[float, int]]) -> float:
+    return sum(cpu_s for cpu_s, _ in turns) / sum(calls for _, calls in turns)
+
+
 class _Router:
     """A router, and the loads that are put on it."""
 
-    def __init__(self, server: Server, unary: RouterServiceStub, mesh: slotmesh.Mesh) -> None:
+    def __init__(self, server: Server, metrics_address: str, unary: RouterServiceStub, mesh: slotmesh.Mesh) -> None:
         self._server = server
+        self._metrics_address = metrics_address
         method = mesh.endpoint(ENDPOINT).options(content_type=OCTET_STREAM).method(METHOD)
         self._loads: dict[str, Load] = {
             "stream": partial(workloads.futures, [method], STREAM_IN_FLIGHT),
             "unary": partial(workloads.unary, unary, UNARY_IN_FLIGHT),
         }
 
-    async def warm_up(self) -> None:
-        for load in self._loads.values():
-            await load(_WARM_UP_S)
-
-    async def cpu_a_call_s(self, load: str, seconds: float) -> float:
-        """Processor time of the router for each call of a load."""
+    async def turn(self, load: str, *, scrapes: bool = False) -> tuple[float, int]:
+        """Processor time of the router under a load, and the calls of that time; it is scraped in the middle."""
         before = self._server.cpu_s()
-        sample = await self._loads[load](seconds)
-        return (self._server.cpu_s() - before) / sample.calls
+        scraping = asyncio.ensure_future(self._scrape() if scrapes else asyncio.sleep(0))
+        sample = await self._loads[load](TURN_S)
+        await scraping
+        return self._server.cpu_s() - before, sample.calls
+
+    async def _scrape(self) -> None:
+        await asyncio.sleep(TURN_S / 2)
+        await asyncio.to_thread(scrape, self._metrics_address)
 
 
 @asynccontextmanager
 async def _pair(mesh: ProcessMesh) -> AsyncIterator[tuple[_Router, _Router]]:
-    """A router with metrics that is scraped, and one without."""
+    """A router with metrics, and one without; both are warm."""
     servers = [await mesh.add_router("--metrics-port=0"), await mesh.add_router("--metrics-port=-1")]
-    await mesh.wait_ready()
-    scraping = asyncio.ensure_future(_scrape(mesh, servers[0]))
+    members = await mesh.wait_ready()
+    metrics_address = {status.router_id: status.metrics_address for status in members.routers}
     try:
         async with AsyncExitStack() as stack:
             routers = []
             for server in servers:
                 channel = await stack.enter_async_context(open_channel(server.address))
                 client = await stack.enter_async_context(slotmesh.connect(server.address))
-                routers.append(_Router(server, RouterServiceStub(channel), client))
-                await routers[-1].warm_up()
+                router = _Router(server, metrics_address[server.name], RouterServiceStub(channel), client)
+                for load in LOADS:
+                    await router.turn(load)
+                routers.append(router)
             yield routers[0], routers[1]
     finally:
-        scraping.cancel()
-        with suppress(asyncio.CancelledError):
-            await scraping
         for server in servers:
             await mesh.remove_router(server)
-
-
-async def _scrape(mesh: ProcessMesh, router: Server) -> None:
-    """As Prometheus does, only more often."""
-    while True:
-        await mesh.scrape(router)
-        await asyncio.sleep(SCRAPE_EVERY_S)

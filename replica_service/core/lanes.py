@@ -2,13 +2,14 @@
 
 Purpose: keeps the order of a key, and lets keys take turns.
 Invariants: a lane is in exactly one place: idle (empty, and then forgotten), in the ready queue, or held by a turn or a
-batcher, with one permit. Calls leave it in the order in which they came.
+batcher, with one permit. Calls leave it in the order in which they came. A partition that moves away is told apart for
+as long as one of its lanes is left.
 Owner: the scheduler.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
@@ -56,10 +57,12 @@ class Lane:
 class Lanes:
     """All lanes that have calls, and those of them that wait for a permit."""
 
-    __slots__ = ("_by_key", "ready")
+    __slots__ = ("_by_key", "_leaving", "ready")
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[str, str], Lane] = {}
+        self._leaving: dict[tuple[str, int], int] = {}
+        """Lanes that are left of each partition (endpoint, number) that moves away; no entry where there is none."""
         self.ready: deque[Lane] = deque()
         """In the order of their turns."""
 
@@ -72,6 +75,8 @@ class Lanes:
         lane = self._by_key.get(key)
         if lane is None:
             lane = self._by_key[key] = Lane(key, run.partition)
+            if self._leaving and (run.endpoint, run.partition) in self._leaving:
+                self._leaving[run.endpoint, run.partition] += 1
         run.lane = lane
         lane.runs.append(run)
         if lane.is_idle:
@@ -84,8 +89,20 @@ class Lanes:
         if lane.head() is not None:
             self.ready.append(lane)
         else:
-            lane.is_idle = True
-            del self._by_key[lane.key]
+            self._forget(lane)
+
+    def forget_empty(self) -> None:
+        """Forgets the lanes in which nothing waits any more, without waiting for a permit for them."""
+        for _ in range(len(self.ready)):
+            self.give_back(self.ready.popleft())
+
+    def leave(self, endpoint: str, partitions: Container[int]) -> None:
+        """These partitions move away: nothing of them is started any more."""
+        self._leaving |= Counter((endpoint, lane.partition) for lane in self.of(endpoint, partitions))
+
+    def is_left(self, endpoint: str, partition: int) -> bool:
+        """Whether something of a partition that moves away is still here."""
+        return (endpoint, partition) in self._leaving
 
     def of(self, endpoint: str, partitions: Container[int]) -> list[Lane]:
         """The lanes of these partitions. Looks at each lane: for rare events."""
@@ -94,3 +111,12 @@ class Lanes:
     def all(self) -> list[Lane]:
         """Every lane that has calls, running or not."""
         return list(self._by_key.values())
+
+    def _forget(self, lane: Lane) -> None:
+        lane.is_idle = True
+        del self._by_key[lane.key]
+        if self._leaving:
+            partition = (lane.key[0], lane.partition)
+            left = self._leaving.pop(partition, 0) - 1
+            if left > 0:
+                self._leaving[partition] = left

@@ -3,6 +3,7 @@
 Purpose: the fence that keeps calls of one ordering key in order across replicas: a run sent at an epoch that has been
 overtaken is refused, and goes on being refused, so that nothing overtakes it.
 Invariant: a partition's floor never falls. Bounded by 4,096 partitions an endpoint of the mesh.
+Owner: the scheduler.
 """
 
 from __future__ import annotations
@@ -13,25 +14,39 @@ from collections.abc import Mapping
 class Ownership:
     """Partition -> lowest epoch that is still served."""
 
-    __slots__ = ("_floors",)
+    __slots__ = ("_fence", "_floors")
 
     def __init__(self) -> None:
         self._floors: dict[str, dict[int, int]] = {}
+        self._fence = 0
+        """The floor of partitions that have none of their own."""
 
     def admit(self, endpoint: str, partition: int, epoch: int) -> bool:
         """Whether a run sent at this epoch may be taken. A higher epoch than before makes it the new floor."""
         floors = self._floors.get(endpoint)
         if floors is None:
             floors = self._floors[endpoint] = {}
-        floor = floors.get(partition, 0)
+        floor = floors.get(partition, self._fence)
         if epoch < floor:
             return False
         if epoch > floor:
             floors[partition] = epoch
         return True
 
+    def serves(self, endpoint: str, partition: int, epoch: int) -> bool:
+        """Whether what was taken at this epoch may still start."""
+        floors = self._floors.get(endpoint)
+        return epoch >= (self._fence if floors is None else floors.get(partition, self._fence))
+
     def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> None:
         """From now on refuses these epochs (by partition) and older ones."""
         floors = self._floors.setdefault(endpoint, {})
         for partition, epoch in epochs.items():
-            floors[partition] = max(floors.get(partition, 0), epoch + 1)
+            floors[partition] = max(floors.get(partition, self._fence), epoch + 1)
+
+    def fence(self, epoch: int) -> None:
+        """From now on refuses this epoch and older ones, of all partitions of all endpoints."""
+        self._fence = max(self._fence, epoch + 1)
+        for floors in self._floors.values():
+            for partition, floor in floors.items():
+                floors[partition] = max(floor, self._fence)

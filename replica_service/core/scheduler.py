@@ -42,7 +42,7 @@ class Scheduler:
         prefetch: int = 0,
         keyed_window: int = DEFAULT_KEYED_WINDOW,
         capacity_gap_s: float = CAPACITY_GAP_S,
-        chance: Callable[[], float] = lambda: 1.0,
+        chance: Callable[[], float] = lambda: 0.5,
     ) -> None:
         """`methods`: those that can be called, by name, with the settings of batch methods.
 
@@ -144,6 +144,8 @@ class Scheduler:
                     self._take_back(rest, index, index + 1, verdicts.CANCELLED)
             if self.draining:
                 self._hand_back(lane, verdicts.DRAINING)
+            elif not self._ownership.serves(run.endpoint, run.partition, run.owner_epoch):
+                self._hand_back(lane, verdicts.STALE, through_epoch=run.owner_epoch)
         self._close(run, ended)
         self._keyed_gone(run.link, ended)
         self.in_use -= 1
@@ -212,11 +214,28 @@ class Scheduler:
         self._ownership.revoke(endpoint, epochs)
         for lane in self._lanes.of(endpoint, epochs):
             self._hand_back(lane, verdicts.STALE, through_epoch=epochs[lane.partition])
+        self._lanes.forget_empty()
+        self._lanes.leave(endpoint, epochs)
         return self._settle(now)
 
-    def is_emptied(self, endpoint: str, epochs: Mapping[int, int]) -> bool:
-        """Whether nothing of these partitions runs or waits."""
-        return not self._lanes.of(endpoint, epochs)
+    def is_emptied(self, endpoint: str, partition: int) -> bool:
+        """Whether nothing of a partition that was revoked runs or waits."""
+        return not self._lanes.is_left(endpoint, partition)
+
+    def fence(self, epoch: int, now: float) -> list[Command]:
+        """All partitions move away: nothing that was sent at this epoch or an older one starts from now on."""
+        self._ownership.fence(epoch)
+        for lane in self._lanes.all():
+            self._hand_back(lane, verdicts.STALE, through_epoch=epoch)
+        self._lanes.forget_empty()
+        return self._settle(now)
+
+    def busy(self) -> dict[str, set[int]]:
+        """The partitions, by endpoint, of which something runs or waits."""
+        busy: dict[str, set[int]] = {}
+        for lane in self._lanes.all():
+            busy.setdefault(lane.key[0], set()).add(lane.partition)
+        return busy
 
     # -- in --------------------------------------------------------------------------------------------------------
 

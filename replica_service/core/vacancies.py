@@ -2,9 +2,10 @@
 
 A router whose call has ended knows of the free slot at once, by the result. Those that were told that there is no room
 do not, and if all of them were told, all but one would come in vain. So the router whose call ended has a head start,
-and then one router after another is told, a head start apart, for as long as nobody has come.
-Invariants: a router is told only while there is room, and at most once a gap, which is jittered; those that have waited
-longest are told first.
+and then one router after another is told, a head start apart, for as long as nobody has come. Which one is drawn, as is
+whether there is a head start at all: routers that always have something to send would else keep the slots that they
+happen to have, and some of them had too few for good.
+Invariants: a router is told only while there is room, and at most once a gap, which is jittered.
 Owner: the scheduler.
 """
 
@@ -19,6 +20,8 @@ CAPACITY_GAP_S = 0.1
 """A router that had no room is told of room at most this often, unless results bring the news anyway."""
 _HEAD_START = 1.5
 """In reactions: a little more than the time that a router needs to come. With less, others would come in vain."""
+_NO_HEAD_START = 0.25
+"""Share of the freed slots that two routers race for. Each race that both run costs a refusal."""
 _SLOWER = 1.05
 """By how much a reaction may be slower than the quickest before, so that what was quick once is forgotten."""
 _LEAST_REACTION = 0.01
@@ -33,7 +36,7 @@ class Vacancies:
         self._gap_s = gap_s
         self._chance = chance
         self._full: dict[Link, None] = {}
-        """Links that were told that there is no room, in this order."""
+        """Links that were told that there is no room: a set that keeps its order."""
         self._tell_at = inf
         """When the next one is told, if there is still room then; infinite while there is none, or nobody waits."""
         self._reaction_s = gap_s
@@ -64,13 +67,14 @@ class Vacancies:
             self._tell_at = inf
             return None
         if self._tell_at == inf:
-            self._tell_at = now + self._head_start_s()
+            self._tell_at = now if self._chance() < _NO_HEAD_START else now + self._head_start_s()
         if now < self._tell_at:
             return None
-        link = next((each for each in self._full if each.untold_until <= now), None)
-        if link is None:
-            self._tell_at = min(each.untold_until for each in self._full)
+        may_hear = [link for link in self._full if link.untold_until <= now]
+        if not may_hear:
+            self._tell_at = min(link.untold_until for link in self._full)
             return None
+        link = may_hear[int(self._chance() * len(may_hear))]
         del self._full[link]
         link.untold_until = now + self._gap_s * (1.0 + self._chance()) / 2
         self._tell_at = now + self._head_start_s() if self._full else inf

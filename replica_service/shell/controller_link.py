@@ -1,7 +1,8 @@
 """The replica's membership: one AttachReplica stream, kept up for as long as the process lives.
 
 Purpose: says who the replica is and how it does, every second and at once when that changes; hears its configuration
-and orders.
+and orders. Of partitions that it is told to give up it tells as they become empty: a call that takes long holds up its
+own partition only.
 Invariants: the replica goes on serving while the controller is away; the first report of a stream follows its hello;
 an incarnation that was replaced does not come back.
 Owner: the app.
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -80,8 +82,11 @@ class Member(Protocol):
     def drain(self, message: str) -> None:
         """It should stop."""
 
-    def revoke(self, endpoints: dict[str, dict[int, int]]) -> Coroutine[Any, Any, None]:
-        """Partitions (endpoint -> partition -> epoch) move away; returns when nothing of them is there any more."""
+    def revoke(self, endpoint: str, epochs: dict[int, int]) -> AsyncGenerator[dict[int, int], None]:
+        """Partitions (partition -> epoch) move away; yields those of which nothing is there any more, until none is."""
+
+    def fence(self, epoch: int) -> dict[str, set[int]]:
+        """All partitions move away that it had at this epoch or older ones; returns those (by endpoint) still there."""
 
 
 class ControllerLink:
@@ -152,6 +157,7 @@ class ControllerLink:
 
     async def _converse(self, call: Call, tasks: Supervisor) -> None:
         self._call = call
+        self._hello.has_served = self._member.report().state is not State.STARTING
         # Left to the pump, so that a stream that is refused ends with the controller's words, wherever it has got to.
         self._pending = deque([Request(hello=self._hello)])
         pump = self._pump = StreamPump(call.write, self._next_frame)
@@ -172,15 +178,29 @@ class ControllerLink:
             case "drain":
                 self._member.drain(frame.drain.message)
             case "revoke":
-                tasks.start(self._revoke(frame.revoke, pump), name="revocation")
+                for each in frame.revoke.endpoints:
+                    tasks.start(self._revoke(each, pump), name="revocation")
+                if frame.revoke.through_epoch:
+                    self._fence(frame.revoke.through_epoch, pump)
             case unknown:
                 _log.warning("frame of a newer controller left out", frame=unknown)
 
-    async def _revoke(self, order: wire.RevokePartitions, pump: StreamPump[Request]) -> None:
-        await self._member.revoke(
-            {each.endpoint: dict(zip(each.partitions, each.owner_epochs, strict=True)) for each in order.endpoints}
-        )
-        self._pending.append(Request(emptied=wire.PartitionsEmptied(endpoints=order.endpoints)))
+    async def _revoke(self, order: wire.EndpointPartitions, pump: StreamPump[Request]) -> None:
+        epochs = dict(zip(order.partitions, order.owner_epochs, strict=True))
+        async with aclosing(self._member.revoke(order.endpoint, epochs)) as waves:
+            async for emptied in waves:
+                frame = wire.EndpointPartitions(
+                    endpoint=order.endpoint, partitions=emptied.keys(), owner_epochs=emptied.values()
+                )
+                self._pending.append(Request(emptied=wire.PartitionsEmptied(endpoints=[frame])))
+                pump.wake()
+
+    def _fence(self, epoch: int, pump: StreamPump[Request]) -> None:
+        busy = [
+            wire.EndpointPartitions(endpoint=name, partitions=sorted(here), owner_epochs=[epoch] * len(here))
+            for name, here in sorted(self._member.fence(epoch).items())
+        ]
+        self._pending.append(Request(emptied=wire.PartitionsEmptied(through_epoch=epoch, busy=busy)))
         pump.wake()
 
     async def _tick(self) -> None:

@@ -9,7 +9,7 @@ Owner: the app, on one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from replica_service.core.calls import Link, Run
@@ -44,9 +44,9 @@ class Engine:
         *,
         max_ongoing: int,
         prefetch: int,
-        chance: Callable[[], float] = lambda: 1.0,
+        chance: Callable[[], float] = lambda: 0.5,
     ) -> None:
-        """Made on the event loop that it works on. `chance` draws from [0, 1), for jitter."""
+        """Made on the event loop that it works on. `chance` draws from [0, 1), for what is told to routers."""
         absent = generators_among(methods)
         batches = {name: method.batch for name, method in methods.items() if name not in absent}
         self.methods = methods
@@ -120,12 +120,21 @@ class Engine:
         """Returns when nothing runs and nothing waits."""
         await self._until(lambda: self.scheduler.is_idle)
 
-    async def revoke(self, endpoints: Mapping[str, Mapping[int, int]]) -> None:
-        """Partitions (endpoint -> partition -> epoch) move away: returns when nothing of them is here any more."""
-        for endpoint, epochs in endpoints.items():
-            self._carry_out(self.scheduler.revoke(endpoint, epochs, self._now()))
-        emptied = self.scheduler.is_emptied
-        await self._until(lambda: all(emptied(endpoint, epochs) for endpoint, epochs in endpoints.items()))
+    async def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> AsyncGenerator[dict[int, int], None]:
+        """Partitions (partition -> epoch) move away: yields those of which nothing is here any more, until none is."""
+        self._carry_out(self.scheduler.revoke(endpoint, epochs, self._now()))
+        is_emptied, left = self.scheduler.is_emptied, dict(epochs)
+        while left:
+            await self._until(lambda: any(is_emptied(endpoint, partition) for partition in left))
+            emptied = {partition: epoch for partition, epoch in left.items() if is_emptied(endpoint, partition)}
+            for partition in emptied:
+                del left[partition]
+            yield emptied
+
+    def fence(self, epoch: int) -> dict[str, set[int]]:
+        """All partitions move away that it had at this epoch or older ones; returns those (by endpoint) still here."""
+        self._carry_out(self.scheduler.fence(epoch, self._now()))
+        return self.scheduler.busy()
 
     async def stop(self) -> None:
         """Ends what still runs."""

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
 
 from replica_service.core.lifecycle import Event, State, next_state
@@ -82,9 +82,11 @@ class Replica:
         _log.info("told to stop", reason=message)
         self.stop_asked.set()
 
-    async def revoke(self, endpoints: dict[str, dict[int, int]]) -> None:
-        if self.engine is not None:
-            await self.engine.revoke(endpoints)
+    def revoke(self, endpoint: str, epochs: dict[int, int]) -> AsyncGenerator[dict[int, int], None]:
+        return self.engine.revoke(endpoint, epochs) if self.engine is not None else _at_once(epochs)
+
+    def fence(self, epoch: int) -> dict[str, set[int]]:
+        return self.engine.fence(epoch) if self.engine is not None else {}
 
     # -- its life --------------------------------------------------------------------------------------------------
 
@@ -173,6 +175,11 @@ class Replica:
     def _move(self, event: Event) -> None:
         self.state = next_state(self.state, event)
         self.on_change()
+
+
+async def _at_once(epochs: dict[int, int]) -> AsyncGenerator[dict[int, int], None]:
+    """Nothing has come yet, so nothing is left."""
+    yield epochs
 
 
 def _in_thread(work: Callable[[], ResultT]) -> asyncio.Future[ResultT | BaseException]:

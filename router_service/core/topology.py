@@ -97,7 +97,8 @@ class Topology:
                 backend.changed(replica)
 
     def _unlist(self, replica: Replica) -> None:
-        del self.replicas[replica.key]
+        if self.replicas.get(replica.key) is replica:
+            del self.replicas[replica.key]
         replica.listed = False
         replica.draining = True
         replica.backend.changed(replica)

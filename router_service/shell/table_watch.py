@@ -19,7 +19,7 @@ from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.telemetry.log import get_logger
-from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc
+from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc, mesh_pb2
 
 Request = membership_service_pb2.AttachRouterRequest
 Response = membership_service_pb2.AttachRouterResponse
@@ -110,9 +110,7 @@ class TableWatch:
                 revision=topology.table.revision,
                 linked_replica_ids=self._dispatcher.linked_replica_ids(),
                 loads=[
-                    membership_service_pb2.BackendLoad(
-                        backend=backend.name, queued=backend.account.calls, ongoing=backend.ongoing
-                    )
+                    mesh_pb2.BackendLoad(backend=backend.name, queued=backend.account.calls, ongoing=backend.ongoing)
                     for backend in topology.backends.values()
                 ],
             )

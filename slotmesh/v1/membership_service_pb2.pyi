@@ -71,6 +71,7 @@ class ReplicaHello(_message.Message):
     PID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    HAS_SERVED_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh. An incarnation that attaches with the id of an older one replaces it: the caller
     vouches that the older process is gone.
@@ -83,6 +84,8 @@ class ReplicaHello(_message.Message):
     """Process id on its machine."""
     version: _builtins.str
     """The replica's version, as `0.1.0`."""
+    has_served: _builtins.bool
+    """It has been ready before this attachment: it may own partitions of which this controller does not know."""
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of optional behaviours the replica knows."""
@@ -96,10 +99,11 @@ class ReplicaHello(_message.Message):
         pid: _builtins.int = ...,
         version: _builtins.str = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
+        has_served: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "features", b"features", "incarnation", b"incarnation", "pid", b"pid", "replica_id", b"replica_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "features", b"features", "has_served", b"has_served", "incarnation", b"incarnation", "pid", b"pid", "replica_id", b"replica_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -265,6 +269,11 @@ class RevokePartitions(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENDPOINTS_FIELD_NUMBER: _builtins.int
+    THROUGH_EPOCH_FIELD_NUMBER: _builtins.int
+    through_epoch: _builtins.int
+    """The epoch that ends for all partitions of all endpoints, as above. 0 means none but those listed. Sent to a replica
+    that says `has_served` to a controller that does not know what it owns.
+    """
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndpointPartitions]:
         """Per endpoint, with the epochs that end. Runs of these or older epochs are refused from now on."""
@@ -273,10 +282,11 @@ class RevokePartitions(_message.Message):
         self,
         *,
         endpoints: _abc.Iterable[Global___EndpointPartitions] | None = ...,
+        through_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "through_epoch", b"through_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -289,18 +299,28 @@ class PartitionsEmptied(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENDPOINTS_FIELD_NUMBER: _builtins.int
+    THROUGH_EPOCH_FIELD_NUMBER: _builtins.int
+    BUSY_FIELD_NUMBER: _builtins.int
+    through_epoch: _builtins.int
+    """As in the RevokePartitions that it answers, at once. 0 in answers to others."""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndpointPartitions]:
-        """Per endpoint, as in the RevokePartitions that it answers."""
+        """Some or all of those of a RevokePartitions, with its epochs: as they become empty, in one answer or several."""
+
+    @_builtins.property
+    def busy(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndpointPartitions]:
+        """With `through_epoch`: the partitions of which something still runs. All others are empty."""
 
     def __init__(
         self,
         *,
         endpoints: _abc.Iterable[Global___EndpointPartitions] | None = ...,
+        through_epoch: _builtins.int = ...,
+        busy: _abc.Iterable[Global___EndpointPartitions] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "endpoints", b"endpoints", "through_epoch", b"through_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -431,7 +451,7 @@ class RouterReport(_message.Message):
         """Ids of the replicas it has a working link to."""
 
     @_builtins.property
-    def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___BackendLoad]:
+    def loads(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.BackendLoad]:
         """Load of each backend."""
 
     def __init__(
@@ -440,7 +460,7 @@ class RouterReport(_message.Message):
         generation: _builtins.str = ...,
         revision: _builtins.int = ...,
         linked_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
-        loads: _abc.Iterable[Global___BackendLoad] | None = ...,
+        loads: _abc.Iterable[_mesh_pb2.BackendLoad] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -449,36 +469,6 @@ class RouterReport(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RouterReport: _TypeAlias = RouterReport  # noqa: Y015
-
-@_typing.final
-class BackendLoad(_message.Message):
-    """Load of one backend at one router, sampled at one time."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    BACKEND_FIELD_NUMBER: _builtins.int
-    QUEUED_FIELD_NUMBER: _builtins.int
-    ONGOING_FIELD_NUMBER: _builtins.int
-    backend: _builtins.str
-    """The backend's name."""
-    queued: _builtins.int
-    """Calls that wait."""
-    ongoing: _builtins.int
-    """Calls at replicas."""
-    def __init__(
-        self,
-        *,
-        backend: _builtins.str = ...,
-        queued: _builtins.int = ...,
-        ongoing: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "ongoing", b"ongoing", "queued", b"queued"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___BackendLoad: _TypeAlias = BackendLoad  # noqa: Y015
 
 @_typing.final
 class AttachRouterResponse(_message.Message):

@@ -386,6 +386,7 @@ class Router(_message.Message):
     LINKED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
+    LOADS_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """Identity, unique in the mesh."""
     address: _builtins.str
@@ -404,6 +405,10 @@ class Router(_message.Message):
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it attached."""
 
+    @_builtins.property
+    def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___BackendLoad]:
+        """Load of each backend there, as it reported last: at most a few seconds old."""
+
     def __init__(
         self,
         *,
@@ -414,11 +419,42 @@ class Router(_message.Message):
         linked_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         metrics_address: _builtins.str = ...,
+        loads: _abc.Iterable[Global___BackendLoad] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "generation", b"generation", "linked_replica_ids", b"linked_replica_ids", "metrics_address", b"metrics_address", "revision", b"revision", "router_id", b"router_id", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "generation", b"generation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "metrics_address", b"metrics_address", "revision", b"revision", "router_id", b"router_id", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Router: _TypeAlias = Router  # noqa: Y015
+
+@_typing.final
+class BackendLoad(_message.Message):
+    """Load of one backend at one router, sampled at one time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKEND_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
+    ONGOING_FIELD_NUMBER: _builtins.int
+    backend: _builtins.str
+    """The backend's name."""
+    queued: _builtins.int
+    """Calls that wait."""
+    ongoing: _builtins.int
+    """Calls at replicas."""
+    def __init__(
+        self,
+        *,
+        backend: _builtins.str = ...,
+        queued: _builtins.int = ...,
+        ongoing: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "ongoing", b"ongoing", "queued", b"queued"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackendLoad: _TypeAlias = BackendLoad  # noqa: Y015

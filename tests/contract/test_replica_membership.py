@@ -249,7 +249,11 @@ async def test_an_incarnation_that_was_replaced_ends() -> None:
         assert fake.attachments
 
 
-async def test_revoked_partitions_are_refused_and_reported_when_they_are_empty() -> None:
+def epochs_of(each: wire.EndpointPartitions) -> dict[int, int]:
+    return dict(zip(each.partitions, each.owner_epochs, strict=True))
+
+
+async def test_revoked_partitions_are_refused_and_each_is_reported_when_it_is_empty() -> None:
     async with controller({}) as (fake, server), at(server) as replica, replica.router() as stream:
         attachment = await fake.attached()
         run = stream.run([b"x", b"y"], method="wait", key="k", partition=9, epoch=4)
@@ -259,8 +263,33 @@ async def test_revoked_partitions_are_refused_and_reported_when_they_are_empty()
         await attachment.context.write(wire.AttachReplicaResponse(revoke=wire.RevokePartitions(endpoints=[moved])))
         await wait_until(lambda: 3 in stream.refused)
         assert stream.refused[3].reason == "STALE_TABLE"
-        assert not attachment.emptied
-        replica.handler.gate.set()
         await wait_until(lambda: attachment.emptied)
-        assert list(attachment.emptied[0].endpoints) == [moved]
+        assert [epochs_of(each) for each in attachment.emptied[0].endpoints] == [{10: 2}]
+        replica.handler.gate.set()
+        await wait_until(lambda: len(attachment.emptied) == 2)
+        assert [epochs_of(each) for each in attachment.emptied[1].endpoints] == [{9: 4}]
         await stream.wait_answers(3)
+
+
+async def test_a_replica_that_has_served_says_so_and_tells_what_still_runs_when_all_is_revoked() -> None:
+    async with controller({}) as (fake, server), at(server) as replica, replica.router() as stream:
+        first = await fake.attached()
+        assert first.hello is not None
+        assert not first.hello.has_served
+        await stream.send(stream.run([b"x"], method="wait", key="k", partition=9, epoch=4))
+        await wait_until(lambda: replica.engine.scheduler.in_use == 1)
+        port = server.port
+        await server.stop()
+        async with controller({}, port=port) as (other, _):
+            again = await other.attached()
+            assert again.hello is not None
+            assert again.hello.has_served
+            await again.context.write(wire.AttachReplicaResponse(revoke=wire.RevokePartitions(through_epoch=100)))
+            await wait_until(lambda: again.emptied)
+            (emptied,) = again.emptied
+            assert (emptied.through_epoch, list(emptied.endpoints)) == (100, [])
+            assert [(each.endpoint, epochs_of(each)) for each in emptied.busy] == [("e", {9: 100})]
+            await stream.send(stream.run([b"y"], method="wait", key="l", partition=1, epoch=100))
+            await wait_until(lambda: 2 in stream.refused)
+            replica.handler.gate.set()
+            await stream.wait_answers(2)

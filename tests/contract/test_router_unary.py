@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import grpc
@@ -16,9 +17,16 @@ from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.runtime.channels import open_channel
 from slotmesh.status import from_rpc_error
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2, slot_service_pb2, slot_service_pb2_grpc
+from slotmesh.v1 import (
+    call_pb2,
+    replica_service_pb2,
+    router_service_pb2,
+    router_service_pb2_grpc,
+    slot_service_pb2,
+    slot_service_pb2_grpc,
+)
 from tests.fakes.controller import table
-from tests.fakes.replica import echo, hold, results
+from tests.fakes.replica import FakeReplica, echo, hold, results
 from tests.support.router_bench import RouterBench, router_bench
 from tests.support.wait import wait_until
 
@@ -176,3 +184,35 @@ async def test_an_endpoint_that_is_removed_fails_what_is_queued(mesh: RouterBenc
     mesh.controller.push(wire)
     failures = await asyncio.gather(*pending)
     assert {failure.reason for failure in failures} == {Reason.ENDPOINT_NOT_FOUND}
+
+
+@pytest.mark.asyncio
+async def test_a_flood_from_one_connection_does_not_hold_up_another_ones_calls(mesh: RouterBench) -> None:
+    replica = mesh.replicas[0]
+    await mesh.with_slots(8, replica)
+    replica.answer = hold
+    flood = [asyncio.ensure_future(mesh.stub.Call(request(b"flood"))) for _ in range(1000)]
+    await wait_until(
+        lambda: any(load.queued == 992 for report in mesh.controller.reports for load in report.loads),
+        what="the flood is queued",
+    )
+    async with open_channel(mesh.address) as channel:
+        stub: Any = router_service_pb2_grpc.RouterServiceStub(channel)
+        single = asyncio.ensure_future(stub.Call(request(b"single")))
+        await wait_until(
+            lambda: any(load.queued == 993 for report in mesh.controller.reports for load in report.loads),
+            what="the single call is queued",
+        )
+        while b"single" not in replica.payloads:
+            already = len(replica.payloads)
+            await replica.answer_held()
+            await wait_until(partial(_has_more, replica, already))
+        assert len(replica.payloads) <= 8 + 64 + 8, "the slots, a turn of the flood, and what fits beside it"
+        replica.answer = echo
+        await replica.answer_held()
+        assert (await single).payload == b"single"
+    assert len(await asyncio.gather(*flood)) == 1000
+
+
+def _has_more(replica: FakeReplica, payloads: int) -> bool:
+    return len(replica.payloads) > payloads

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -52,6 +52,8 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
         self.answer = answer
         self.capacity = call_pb2.Capacity(max_ongoing=max_ongoing, keyed_window=8192)
         self.frames: list[replica_service_pb2.ExecuteRequest] = []
+        self.held: list[replica_service_pb2.RunBatch] = []
+        """Runs that got no answer when they came."""
         self.address = ""
         self.set_serving: Callable[[bool], object] = lambda _: None
         """Changes what the health check says."""
@@ -90,6 +92,8 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
             for batch in request.runs.batches:
                 if (response := self.answer(batch)) is not None:
                     await context.write(response)
+                else:
+                    self.held.append(batch)
 
     def break_link(self) -> None:
         """The newest router sees the stream break."""
@@ -99,9 +103,10 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
         """Sends a frame to the newest router."""
         await self.contexts[-1].write(response)
 
-    async def answer_all(self, batches: Iterable[replica_service_pb2.RunBatch]) -> None:
-        """Echoes these, in one frame."""
-        frame = call_pb2.ResultFrame(batches=[each for batch in batches for each in echo(batch).results.batches])
+    async def answer_held(self) -> None:
+        """Echoes all that is held, in one frame."""
+        frame = call_pb2.ResultFrame(batches=[each for batch in self.held for each in echo(batch).results.batches])
+        self.held.clear()
         await self.say(Response(results=frame))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import repeat
 from math import inf
+from random import Random
 
 import pytest
 from hypothesis import Phase, settings
@@ -61,14 +62,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_ongoing=st.integers(1, 5),
         prefetch=st.integers(0, 3),
         troubles=st.sets(st.sampled_from(("cancel", "close", "revoke", "configure", "expiry", "stale")), max_size=3),
+        chances=st.randoms(use_true_random=False),
     )
-    def start(self, max_ongoing: int, prefetch: int, troubles: set[str]) -> None:
+    def start(self, max_ongoing: int, prefetch: int, troubles: set[str], chances: Random) -> None:
         """Few kinds of trouble at a time reach deeper than all at once."""
         self.troubles = troubles
         self.now = 100.0
         self.max_ongoing = self.allowed = max_ongoing
         self.prefetch = prefetch
-        self.core = Scheduler(METHODS, max_ongoing=max_ongoing, prefetch=prefetch, keyed_window=KEYED_WINDOW)
+        self.core = Scheduler(
+            METHODS,
+            max_ongoing=max_ongoing,
+            prefetch=prefetch,
+            keyed_window=KEYED_WINDOW,
+            chance=chances.random,
+        )
         self.order = 0
         self.routers: list[Router] = [Router(Link(), 0), Router(Link(), 1)]
         self.router_of = {router.link: router for router in self.routers}
@@ -78,6 +86,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.batches: list[StartBatch] = []
         self.last_started: dict[str, int] = {}
         self.epoch = 1
+        self.revoked_through = -1
         self.floor: dict[str, int] = {}
         """Key -> lowest epoch that is still served."""
         self.told_full: set[Link] = set()
@@ -234,15 +243,27 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.epoch += 1
 
     @precondition(lambda self: "revoke" in self.troubles)
-    @rule()
-    def ownership_goes(self) -> None:
-        self.carry_out(self.core.revoke("e", {3: self.epoch, 4: self.epoch, 5: self.epoch}, self.now))
+    @rule(fenced=st.booleans())
+    def ownership_goes(self, fenced: bool) -> None:
+        if fenced:
+            self.carry_out(self.core.fence(self.epoch, self.now))
+            assert self.core.busy().get("e", set()) == {len(call.key) for call in self.keyed_here()}
+        self.carry_out(self.core.revoke("e", {len(key): self.epoch for key in KEYS}, self.now))
+        self.revoked_through = self.epoch
         for router in self.router_of.values():
             assert not any(
                 call.key and call.state == "waiting" and not self.is_held(call) for call in router.calls.values()
             )
         self.epoch += 1
         self.floor = dict.fromkeys(KEYS, self.epoch)
+
+    def keyed_here(self) -> list[Call]:
+        return [
+            call
+            for router in self.router_of.values()
+            for call in router.calls.values()
+            if call.key and call.state in {"waiting", "held", "running"}
+        ]
 
     # -- what the scheduler does with them -------------------------------------------------------------------------
 
@@ -343,6 +364,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.told_full and self.core.in_use + self.core.waiting < self.max_ongoing + self.prefetch:
             assert deadline is not None
             assert deadline <= self.now + CAPACITY_GAP_S
+
+    @invariant()
+    def revoked_partitions_are_empty_when_nothing_of_them_is_here(self) -> None:
+        here = self.keyed_here()
+        for key in KEYS:
+            calls = [call for call in here if call.key == key]
+            if not calls:
+                assert self.core.is_emptied("e", len(key))
+            elif any(call.run.owner_epoch <= self.revoked_through for call in calls):
+                assert not self.core.is_emptied("e", len(key))
 
     @invariant()
     def no_batch_is_late(self) -> None:

@@ -75,24 +75,14 @@ class RouterBench:
         replica.capacity.max_ongoing = slots
         await self.linked(replica, **fields)
 
-    async def told_queued(self, calls: int) -> None:
-        """Returns when a router has reported so many waiting calls."""
-        already = len(self.controller.reports)
-        await wait_until(
-            lambda: any(
-                sum(load.queued for load in report.loads) == calls for report in self.controller.reports[already:]
-            ),
-            what=f"a router reports {calls} calls in its queues",
-        )
-
     @asynccontextmanager
     async def another_router(self) -> AsyncIterator[Any]:
         """The stub of one more router at the same controller, with the same table."""
         settings = RouterSettings(port=0, metrics_port=-1, controller=self.controller.address)
+        links = self.controller.reports[-1].linked_replica_ids
         async with serve(settings) as server, open_channel(server.address) as channel:
             await wait_until(lambda: settings.router_id in self.controller.reports_of)
             reports = self.controller.reports_of[settings.router_id]
-            links = self.controller.reports[-1].linked_replica_ids
             await wait_until(lambda: reports and reports[-1].linked_replica_ids == links, what="the router is linked")
             yield router_service_pb2_grpc.RouterServiceStub(channel)
             del self.controller.reports_of[settings.router_id]
@@ -134,6 +124,13 @@ def batch(first: int, *payloads: bytes, **options: Any) -> router_service_pb2.Ca
 def calls(first: int, *payloads: bytes, **options: Any) -> Request:
     """A frame of one batch."""
     return Request(calls=router_service_pb2.CallFrame(batches=[batch(first, *payloads, **options)]))
+
+
+async def taken(*streams: Call) -> None:
+    """Returns when the router has taken all that was written to these streams, none of which is owed an answer."""
+    for call in streams:
+        await call.write(Request(calls=router_service_pb2.CallFrame(batches=[router_service_pb2.CallBatch()])))
+        assert (await next_frame(call)).WhichOneof("frame") == "rejected"
 
 
 async def outcomes(call: Call, count: int) -> tuple[dict[int, bytes], dict[int, call_pb2.Failure]]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from router_service.core.replicas import Replica
 
 Level = OrderedDict["Replica", None]
+SHARED_PICKS = 1024
+"""Picks for which the replicas count as shared after one of them was seen to have calls that are not this router's."""
 
 
 class LeastLoaded:
@@ -30,8 +32,8 @@ class LeastLoaded:
         self._level_of: dict[Replica, Level] = {}
         self._own: dict[Replica, int] = {}
         """This router's calls at each replica that takes calls, at its last change."""
-        self._shared: set[Replica] = set()
-        """Replicas at which somebody else was last seen."""
+        self._shared = 0
+        """Picks for which the replicas still count as shared."""
 
     def changed(self, replica: Replica) -> None:
         """See `Balancer.changed`."""
@@ -40,21 +42,20 @@ class LeastLoaded:
             del level[replica]
         if not replica.taking:
             self._own.pop(replica, None)
-            self._shared.discard(replica)
             return
         own = replica.own
         has_ended_some = own < self._own.get(replica, 0)
         self._own[replica] = own
         if replica.capacity.others > 0:
-            self._shared.add(replica)
-        elif self._shared:
-            self._shared.discard(replica)
+            self._shared = SHARED_PICKS
         if replica.free > 0:
-            self._enter(replica, first=has_ended_some and bool(self._shared))
+            self._enter(replica, first=has_ended_some and self._shared > 0)
 
     def pick(self) -> Replica | None:
         """See `Balancer.pick`."""
         order = self._order
+        if self._shared:
+            self._shared -= 1
         while order:
             level = self._levels[order[0]]
             if level:

@@ -159,16 +159,19 @@ async def test_finish_returns_when_all_is_answered() -> None:
         assert len(host.outbox.results_of) == 2
 
 
-async def test_revoke_returns_when_the_partitions_are_empty() -> None:
+async def test_revoke_tells_of_each_partition_when_it_is_empty() -> None:
     async with hosting(Handler) as host:
         run, waiting = host.run("wait", [b"1"], key="k"), host.run("wait", [b"2"], key="k")
         host.engine.submit([run, waiting])
-        revoked = asyncio.ensure_future(host.engine.revoke({"e": {0: 0}}))
-        await asyncio.sleep(0)
+        waves = host.engine.revoke("e", {0: 0, 1: 0})
+        assert await anext(waves) == {1: 0}
         assert list(host.outbox.refusals_of) == [waiting.first]
-        assert not revoked.done()
+        last = asyncio.ensure_future(anext(waves))
+        await asyncio.sleep(0)
+        assert not last.done()
         host.handler.gate.set()
-        await asyncio.wait_for(revoked, 5)
+        assert await asyncio.wait_for(last, 5) == {0: 0}
+        assert [wave async for wave in waves] == []
 
 
 async def test_new_settings_reach_the_routers() -> None:

@@ -230,9 +230,55 @@ def test_a_revoked_partition_hands_back_what_waits_and_is_empty_when_its_turn_is
     core, link = scheduler(), Link()
     turn = turn_of(core.submit([run(link, 1, 2, key="a"), run(link, 3, 2, key="a")], 0.0))
     assert told(core.revoke("e", {0: 1}, 0.0)) == ["refuse 3-4 STALE_TABLE"]
-    assert not core.is_emptied("e", {0: 1})
+    assert not core.is_emptied("e", 0)
     core.turn_ended(turn, 2, 0.0)
-    assert core.is_emptied("e", {0: 1})
+    assert core.is_emptied("e", 0)
+
+
+def test_a_revoked_partition_is_empty_when_the_last_of_its_keys_is() -> None:
+    core, link = scheduler(), Link()
+    keys = [run(link, first, 1, key=key) for first, key in ((1, "a"), (2, "b"))]
+    one, other = (command for command in core.submit(keys, 0.0) if isinstance(command, StartTurn))
+    core.revoke("e", {0: 1}, 0.0)
+    core.revoke("e", {0: 1}, 0.0)
+    core.turn_ended(one, 1, 0.0)
+    assert not core.is_emptied("e", 0)
+    core.turn_ended(other, 1, 0.0)
+    assert core.is_emptied("e", 0)
+
+
+def test_a_revoked_partition_of_which_nothing_runs_is_empty_though_no_permit_is_free() -> None:
+    core, link = scheduler(max_ongoing=1), Link()
+    core.submit([run(link, 1, 1), run(link, 2, 1, key="a")], 0.0)
+    assert told(core.revoke("e", {0: 1}, 0.0)) == ["refuse 2-2 STALE_TABLE"]
+    assert core.is_emptied("e", 0)
+
+
+def test_what_a_turn_has_not_reached_when_its_partition_was_revoked_is_handed_back() -> None:
+    core, link = scheduler(), Link()
+    turn = turn_of(core.submit([run(link, 1, 9, key="a")], 0.0))
+    assert told(core.revoke("e", {0: 1}, 0.0)) == []
+    assert told(core.turn_ended(turn, 4, 0.0)) == ["refuse 5-9 STALE_TABLE"]
+    assert core.is_emptied("e", 0)
+    assert core.is_idle
+
+
+def test_a_fence_ends_all_epochs_up_to_its_own_of_all_endpoints() -> None:
+    core, link = scheduler(), Link()
+    turn = turn_of(core.submit([run(link, 1, 1, key="a", epoch=7), run(link, 2, 1, key="a", epoch=7)], 0.0))
+    assert told(core.fence(10, 0.0)) == ["refuse 2-2 STALE_TABLE"]
+    assert core.busy() == {"e": {0}}
+    core.turn_ended(turn, 1, 0.0)
+    assert core.busy() == {}
+    later = run(link, 3, 1, key="b", epoch=10)
+    later.partition = 5
+    assert told(core.submit([later, run(link, 4, 1, key="a", epoch=10)], 0.0)) == [
+        "refuse 3-3 STALE_TABLE",
+        "refuse 4-4 STALE_TABLE",
+    ]
+    core.fence(3, 0.0)  # an older one changes nothing
+    assert told(core.submit([run(link, 5, 1, key="a", epoch=10)], 0.0)) == ["refuse 5-5 STALE_TABLE"]
+    assert told(core.submit([run(link, 6, 1, key="a", epoch=11)], 0.0)) == ["turn 6-6"]
 
 
 # -- batches -----------------------------------------------------------------------------------------------------

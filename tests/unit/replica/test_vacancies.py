@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import cycle
+
 import pytest
 
 from replica_service.core.calls import Link
 from replica_service.core.vacancies import Vacancies
 
 
-def vacancies(*waiting: Link, chance: float = 1.0) -> Vacancies:
-    made = Vacancies(1.0, lambda: chance)
+def vacancies(*waiting: Link, draws: Sequence[float] = (0.5,)) -> Vacancies:
+    """`draws` come one after another, again and again: head start or none; which router, and how long a gap."""
+    made = Vacancies(1.0, cycle(draws).__next__)
     for link in waiting:
         made.told(link, is_full=True)
     return made
@@ -40,17 +44,23 @@ def test_the_router_whose_call_ended_has_a_head_start() -> None:
     assert made.next_deadline() is None
 
 
-def test_one_router_after_another_is_told_those_first_that_have_waited_longest() -> None:
+def test_one_router_after_another_is_told_whichever_is_drawn() -> None:
     first, second, third = Link(), Link(), Link()
-    made = vacancies(first, second, third)
-    made.told(first, is_full=False)
-    made.told(first, is_full=True)
+    made = vacancies(first, second, third, draws=(0.5, *(0.99, 0.0), *(0.0, 0.0), *(0.0, 0.0)))
     reacting(made, 0.1)
     made.due(0.0, has_room=True)
     heard = []
     while (now := made.next_deadline()) is not None:
         heard.append((made.due(now, has_room=True), round(now, 6)))
-    assert heard == [(second, 0.15), (third, 0.3), (first, 0.45)]
+    assert heard == [(third, 0.15), (first, 0.3), (second, 0.45)]
+
+
+def test_sometimes_there_is_no_head_start() -> None:
+    first, second = Link(), Link()
+    made = vacancies(first, second, draws=(0.24, 0.5, 0.5))
+    reacting(made, 0.1)
+    assert made.due(0.0, has_room=True) is second
+    assert made.next_deadline() == pytest.approx(0.15)
 
 
 def test_who_has_heard_it_by_a_result_is_not_told() -> None:
@@ -66,17 +76,18 @@ def test_it_ends_when_somebody_has_come_and_begins_anew() -> None:
     first, second = Link(), Link()
     made = vacancies(first, second)
     made.due(0.0, has_room=True)
-    assert made.due(1.0, has_room=True) is first
+    heard = made.due(1.0, has_room=True)
+    assert heard in {first, second}
     assert made.due(1.5, has_room=False) is None
     assert made.next_deadline() is None
     assert made.due(3.0, has_room=True) is None
     assert made.next_deadline() == 4.0
-    assert made.due(4.0, has_room=True) is second
+    assert {heard, made.due(4.0, has_room=True)} == {first, second}
 
 
 def test_a_router_is_told_once_a_gap_and_others_meanwhile() -> None:
     often, other = Link(), Link()
-    made = vacancies(often, chance=0.5)
+    made = vacancies(often)
     reacting(made, 0.125)
     made.due(0.0, has_room=True)
     assert made.due(0.25, has_room=True) is often

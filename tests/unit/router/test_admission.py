@@ -63,8 +63,10 @@ def test_a_quiet_flow_is_let_in_over_a_queue_that_another_one_has_filled() -> No
 
 def test_a_quiet_flow_is_let_in_over_bytes_that_another_one_has_filled() -> None:
     each, quiet = filled(size=2**20, payload=1024), caller()
-    admitted = [each.charge(run(size=FLOOR_BYTES // 4, by=quiet)) for _ in range(6)]
-    assert admitted == [1] * 4 + [0] * 2
+    offered = [run(size=FLOOR_BYTES // 4, by=quiet) for _ in range(6)]
+    assert [each.charge(one) for one in offered] == [1] * 4 + [0] * 2
+    each.release(offered[0], 1)
+    assert [each.charge(one) for one in offered[4:]] == [1, 0], "what has left counts no more"
 
 
 @pytest.mark.parametrize(("calls", "floor"), [(1, 1), (4, 1), (16, 2), (80, 10), (128, 16), (1000, 16)])

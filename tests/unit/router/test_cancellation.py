@@ -160,6 +160,21 @@ def test_room_in_an_outbox_goes_to_who_waits(fields: Fields) -> None:
     assert world.got("r") == [2, 3]
 
 
+def test_what_survives_in_an_outbox_still_holds_back_the_next_owner() -> None:
+    world = World({"b": ["old", "new"]}, owner=("old", 1), lazy=True)
+    world.submit([1, 2, 3], ordering_key="k")
+    world.cancel((2, 2))
+    world.owner = ("new", 2)
+    world.push()
+    world.submit([4], ordering_key="k")
+    world.cut("old")
+    world.complete("old", 1)
+    assert not world.cut("new")
+    world.complete("old", 3)
+    world.cut("new")
+    assert (world.got("old"), world.got("new")) == ([1, 3], [4])
+
+
 def test_bytes_of_what_was_taken_back_return_to_the_window() -> None:
     world = blocked()
     world.submit([10, 11, 100])

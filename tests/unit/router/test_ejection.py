@@ -6,6 +6,7 @@ import pytest
 
 from router_service.core.ejection import FIRST_S, HEALTHY_S, LONGEST_S, Ejections
 from tests.unit.router.parts import replica
+from tests.unit.router.world import World
 
 MIDDLE = 1.0
 """The draw with which a delay is its ceiling."""
@@ -61,4 +62,33 @@ def test_who_leaves_is_out_no_more() -> None:
     ejections.came_back(other, 1.0)
     ejections.came_back(other, 1.0)
     ejections.forget(other)
+    assert ejections.out == 0
+
+
+# -- by way of the scheduler -------------------------------------------------------------------------------------------
+
+
+def test_a_link_that_fails_again_and_again_is_tried_less_and_less_until_it_holds() -> None:
+    world = World({"b": ["r1", "r2", "r3"]})
+    world.lose("r1")
+    each = world.replicas["r1"]
+    delays = [world.scheduler.retry_link_in_s(each, 0.0) for _ in range(8)]
+    assert max(delays) > 1.5
+    world.link("r1")
+    world.now = HEALTHY_S
+    world.lose("r1")
+    assert world.scheduler.retry_link_in_s(each, world.now) <= FIRST_S
+
+
+def test_replicas_that_left_are_out_no_more_and_are_left_alone() -> None:
+    world = World({"b": ["r1", "r2"]})
+    world.lose("r1")
+    leaving = world.replicas["r1"]
+    world.scheduler.retry_link_in_s(leaving, 0.0)
+    ejections = world.scheduler.topology.backends["b"].ejections
+    assert ejections.out == 1
+    world.backends["b"] = ["r2"]
+    world.push()
+    assert ejections.out == 0
+    assert world.scheduler.retry_link_in_s(leaving, 0.0) == LONGEST_S
     assert ejections.out == 0

@@ -78,6 +78,7 @@ def test_a_deadline_that_has_passed_at_arrival() -> None:
     world.submit([1], timeout_s=0.0)
     assert world.outcomes == {1: Reason.DEADLINE_IN_QUEUE}
     assert not world.got("r")
+    assert not world.scheduler.counters.shadows
 
 
 @pytest.mark.parametrize("fields", KEYED)

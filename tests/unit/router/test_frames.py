@@ -12,7 +12,7 @@ from tests.unit.router.world import Fields, World, caller
 
 
 def lazy_world(slots: int = 1000, **table: Any) -> World:
-    return World({"b": ["r"]}, slots=slots, owner=("r", 1), lazy=True, **table)
+    return World({"b": ["r"]}, slots=slots, **{"owner": ("r", 1), "lazy": True, **table})
 
 
 def calls_of(batch: OutgoingBatch) -> list[int]:
@@ -137,13 +137,22 @@ def test_a_keyed_batch_says_which_partition_and_epoch() -> None:
     assert (plain.partition, plain.owner_epoch) == (-1, 0)
 
 
-def test_a_copy_of_a_keyed_call_travels_without_its_key_and_never_with_the_primary() -> None:
-    world = lazy_world(shadows={"b": 1.0})
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_copy_of_a_keyed_call_travels_without_its_key_and_never_with_the_primary(epoch: int) -> None:
+    world = lazy_world(shadows={"b": 1.0}, owner=("r", epoch))
     world.submit([1], ordering_key="k")
     world.submit([2], ordering_key="k")
     primary, copies = world.cut("r")
     assert (calls_of(primary), primary.partition >= 0) == ([1, 2], True)
     assert (calls_of(copies), copies.partition, copies.owner_epoch) == ([1, 2], -1, 0)
+
+
+@pytest.mark.parametrize("between", [[], ["f"]])
+def test_calls_of_two_endpoints_are_two_batches(between: list[str]) -> None:
+    world = lazy_world(endpoints=["e", "f"])
+    for call_id, endpoint in enumerate(["e", *between, "e", "f"]):
+        world.submit([call_id], to=endpoint)
+    assert [batch.endpoint for batch in world.cut("r")] == ["e", "f"]
 
 
 def test_a_second_attempt_is_another_batch() -> None:
@@ -179,3 +188,13 @@ def test_bytes_bound_a_frame_likewise() -> None:
 def test_nothing_is_no_frame() -> None:
     world = lazy_world()
     assert world.cut("r") == []
+
+
+def test_a_link_is_told_once_until_its_outbox_is_empty() -> None:
+    world = lazy_world()
+    for call_id in range(10):
+        world.submit([call_id], ordering_key="k" if call_id % 2 else "")
+    assert world.flushes == ["r"]
+    world.cut("r")
+    world.submit([10])
+    assert world.flushes == ["r", "r"]

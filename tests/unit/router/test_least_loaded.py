@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.balancers.least_loaded import LeastLoaded
+from router_service.core.balancers.least_loaded import SHARED_PICKS, LeastLoaded
 from router_service.core.replicas import Capacity, Replica
 from tests.unit.router.parts import replica
 
@@ -57,22 +57,46 @@ def test_alone_with_its_replicas_a_router_gives_them_turns() -> None:
     assert balancer.pick() is replicas[2], "the one that has been idle for longest"
 
 
+def tell(balancer: LeastLoaded, each: Replica, others: int) -> None:
+    """The replica's report of what others have there."""
+    each.capacity = each.capacity._replace(others=others)
+    each.refresh()
+    balancer.changed(each)
+
+
 def test_beside_other_routers_the_slot_that_has_just_become_free_goes_first() -> None:
-    idle, shared, mine = (replica(name, 2) for name in ("idle", "shared", "mine"))
-    balancer = balancer_of(idle, shared, mine)
+    idle, shared, told, mine = (replica(name, 2) for name in ("idle", "shared", "told", "mine"))
+    balancer = balancer_of(idle, shared, told, mine)
     start(balancer, mine, 1)
-    shared.capacity = Capacity(max_ongoing=2, others=1)
-    shared.refresh()
-    balancer.changed(shared)
+    tell(balancer, shared, 2)
+    tell(balancer, told, 2)
     start(balancer, mine, -1)
     assert balancer.pick() is mine
-    shared.capacity = Capacity(max_ongoing=2)
-    shared.refresh()
-    balancer.changed(shared)
-    assert balancer.pick() is mine, "what others tell comes last"
     start(balancer, mine, 1)
+    tell(balancer, told, 0)
+    assert balancer.pick() is idle, "a slot that others hear of as well is not taken for sure"
     start(balancer, mine, -1)
-    assert balancer.pick() is idle, "nobody else is seen any more: turns again"
+    tell(balancer, shared, 0)
+    start(balancer, idle, 1)
+    start(balancer, idle, -1)
+    assert balancer.pick() is idle, "others may be back at any moment"
+    for _ in range(SHARED_PICKS):
+        balancer.pick()
+    start(balancer, idle, 1)
+    start(balancer, idle, -1)
+    assert balancer.pick() is not idle, "nobody else was seen for long: turns again"
+
+
+def test_a_replica_that_comes_back_empty_has_not_ended_anything() -> None:
+    idle, shared, back = (replica(name, 2) for name in ("idle", "shared", "back"))
+    balancer = balancer_of(idle, shared, back)
+    tell(balancer, shared, 2)
+    start(balancer, back, 2)
+    for linked in (False, True):
+        back.own, back.linked = 0, linked
+        back.refresh()
+        balancer.changed(back)
+    assert balancer.pick() is idle
 
 
 def test_the_load_of_others_is_counted() -> None:

@@ -86,6 +86,15 @@ def test_a_flood_leaves_room_for_who_has_little_waiting() -> None:
     assert len(world.got("r")) <= 64 + 4
 
 
+def test_much_room_at_once_is_shared_too() -> None:
+    world, quiet = World({"b": ["r"]}, slots=500, settings={"max_queued_calls": 10_000}), caller()
+    world.report("r", others=500)
+    world.submit(range(1000))
+    world.submit(range(5000, 5010), by=quiet)
+    world.report("r")
+    assert world.at_replica("r")[:100] == [*range(64), *range(5000, 5010), *range(64, 90)]
+
+
 def test_a_flood_of_many_callers_of_one_flow_waits_behind_itself() -> None:
     """Unary calls are a caller each; those of one peer share a flow."""
     world, flow, other = full(max_queued_calls=10_000), Flow(), caller()

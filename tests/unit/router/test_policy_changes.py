@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from router_service.core.table import RoutingTable
 from tests.unit.router.world import OK, Fields, World
 
 
@@ -128,6 +129,18 @@ def test_a_run_is_divided_by_one_policy() -> None:
     assert len(world.at_replica("a1")) + len(world.at_replica("b1")) == 1000
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_run_that_is_divided_keeps_its_order_at_each_backend(seed: int) -> None:
+    world = World({"a": ["a1"], "b": ["b1"]}, slots=10, seed=seed, weights={"a": 0.5, "b": 0.5}, lazy=True)
+    world.submit(range(40))
+    world.lazy = False
+    for name in ("a1", "b1"):
+        world.cut(name)
+        while world.held[name]:
+            world.complete(name)
+        assert world.got(name) == sorted(world.got(name))
+
+
 def test_the_calls_of_a_shard_key_stay_together_and_move_with_the_weights() -> None:
     world = World({"a": ["a1"], "b": ["b1"]}, slots=10**4, weights={"a": 0.5, "b": 0.5})
     for number in range(100):
@@ -142,6 +155,18 @@ def test_the_calls_of_a_shard_key_stay_together_and_move_with_the_weights() -> N
     moved = next(number for number, home in homes.items() if home == "b1")
     world.submit([5000], shard_key=f"key-{moved}")
     assert 5000 in world.got("a1")
+
+
+@pytest.mark.parametrize("revision", [0, 1, 2])
+def test_an_older_table_changes_nothing(revision: int) -> None:
+    world = World({"a": ["a1"]})
+    world.push()
+    world.do(world.scheduler.apply(RoutingTable(generation="g", revision=revision), world.now))
+    world.submit([1])
+    assert world.at_replica("a1") == [1]
+    world.do(world.scheduler.apply(RoutingTable(generation="restored", revision=revision), world.now))
+    world.submit([2])
+    assert 2 in world.outcomes, "another generation is newer, whatever its revision"
 
 
 def test_settings_that_change_hold_for_what_comes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from itertools import combinations
 
@@ -73,3 +74,15 @@ def test_any_of_them_may_leave(gone: int) -> None:
         balancer.changed(leaving)
     picked = {balancer.pick() for _ in range(200)}
     assert picked == set(replicas) - {leaving}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_after_many_changes_exactly_those_with_room_are_drawn(seed: int) -> None:
+    draw, replicas = random.Random(seed), [replica(str(number), 1) for number in range(6)]
+    balancer = balancer_of(*replicas, seed=seed)
+    for _ in range(200):
+        each = draw.choice(replicas)
+        each.own = draw.randrange(2)
+        balancer.changed(each)
+        having_room = {one for one in replicas if not one.own}
+        assert {balancer.pick() for _ in range(100)} == set(having_room or [None])

@@ -157,7 +157,22 @@ def test_a_link_that_comes_up_after_its_replica_went_takes_nothing() -> None:
     world.link("r")
     world.submit([1])
     assert not world.got("r")
+    assert not world.replicas["r"].linked
     assert world.closed == ["r"]
+
+
+@pytest.mark.parametrize("backends", [{"b": [], "c": ["r"]}, {"c": ["r"], "b": []}])
+def test_a_replica_that_appears_under_another_backend_is_connected_anew(backends: dict[str, list[str]]) -> None:
+    world = World({"b": ["r"]})
+    world.submit([1])
+    world.complete("r")
+    world.backends, world.weights = backends, {"c": 1.0}
+    world.push()
+    assert world.closed == ["r"]
+    assert len(world.scheduler.topology.replicas) == 1
+    world.submit([2])
+    assert world.outcomes == {1: OK}
+    assert world.at_replica("r") == [2]
 
 
 @pytest.mark.parametrize("seed", range(30))

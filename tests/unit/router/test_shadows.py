@@ -68,6 +68,16 @@ def test_whatever_a_copy_meets_its_caller_does_not_hear_of_it(
 
 
 @pytest.mark.parametrize("fields", KEYED)
+def test_a_copy_that_is_lost_is_not_executed_again_however_idempotent(fields: Fields) -> None:
+    world = shadowed("d", "d2")
+    world.submit([1], idempotent=True, **fields)
+    (name,) = [each for each in ("d", "d2") if world.held[each]]
+    world.lose(name)
+    assert copies(world) == {FAILED: 1}
+    assert not world.scheduler.counters.retries
+
+
+@pytest.mark.parametrize("fields", KEYED)
 def test_only_free_slots_are_taken_and_the_rest_is_dropped(fields: Fields) -> None:
     world = shadowed("d", slots=4)
     world.submit([1, 2, 3], **fields)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from router_service.core.callers import Caller, Window
@@ -26,8 +27,9 @@ Fields = dict[str, Any]
 """Options of calls."""
 
 
+@lru_cache
 def options(**fields: Any) -> CallOptions:
-    """Options as the edge would make them."""
+    """Options as the edge would make them: equal ones are one object."""
     key = fields.get("ordering_key", "")
     seen_by_replicas = {name: value for name, value in fields.items() if name not in ("shard_key", "slo_s", "slo_at")}
     wire = repr(sorted(seen_by_replicas.items())).encode()
@@ -75,6 +77,8 @@ class World:
         self.failure_commands: list[DeliverFailure] = []
         self.cancelled: dict[str, list[int]] = defaultdict(list)
         """Run ids that each replica was told to cancel."""
+        self.flushes: list[str] = []
+        """The links that were told that there is something to send."""
         self.closed: list[str] = []
         self._revision = 0
         self.push()
@@ -206,6 +210,7 @@ class World:
                 case CloseLink(replica):
                     self.closed.append(replica.replica_id)
                 case Flush(replica):
+                    self.flushes.append(replica.replica_id)
                     if not self.lazy:
                         self.cut(replica.replica_id)
                 case CancelRun(sent, lo, count):

@@ -1,0 +1,107 @@
+"""Simulates meshes of real router and replica cores under load, and says how long calls wait in them."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from router_service.core.table import BalancerName
+from simulation.mesh import Mesh
+from simulation.report import Outcome, conditions, document, table
+from simulation.settings import Settings
+
+_QUICK_CALLS = 20_000
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[list[Settings], Path | None]:
+    """Returns the configurations to simulate, and where JSON is to be written. Ends the process on bad arguments."""
+    parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
+    parser.add_argument("--slots", type=_numbers, default=[8, 1], metavar="N[,N…]", help="permits of a replica (8,1)")
+    parser.add_argument(
+        "--balancers", type=_balancers, default=list(BalancerName), metavar="NAME[,NAME…]", help="(default: all)"
+    )
+    parser.add_argument("--quick", action="store_true", help=f"{_QUICK_CALLS:,} calls each: a look, not a measurement")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results there")
+    for name, kind, meaning in (
+        ("routers", int, "routers"),
+        ("replicas", int, "replicas"),
+        ("load", float, "share of the slots that work on average, between 0 and 1"),
+        ("link_delay", float, "one way between a router and a replica, in mean service times"),
+        ("capacity_gap", float, "least time between two capacity frames to a router, in mean service times"),
+        ("batch", int, "calls that arrive together"),
+        ("calls", int, "calls to measure"),
+        ("warm_up", float, "mean service times before that"),
+        ("seed", int, "same seed, same figures"),
+    ):
+        default = next(field.default for field in fields(Settings) if field.name == name)
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=kind, default=default, metavar="N", help=f"{meaning} (default: %(default)s)")
+    given = vars(parser.parse_args(arguments))
+    slots, balancers, quick, path = (given.pop(name) for name in ("slots", "balancers", "quick", "json"))
+    if quick:
+        given["calls"] = min(given["calls"], _QUICK_CALLS)
+    try:
+        return [Settings(slots=each, balancer=balancer, **given) for each in slots for balancer in balancers], path
+    except ValueError as error:
+        parser.error(f"--{str(error).replace('_', '-', 1)}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 1 where something does not hold that has to."""
+    configurations, path = parse(arguments)
+    outcomes = [_simulate(settings) for settings in configurations]
+    sys.stdout.write(f"{table(outcomes)}\n\n{conditions(configurations[0])}\n")
+    if path is not None:
+        path.write_text(f"{json.dumps(document(outcomes), indent=2)}\n")
+        sys.stdout.write(f"JSON: {path}\n")
+    return 0 if all(outcome.is_as_expected for outcome in outcomes) else 1
+
+
+def _simulate(settings: Settings) -> Outcome:
+    mesh = Mesh(settings)
+    # What stands now stays until the end: the collector need not go through it again and again.
+    gc.collect()
+    gc.freeze()
+    began = time.perf_counter()
+    try:
+        figures = mesh.run(_progress(settings))
+    finally:
+        gc.unfreeze()
+    return Outcome(settings=settings, figures=figures, seconds=time.perf_counter() - began)
+
+
+def _progress(settings: Settings) -> Callable[[float], None]:
+    """One line on stderr: written over on a terminal, one a configuration elsewhere."""
+    title = f"{settings.balancer.name.lower()}, slots a replica: {settings.slots}"
+    is_terminal = sys.stderr.isatty()
+
+    def tell(share: float) -> None:
+        if is_terminal:
+            line = "" if share == 1.0 else f"{title}: {share:.0%}"
+            sys.stderr.write(f"\r\x1b[K{line}")
+        elif share == 1.0:
+            sys.stderr.write(f"{title}: done\n")
+        sys.stderr.flush()
+
+    return tell
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _balancers(text: str) -> list[BalancerName]:
+    names = {balancer.name.lower(): balancer for balancer in BalancerName}
+    if unknown := [part for part in text.split(",") if part not in names]:
+        raise argparse.ArgumentTypeError(f"no balancer is named {', '.join(unknown)}; there are {', '.join(names)}")
+    return [names[part] for part in text.split(",")]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""A mesh of real cores: routers, replicas and links between all of them, under Poisson load.
+
+Invariants: one seed gives one course of events. Arrivals, service times, routers and replicas draw from streams of
+their own, so that the same calls arrive whatever the balancer does.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from simulation.figures import Figures, summarise
+from simulation.kernel import Kernel
+from simulation.ledger import Ledger
+from simulation.link import Link
+from simulation.replica import Replica
+from simulation.router import Router
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router_service.core.balancers import Balancer
+    from simulation.settings import Settings
+
+_ENDPOINT = "endpoint"
+_BACKEND = "backend"
+_STEPS = 50
+"""How often progress is told."""
+
+
+class Mesh:
+    """One simulation, all of its links open."""
+
+    def __init__(self, settings: Settings, balancer: Callable[[], Balancer] | None = None) -> None:
+        """`balancer` makes one for each router, in the place of the one that the settings name."""
+        self._settings = settings
+        self._kernel = Kernel()
+        self._ledger = Ledger(settings.slots * settings.replicas)
+        self._arrivals = self._stream("arrivals")
+        services, replicas = self._stream("services"), self._stream("replicas")
+        self._replicas = [
+            Replica(
+                self._kernel,
+                self._ledger,
+                slots=settings.slots,
+                travel=settings.link_delay,
+                service_time=partial(services.expovariate, 1.0),
+                capacity_gap=settings.capacity_gap,
+                draws=replicas,
+            )
+            for _ in range(settings.replicas)
+        ]
+        self._routers = [
+            Router(self._kernel, self._ledger, self._stream(f"router {number}").random)
+            for number in range(settings.routers)
+        ]
+        self._last: int | None = None
+        """After so many calls no more arrive; None while that is not known."""
+        self._connect(balancer)
+
+    def run(self, progress: Callable[[float], None] | None = None) -> Figures:
+        """Warms up, measures, and lets every call end. `progress` hears which share of the measured calls is there.
+
+        Raises:
+            Violation: a core broke a promise.
+        """
+        settings, kernel, ledger = self._settings, self._kernel, self._ledger
+        self._fill()
+        for router in self._routers:
+            self._plan_arrival(router)
+        kernel.run(lambda: kernel.now >= settings.warm_up)
+        first = ledger.measure_from(kernel.now)
+        self._last = first + settings.calls
+        for step in range(1, _STEPS + 1):
+            kernel.run(partial(self._have_arrived, first + settings.calls * step // _STEPS))
+            if progress is not None:
+                progress(step / _STEPS)
+        counted = ledger.counted(kernel.now)
+        kernel.run(lambda: False)
+        ledger.check()
+        return summarise(settings, ledger.waited[first : self._last], ledger.failed, counted, kernel.events)
+
+    def _connect(self, balancer: Callable[[], Balancer] | None) -> None:
+        """The table reaches the routers, and all links open."""
+        settings = self._settings
+        routes = [
+            ReplicaRoute(key=(f"replica-{number}", ""), address="", max_ongoing=settings.slots)
+            for number in range(settings.replicas)
+        ]
+        table = RoutingTable(
+            generation="simulation",
+            endpoints={_ENDPOINT: EndpointRoute(name=_ENDPOINT, weights={_BACKEND: 1.0})},
+            backends={_BACKEND: BackendRoute(name=_BACKEND, replicas=routes, balancer=settings.balancer)},
+        )
+        replica_of = {route.key: replica for route, replica in zip(routes, self._replicas, strict=True)}
+        for router in self._routers:
+            found = router.apply(table)
+            if balancer is not None:
+                router.balance_by(balancer())
+            for far in found:
+                link = Link(router, far, replica_of[far.key], self._kernel, settings.link_delay)
+                router.links[far] = link
+                link.open()
+
+    def _fill(self) -> None:
+        """As many calls as run on average are there at once: service times have no memory, so the mesh starts warm."""
+        for router in self._routers:
+            for _ in range(int(self._settings.arrival_rate / self._settings.routers)):
+                router.submit(_ENDPOINT, self._ledger.arrive(1, self._kernel.now))
+
+    def _plan_arrival(self, router: Router) -> None:
+        rate = self._settings.arrival_rate / self._settings.routers / self._settings.batch
+        self._kernel.at(self._kernel.now + self._arrivals.expovariate(rate), self._arrive, router)
+
+    def _arrive(self, router: Router) -> None:
+        if not self._have_arrived(self._last):
+            self._plan_arrival(router)
+            router.submit(_ENDPOINT, self._ledger.arrive(self._settings.batch, self._kernel.now))
+
+    def _have_arrived(self, calls: int | None) -> bool:
+        return calls is not None and len(self._ledger.arrived) >= calls
+
+    def _stream(self, name: str) -> Random:
+        return Random(f"{self._settings.seed} {name}")

@@ -1,0 +1,109 @@
+"""One replica: its real core between virtual links.
+
+Purpose: what the engine, its executor and its outboxes do, on virtual time. The time of each call's service is drawn.
+Owner: the mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from replica_service.core.calls import CallOptions, Run
+from replica_service.core.calls import Link as Near
+from replica_service.core.commands import Command, Fail, Refuse, StartCalls, TellCapacity
+from replica_service.core.scheduler import Scheduler
+from simulation.ledger import Violation
+from simulation.payloads import call_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from router_service.core.frames import OutgoingBatch
+    from simulation.kernel import Kernel
+    from simulation.ledger import Ledger
+    from simulation.link import Link
+
+_OPTIONS = CallOptions()
+
+
+class Replica:
+    """Runs calls."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        ledger: Ledger,
+        *,
+        slots: int,
+        travel: float,
+        service_time: Callable[[], float],
+        capacity_gap: float,
+        draws: Random,
+    ) -> None:
+        """`travel` is how long each call was on its way here. Times in mean service times."""
+        self.core = Scheduler({"": None}, max_ongoing=slots, capacity_gap_s=capacity_gap, chance=draws.random)
+        self.ledger = ledger
+        self.pending: list[Link] = []
+        """Links with something to say once the event is over."""
+        self._slots = slots
+        self._running = 0
+        self._kernel = kernel
+        self._travel = travel
+        self._service_time = service_time
+        self._draws = draws
+        self._timer_at: float | None = None
+
+    def receive(self, near: Near, batches: Sequence[OutgoingBatch]) -> None:
+        """A frame arrives."""
+        now = self._kernel.now
+        runs = [
+            Run(near, batch.first_run_id, batch.payloads, _OPTIONS, batch.endpoint, now, batch.deadline)
+            for batch in batches
+        ]
+        self._carry_out(self.core.submit(runs, now))
+
+    def _carry_out(self, commands: list[Command]) -> None:
+        kernel, ledger = self._kernel, self.ledger
+        now = kernel.now
+        for command in commands:
+            match command:
+                case StartCalls(run=run, lo=lo, hi=hi):
+                    self._running += hi - lo
+                    for index in range(lo, hi):
+                        ledger.started(call_of(run.payloads[index]), now, self._travel)
+                        kernel.at(now + self._service_time(), self._end, (run, index))
+                case Refuse(run=run, lo=lo, hi=hi, failure=failure):
+                    run.link.outbox.refuse(list(range(run.first + lo, run.first + hi)), failure)
+                case Fail(run=run, lo=lo, hi=hi, failure=failure):
+                    run.link.outbox.fail(list(range(run.first + lo, run.first + hi)), failure)
+                case TellCapacity(link=near):
+                    near.outbox.tell_capacity()
+                case _:
+                    raise Violation(f"{command} without lanes and batches")
+        if self._running > self._slots:
+            raise Violation(f"{self._running} calls run in the {self._slots} slots of one replica")
+        if len(self.pending) > 1:
+            # All links are equally quick, and none of them comes first as a rule.
+            self._draws.shuffle(self.pending)
+        for link in self.pending:
+            link.flush()
+        self.pending.clear()
+        when = self.core.next_deadline()
+        if when is not None and when != self._timer_at:
+            self._timer_at = when
+            kernel.at(when, self._time_passed, when)
+
+    def _end(self, ended: tuple[Run, int]) -> None:
+        run, index = ended
+        now = self._kernel.now
+        self._running -= 1
+        self.ledger.ended(now)
+        run.link.outbox.answer(run.first + index, run.payloads[index])
+        self._carry_out(self.core.calls_ended(run, 1, now))
+
+    def _time_passed(self, when: float) -> None:
+        if when == self._timer_at:
+            self._timer_at = None
+            self._carry_out(self.core.passed(self._kernel.now))

@@ -1,0 +1,1 @@
+"""The simulation, piece by piece and as a whole."""
