@@ -66,7 +66,8 @@ def run(
         log_level=log_level,
     )
     if ":" not in handler:
-        raise typer.BadParameter(f"must be MODULE:NAME, is {handler!r}", param_hint="MODULE:NAME")
+        told = f"must be MODULE:NAME, is {handler!r} (a mesh.yaml is for `slotmesh apply`)"
+        raise typer.BadParameter(told, param_hint="MODULE:NAME")
     if mistakes := mesh_mistakes(order.mesh):
         told = "; ".join(dict.fromkeys(mistake.message for mistake in mistakes))
         raise typer.BadParameter(told, param_hint="MODULE:NAME")

@@ -58,16 +58,31 @@ class ViewOptions:
     idempotent: bool = False
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.content_type not in CONTENT_TYPES:
             raise BadOption("content_type", f"must be one of {', '.join(CONTENT_TYPES)}, got {self.content_type!r}")
         for name, value in (("timeout", self.timeout_s), ("slo", self.slo_s)):
             if value is not None and not (0 <= value <= MAX_DURATION_S):  # NaN neither
-                raise BadOption(name, f"must be a number of seconds, at least 0, got {value!r}")
+                raise BadOption(name, f"must be 0 … {MAX_DURATION_S:,} seconds, got {value!r}")
         if self.slo_at is not None:
             if self.slo_s is not None:
                 raise BadOption("slo", "and slo_at are both given; give one of them")
             if self.slo_at.utcoffset() is None:
                 raise BadOption("slo_at", f"must be aware of its time zone, as datetime.now(UTC) is, got {self.slo_at}")
+
+    def _check_types(self) -> None:
+        numbers: dict[str, Any] = {"timeout": self.timeout_s, "slo": self.slo_s}
+        for name, number in numbers.items():
+            if number is not None and (isinstance(number, bool) or not isinstance(number, (int, float))):
+                raise BadOption(name, f"must be a number of seconds or a timedelta, got {number!r}")
+        texts: dict[str, Any] = {"shard_key": self.shard_key, "ordering_key": self.ordering_key}
+        for name, text in texts.items():
+            if not isinstance(text, str):
+                raise BadOption(name, f"must be a str, got {text!r}")
+        entries: Mapping[Any, Any] = self.metadata or {}
+        for key, value in entries.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise BadOption("metadata", f"must map str to str, got {key!r}: {value!r}")
 
     def changed(self, **changes: Unpack[OptionChanges]) -> ViewOptions:
         """These options with some of them changed. A new SLO takes the place of the other kind."""

@@ -1,19 +1,25 @@
 """Outcomes reach those who wait: payloads become results, failures become typed exceptions.
 
+One failure for many calls tells each of them to come again at a time of its own, so that they do not come together.
 Invariants: a future that is done already (somebody cancelled it) is left alone. Where one failure meets many calls
 whose futures were dropped, asyncio reports one of them as never retrieved, not all.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from slotmesh.client.gather import Gather
 from slotmesh.client.runs import Part
 from slotmesh.codec import OCTET_STREAM, DecodeError
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.status import to_exception
+
+RETRY_SPREAD: Final = 0.2
+"""Share, up and down, by which retry delays of calls that failed together differ."""
 
 
 def deliver(part: Part, at: int, payloads: list[bytes], content_type: str) -> None:
@@ -47,13 +53,15 @@ def deliver(part: Part, at: int, payloads: list[bytes], content_type: str) -> No
 
 def fail(part: Part, at: int, count: int, failure: Failure, *, told: bool = False) -> None:
     """The same failure for neighbouring calls of a part. `told`: it met other calls before these."""
+    spread = RETRY_SPREAD if count > 1 else 0.0
     if part.gather is not None:
         if not part.gather.done():
-            part.gather.fail(part.offset + at, [_exception(part, index, failure) for index in range(at, at + count)])
+            errors = [_exception(part, index, failure, spread) for index in range(at, at + count)]
+            part.gather.fail(part.offset + at, errors)
         return
     for index, sink in enumerate(_taken(part, at, count), at):
         if not sink.done():
-            sink.set_exception(_exception(part, index, failure))
+            sink.set_exception(_exception(part, index, failure, spread))
             if told:
                 sink.exception()  # as far as asyncio knows, somebody looked at it
             told = True
@@ -82,8 +90,10 @@ def _deliver_to_map(part: Part, gather: Gather, decode: Callable[[bytes], Any], 
             gather.fail(place, [part.spec.undecodable(error)])
 
 
-def _exception(part: Part, index: int, failure: Failure) -> SlotmeshError:
+def _exception(part: Part, index: int, failure: Failure, spread: float) -> SlotmeshError:
     spec = part.spec
+    if spread and failure.retry_delay_s:
+        failure = replace(failure, retry_delay_s=failure.retry_delay_s * random.uniform(1 - spread, 1 + spread))  # noqa: S311 - spreads load, guards nothing
     return to_exception(
         failure,
         endpoint=spec.endpoint,

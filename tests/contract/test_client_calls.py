@@ -261,7 +261,7 @@ async def test_a_method_has_options_of_its_own(router: FakeRouter, mesh: slotmes
     ] == [("classify", "user-42", True, 20)] * 2
     assert (absolute.HasField("relative_slo"), absolute.absolute_slo.ToDatetime(tzinfo=UTC)) == (False, noon)
     assert (plain.HasField("relative_slo"), plain.shard_key, plain.idempotent) == (False, "", True)
-    with pytest.raises(slotmesh.BadRequest, match="slo must be a number of seconds, at least 0, got -1"):
+    with pytest.raises(slotmesh.BadRequest, match="slo must be 0 … "):
         digits.classify.options(slo=-1)
     with pytest.raises(slotmesh.BadRequest, match="both"):
         digits.options(slo=1, slo_at=noon)

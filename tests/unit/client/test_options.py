@@ -51,6 +51,22 @@ def test_the_handler_itself_travels_without_a_name() -> None:
     assert not ViewOptions().to_wire("__call__").method
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("timeout", "1s"),
+        ("slo", "50ms"),
+        ("slo", True),
+        ("shard_key", 5),
+        ("metadata", {"a": 1}),
+        ("metadata", {1: "a"}),
+    ],
+)
+def test_values_of_other_kinds_are_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(slotmesh.BadRequest, match=f"^INVALID_ARGUMENT/BAD_REQUEST: {name} must"):
+        ViewOptions().changed(**{name: value})
+
+
 @pytest.mark.parametrize("value", [-1, -1e-9, float("nan"), float("inf"), 1e12])
 @pytest.mark.parametrize("name", ["timeout", "slo"])
 def test_times_that_mean_nothing_are_refused_as_a_router_would(name: str, value: float) -> None:
