@@ -7,14 +7,14 @@ Resources (backends, endpoints, policies) are converted by `slotmesh.spec.wire`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NoReturn
 
 from google.protobuf import timestamp_pb2
 
-from controller_service.core.observed import Replica, ReplicaState, Router
+from controller_service.core.observed import BackendLoad, Replica, ReplicaState, Router
 from controller_service.core.partitions import Ownership
-from controller_service.core.routing import BackendRoute, EndpointRoute, RoutingTable
+from controller_service.core.routing import BackendRoute, RoutingTable
 from controller_service.core.transitions import Hello, Notice, Report
 from slotmesh.errors import Failure, Reason
 from slotmesh.partitions import PARTITIONS
@@ -45,7 +45,11 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Hello
     if not is_name(hello.backend):
         _refuse("hello.backend", f"must be a backend's name, is {show(hello.backend)!r}")
     return Hello(
-        replica_id=hello.replica_id, incarnation=hello.incarnation, backend=hello.backend, pid=max(0, hello.pid)
+        replica_id=hello.replica_id,
+        incarnation=hello.incarnation,
+        backend=hello.backend,
+        pid=max(0, hello.pid),
+        has_served=hello.has_served,
     )
 
 
@@ -96,15 +100,31 @@ def revoke_to_wire(endpoint: str, epochs: Mapping[int, int]) -> membership_servi
     )
 
 
+def fence_to_wire(through_epoch: int) -> membership_service_pb2.AttachReplicaResponse:
+    """All partitions, at this epoch or older ones."""
+    return membership_service_pb2.AttachReplicaResponse(
+        revoke=membership_service_pb2.RevokePartitions(through_epoch=through_epoch)
+    )
+
+
 def emptied_from_wire(wire: membership_service_pb2.PartitionsEmptied) -> dict[str, dict[int, int]]:
     """Endpoint -> partition -> epoch."""
-    for at, each in enumerate(wire.endpoints):
-        path = f"emptied.endpoints[{at}]"
+    return _partitions("emptied.endpoints", wire.endpoints)
+
+
+def busy_from_wire(wire: membership_service_pb2.PartitionsEmptied) -> dict[str, frozenset[int]]:
+    """Endpoint -> partitions that are not empty yet, in an answer to `fence_to_wire`."""
+    return {name: frozenset(epochs) for name, epochs in _partitions("emptied.busy", wire.busy).items()}
+
+
+def _partitions(path: str, endpoints: Iterable[membership_service_pb2.EndpointPartitions]) -> dict[str, dict[int, int]]:
+    for at, each in enumerate(endpoints):
         if len(each.partitions) != len(each.owner_epochs):
-            _refuse(f"{path}.owner_epochs", f"{len(each.owner_epochs)} epochs of {len(each.partitions)} partitions")
+            text = f"{len(each.owner_epochs)} epochs of {len(each.partitions)} partitions"
+            _refuse(f"{path}[{at}].owner_epochs", text)
         if any(not 0 <= number < PARTITIONS for number in each.partitions):
-            _refuse(f"{path}.partitions", f"must be 0 … {PARTITIONS - 1}")
-    return {each.endpoint: dict(zip(each.partitions, each.owner_epochs, strict=True)) for each in wire.endpoints}
+            _refuse(f"{path}[{at}].partitions", f"must be 0 … {PARTITIONS - 1}")
+    return {each.endpoint: dict(zip(each.partitions, each.owner_epochs, strict=True)) for each in endpoints}
 
 
 def replica_to_wire(replica: Replica, wall_s: Callable[[float], float]) -> mesh_pb2.Replica:
@@ -143,6 +163,10 @@ def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, start
     )
 
 
+def loads_from_wire(report: membership_service_pb2.RouterReport) -> tuple[BackendLoad, ...]:
+    return tuple(BackendLoad(backend=it.backend, queued=it.queued, ongoing=it.ongoing) for it in report.loads)
+
+
 def router_report_from_wire(
     frame: membership_service_pb2.AttachRouterRequest,
 ) -> membership_service_pb2.RouterReport:
@@ -163,31 +187,45 @@ def router_to_wire(router: Router, wall_s: Callable[[float], float]) -> mesh_pb2
         linked_replica_ids=router.linked_replica_ids,
         start_time=timestamp(wall_s(router.started_at)),
         metrics_address=router.metrics_address,
+        loads=(
+            mesh_pb2.BackendLoad(backend=load.backend, queued=load.queued, ongoing=load.ongoing)
+            for load in router.loads
+        ),
     )
 
 
-def table_to_wire(table: RoutingTable) -> membership_service_pb2.RoutingTable:
-    return membership_service_pb2.RoutingTable(
+def table_to_wire(
+    table: RoutingTable, ownership_bytes: Callable[[Ownership], bytes]
+) -> membership_service_pb2.RoutingTable:
+    """`ownership_bytes` is `ownership_to_bytes`, or what remembers its answers: they are most of the work."""
+    wire = membership_service_pb2.RoutingTable(
         generation=table.generation,
         revision=table.revision,
-        endpoints=map(_endpoint_route, table.routes.endpoints),
         backends=map(_backend_route, table.routes.backends),
         router_addresses=table.routes.router_addresses,
     )
+    for route in table.routes.endpoints:
+        endpoint = wire.endpoints.add(name=route.name)
+        if route.traffic is not None:
+            endpoint.traffic.CopyFrom(traffic_to_wire(route.traffic))
+        if route.ownership is not None:
+            endpoint.MergeFromString(ownership_bytes(route.ownership))
+    return wire
 
 
-def _endpoint_route(route: EndpointRoute) -> membership_service_pb2.EndpointRoute:
-    owned = route.ownership or Ownership(endpoint=route.name, owners=(), partition_owners=(), epochs=())
-    return membership_service_pb2.EndpointRoute(
-        name=route.name,
-        traffic=None if route.traffic is None else traffic_to_wire(route.traffic),
+def ownership_to_bytes(ownership: Ownership) -> bytes:
+    """What an EndpointRoute says of owners, to be merged into it."""
+    base = min(ownership.epochs, default=0)
+    wire = membership_service_pb2.EndpointRoute(
         owners=(
             membership_service_pb2.PartitionOwner(replica_id=owner.replica_id, incarnation=owner.incarnation)
-            for owner in owned.owners
+            for owner in ownership.owners
         ),
-        partition_owners=owned.partition_owners,
-        owner_epochs=owned.epochs,
+        partition_owners=ownership.partition_owners,
+        owner_epochs=[epoch - base for epoch in ownership.epochs],
+        base_epoch=base,
     )
+    return wire.SerializeToString()
 
 
 def _backend_route(route: BackendRoute) -> membership_service_pb2.BackendRoute:

@@ -11,10 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from controller_service.core.partitions import Owner
+from controller_service.core.partitions import Owner
 
 
 class ReplicaState(Enum):
@@ -63,6 +61,10 @@ class Replica:
     """Its process is no more. Known of launched ones only."""
     retired: tuple[str, ...] = ()
     """Incarnations that it replaced; bounded."""
+    is_fenced: bool = True
+    """Nothing starts there that was sent at an epoch of an earlier generation of the store."""
+    busy: Mapping[str, frozenset[int]] = field(default_factory=lambda: MappingProxyType({}))
+    """Partitions, by endpoint, of which something still ran there when it was fenced."""
 
     @property
     def shown_state(self) -> ReplicaState:
@@ -81,6 +83,15 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BackendLoad:
+    """Calls of one backend at one router."""
+
+    backend: str
+    queued: int
+    ongoing: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
     """A router that is attached, or was a moment ago."""
 
@@ -93,6 +104,7 @@ class Router:
     revision: int = 0
     """The table in force there."""
     linked_replica_ids: tuple[str, ...] = ()
+    loads: tuple[BackendLoad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +168,19 @@ class Observed:
         if replica is None or replica.gone or replica.incarnation != owner.incarnation:
             return False
         return replica.is_told_to_drain or replica.state is ReplicaState.DRAINING
+
+    def awaits_fence(self) -> bool:
+        """Whether a replica that is heard may still start what an earlier generation of the store sent there."""
+        return any(not it.is_fenced and not it.gone and it.suspect_since is None for it in self.replicas())
+
+    def busy_partitions(self, endpoint: str) -> dict[int, Owner]:
+        """The partitions of which something still ran at replicas when they were fenced."""
+        return {
+            number: Owner(replica.replica_id, replica.incarnation)
+            for replica in self.replicas()
+            if not replica.gone
+            for number in replica.busy.get(endpoint, ())
+        }
 
     def with_replica(self, replica: Replica) -> Observed:
         """With the replica's record added or replaced."""

@@ -8,17 +8,19 @@ Invariants, checked by tests/properties/test_controller_partitions.py:
   2. It changes hands only when its owner is dead, or has emptied it, and each time its epoch grows.
   3. What is given away goes to the replicas furthest below their share; with all hand-overs done, everybody has its
      share within 1.
-  4. No more partitions leave than somebody has too many. Those of a replica that drains leave at once; for better
-     shares, they leave when no hand-over is under way, so that changes which come quickly do not pile up.
+  4. No more partitions leave than somebody has too many, those that leave already not counted. A replica that drains
+     keeps none.
   5. Equal inputs, equal outputs.
 Owner: the reconcile loop.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
+from types import MappingProxyType
 from typing import Final
 
 from slotmesh.partitions import PARTITIONS
@@ -50,13 +52,12 @@ class Ownership:
     """Partitions whose owners must give them up, ascending. Kept with the ownership, so that a controller which comes
     back goes on with the hand-over: the owner refuses their calls from then on."""
 
-    def leaving_of(self, owner: Owner) -> dict[int, int]:
-        """What an owner must give up: partition -> epoch that ends."""
-        return {
-            number: self.epochs[number]
-            for number in self.leaving
-            if self.owners[self.partition_owners[number]] == owner
-        }
+    def leaving_by_owner(self) -> dict[Owner, dict[int, int]]:
+        """What owners must give up: partition -> epoch that ends."""
+        told: dict[Owner, dict[int, int]] = {}
+        for number in self.leaving:
+            told.setdefault(self.owners[self.partition_owners[number]], {})[number] = self.epochs[number]
+        return told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,17 +93,20 @@ def assign(
     *,
     epoch_floor: int,
     emptied: Collection[tuple[Owner, int, int]] = (),
+    busy: Mapping[int, Owner] = MappingProxyType({}),
 ) -> Ownership:
     """The ownership that should be: `current` with the partitions of dead owners, and those handed over, given away.
 
     `emptied` has (owner, partition, epoch) of what owners have given up. Returns `current` itself where nothing
-    changes. Without candidates, partitions of dead owners have no owner, and hand-overs wait.
+    changes. Without candidates, partitions of dead owners have no owner, and hand-overs wait. With no `current`, all
+    are given away, except that those of `busy` still have to leave their owners.
     """
     if current is None:
-        nobody = (NO_OWNER,) * PARTITIONS
-        current = Ownership(endpoint=endpoint, owners=(), partition_owners=nobody, epochs=(epoch_floor,) * PARTITIONS)
+        current = _first(endpoint, epoch_floor, busy)
     dead = {index for index, owner in enumerate(current.owners) if is_dead(owner)}
     dead.add(NO_OWNER)
+    if len(dead) == 1 and not emptied and NO_OWNER not in current.partition_owners:
+        return current
     free = [number for number, index in enumerate(current.partition_owners) if index in dead]
     if candidates and emptied:
         owners, of = current.owners, current.partition_owners
@@ -151,25 +155,42 @@ def hand_over(
 ) -> Ownership:
     """Marks what should leave its live owner; returns `current` itself where that is nothing new.
 
-    All that draining owners have leaves at once. With `balance`, and if nothing else leaves, so does what the others
-    have too many of.
+    All that draining owners have leaves. With `balance`, so does what the others have too many of.
     """
     if not candidates:
         return current
-    by_owner: list[list[int]] = [[] for _ in current.owners]
-    for number, index in enumerate(current.partition_owners):
-        if index != NO_OWNER:
-            by_owner[index].append(number)
-    leaving = set(current.leaving)
-    for owner, numbers in zip(current.owners, by_owner, strict=True):
-        if is_draining(owner):
-            leaving.update(numbers)
-    if balance and not leaving:
-        held = {owner: len(numbers) for owner, numbers in zip(current.owners, by_owner, strict=True)}
+    keep = {index: 0 for index, owner in enumerate(current.owners) if is_draining(owner)}
+    if balance:
+        staying = Counter(current.partition_owners)
+        staying.subtract(current.partition_owners[number] for number in current.leaving)
+        held = {owner: staying[index] for index, owner in enumerate(current.owners)}
         quotas = _quotas(candidates, held)
-        for owner, numbers in zip(current.owners, by_owner, strict=True):
-            leaving.update(numbers[quotas.get(owner, 0) :])
+        for index, owner in enumerate(current.owners):
+            if held[owner] > quotas.get(owner, 0):
+                keep.setdefault(index, quotas.get(owner, 0))
+    if not keep:
+        return current
+    leaving = set(current.leaving)
+    for number, index in enumerate(current.partition_owners):
+        if index in keep and number not in leaving:
+            if keep[index]:
+                keep[index] -= 1
+            else:
+                leaving.add(number)
     return current if len(leaving) == len(current.leaving) else replace(current, leaving=tuple(sorted(leaving)))
+
+
+def _first(endpoint: str, epoch_floor: int, busy: Mapping[int, Owner]) -> Ownership:
+    """Nobody owns anything yet, except that those of `busy` have something to finish."""
+    owners = tuple(sorted(set(busy.values())))
+    index_of = {owner: index for index, owner in enumerate(owners)}
+    return Ownership(
+        endpoint=endpoint,
+        owners=owners,
+        partition_owners=tuple(index_of[busy[number]] if number in busy else NO_OWNER for number in range(PARTITIONS)),
+        epochs=(epoch_floor,) * PARTITIONS,
+        leaving=tuple(sorted(busy)),
+    )
 
 
 def _quotas(candidates: Sequence[Candidate], held: Mapping[Owner, int]) -> dict[Owner, int]:

@@ -29,6 +29,10 @@ SETTLED_AFTER_S: Final = 1.0
 """Where nobody says how many replicas there will be: it waits until none got ready for this long."""
 BALANCE_EVERY_S: Final = 1.0
 """Partitions leave live owners for better shares this often at most: weights that swing move keys no faster."""
+PATIENCE_S: Final = 10.0
+"""Likewise, while hand-overs are under way: these end first, unless a call that takes long holds one of them up."""
+FENCED_WITHIN_S: Final = 1.0
+"""How often it looks whether replicas that an earlier controller knew have answered."""
 FAILURES_KEPT: Final = 5
 """Ended replicas of a backend that stay listed, so that people can see why."""
 LINGER_S: Final = 5.0
@@ -155,7 +159,8 @@ def reconcile_endpoint(
 ) -> EndpointOutcome:
     """Gives partitions without a live owner to ready replicas; the first time, waits for an even share.
 
-    Then has partitions leave their owners where these drain, or have too many.
+    Then has partitions leave their owners where these drain, or have too many. Nothing is given to anybody before all
+    replicas that served before this controller came have given up what they owned.
     """
     current = desired.ownership.get(endpoint.name)
     weights: Mapping[str, float] = {}
@@ -165,6 +170,8 @@ def reconcile_endpoint(
     candidates = shares(
         weights, {name: [Owner(it.replica_id, it.incarnation) for it in group] for name, group in ready.items()}
     )
+    if current is None and observed.awaits_fence():
+        return EndpointOutcome(retry_after_s=FENCED_WITHIN_S if candidates else None)
     wait_s = 0.0
     if candidates and not has_live_owner(current, observed.is_dead):
         wait_s = _wait_s([desired.backends.get(name) for name in weights], ready, observed, now, launches=launches)
@@ -180,13 +187,15 @@ def reconcile_endpoint(
         observed.is_dead,
         epoch_floor=desired.epoch_floor,
         emptied=known.emptied,
+        busy=observed.busy_partitions(endpoint.name) if current is None else {},
     )
     drained = hand_over(assigned, candidates, is_draining=observed.is_draining, balance=False)
+    rest_s = known.balanced_at + (PATIENCE_S if drained.leaving else BALANCE_EVERY_S) - now
+    if rest_s > 0.0:
+        return EndpointOutcome(
+            drained if drained is not current else None, retry_after_s=_sooner(wait_s or None, rest_s)
+        )
     balanced = hand_over(drained, candidates, is_draining=observed.is_draining, balance=True)
-    rest_s = known.balanced_at + BALANCE_EVERY_S - now
-    if balanced is drained or rest_s > 0.0:
-        wait_s = wait_s if balanced is drained else rest_s
-        balanced = drained
     return EndpointOutcome(
         balanced if balanced is not current else None,
         balancing=balanced is not drained,

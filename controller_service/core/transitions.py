@@ -12,7 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller_service.core.observed import Handovers, Observed, Replica, ReplicaState, Restarts, Router
+from controller_service.core.observed import (
+    BackendLoad,
+    Handovers,
+    Observed,
+    Replica,
+    ReplicaState,
+    Restarts,
+    Router,
+)
 from controller_service.core.partitions import Owner, Ownership
 
 QUICK_DEATH_S: Final = 10.0
@@ -52,6 +60,8 @@ class Hello:
     incarnation: str
     backend: str
     pid: int = 0
+    has_served: bool = False
+    """It may own partitions from before this controller knew it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +120,10 @@ def attached(observed: Observed, hello: Hello, *, now: float) -> Transition:
             started_at=now,
             incarnation=hello.incarnation,
             pid=hello.pid,
+            is_fenced=not hello.has_served,
         )
-        return Transition(observed.with_replica(record), (_notice("replica_attached", record, "a new replica"),))
+        words = "a replica that has served before" if hello.has_served else "a new replica"
+        return Transition(observed.with_replica(record), (_notice("replica_attached", record, words),))
     if hello.incarnation in known.retired or (known.gone and known.incarnation == hello.incarnation):
         raise AttachRefused(f"incarnation {hello.incarnation} of replica {hello.replica_id} was replaced or has ended")
     if known.launched and not known.gone and known.incarnation not in {"", hello.incarnation}:
@@ -135,6 +147,7 @@ def attached(observed: Observed, hello: Hello, *, now: float) -> Transition:
         incarnation=hello.incarnation,
         pid=hello.pid,
         retired=(*known.retired, known.incarnation)[-RETIRED_KEPT:],
+        is_fenced=not hello.has_served,
     )
     return Transition(
         observed.with_replica(record),
@@ -231,6 +244,14 @@ def emptied(observed: Observed, owner: Owner, endpoints: Mapping[str, Mapping[in
     return Transition(observed)
 
 
+def fenced(observed: Observed, owner: Owner, busy: Mapping[str, frozenset[int]]) -> Transition:
+    """A replica said that nothing of earlier generations starts there, and of which partitions something still runs."""
+    known = observed.replica(owner.replica_id)
+    if known is None or known.incarnation != owner.incarnation or known.is_fenced:
+        return Transition(observed)
+    return Transition(observed.with_replica(replace(known, is_fenced=True, busy=busy)))
+
+
 def told_to_leave(observed: Observed, ownership: Ownership, *, balancing: bool, now: float) -> Transition:
     """The hand-overs of an endpoint are these now. What owners said of others is of no use any more."""
     known = observed.handovers.get(ownership.endpoint, Handovers())
@@ -261,13 +282,21 @@ def router_attached(observed: Observed, router: Router) -> Transition:
 
 
 def router_reported(
-    observed: Observed, router_id: str, *, generation: str, revision: int, linked_replica_ids: tuple[str, ...]
+    observed: Observed,
+    router_id: str,
+    *,
+    generation: str,
+    revision: int,
+    linked_replica_ids: tuple[str, ...],
+    loads: tuple[BackendLoad, ...] = (),
 ) -> Transition:
-    """A router said which table is in force there, and which links work."""
+    """A router said which table is in force there, which links work, and how much it has to do."""
     known = observed.routers.get(router_id)
     if known is None:
         return Transition(observed)
-    router = replace(known, generation=generation, revision=revision, linked_replica_ids=linked_replica_ids)
+    router = replace(
+        known, generation=generation, revision=revision, linked_replica_ids=linked_replica_ids, loads=loads
+    )
     return Transition(observed if router == known else observed.with_router(router))
 
 

@@ -1,8 +1,9 @@
 """The membership streams of replicas: what they report, and what they are told.
 
 Invariants: a replica has one stream, that of its newest attachment; it is told its configuration first, and again when
-it changes; it is told to drain, and to give up each partition, once a stream, however often it should be. A stream that
-ends says nothing about the replica: its lease goes on until it is silent for too long.
+it changes; it is told to drain, and to give up each partition, once a stream, however often it should be; what it says
+to have given up counts only where it was told to. A replica that served before this controller knew it is told to give
+up everything. A stream that ends says nothing about the replica: its lease goes on until it is silent for too long.
 Owner: the event loop. Each stream's rpc runs in `serve`.
 """
 
@@ -10,14 +11,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
 
 from controller_service.convert import (
+    busy_from_wire,
     configuration_to_wire,
     drain_to_wire,
     emptied_from_wire,
+    fence_to_wire,
     hello_from_wire,
     report_from_wire,
     revoke_to_wire,
@@ -72,6 +76,19 @@ class ReplicaLink:
         for at in range(0, len(new), PARTITIONS_AN_ORDER):
             self._send(revoke_to_wire(endpoint, dict(new[at : at + PARTITIONS_AN_ORDER])))
 
+    def told_of(self, endpoints: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
+        """Of these partitions (endpoint -> partition -> epoch), those that it was told to give up on this stream."""
+        known: dict[str, dict[int, int]] = {}
+        for name, epochs in endpoints.items():
+            told = self._revoked.get(name, {})
+            if answered := {number: epoch for number, epoch in epochs.items() if told.get(number) == epoch}:
+                known[name] = answered
+        return known
+
+    def fence(self, through_epoch: int) -> None:
+        """Tells the replica to give up all that it had at this epoch or older ones."""
+        self._send(fence_to_wire(through_epoch))
+
     def _send(self, frame: wire.AttachReplicaResponse) -> None:
         self._pending.append(frame)
         self.stream.wake()
@@ -98,6 +115,8 @@ class ReplicaLinks:
         if first is grpc.aio.EOF:
             return
         hello = hello_from_wire(first)
+        epochs_before = self._store.epochs_before
+        hello = replace(hello, has_served=hello.has_served and epochs_before > 0)
         try:
             self._state.apply_to_replica(
                 hello.replica_id, lambda observed, now: transitions.attached(observed, hello, now=now)
@@ -111,6 +130,9 @@ class ReplicaLinks:
         self._leases.heard(hello.replica_id)
         backend = self._store.read().backends.get(hello.backend) or Backend(name=hello.backend)
         link.configure(backend, lease_s=self._leases.lease_s)
+        replica = self._state.observed.replica(hello.replica_id)
+        if replica is not None and not replica.is_fenced:
+            link.fence(epochs_before)
         try:
             await link.stream.run(lambda frame: self._heard(link, frame))
         finally:
@@ -130,10 +152,10 @@ class ReplicaLinks:
 
     def revoke(self, ownership: Ownership) -> None:
         """Tells owners, as far as they are attached, which partitions they must give up."""
-        for owner in ownership.owners if ownership.leaving else ():
+        for owner, epochs in ownership.leaving_by_owner().items():
             link = self._links.get(owner.replica_id)
             if link is not None and link.hello.incarnation == owner.incarnation:
-                link.revoke(ownership.endpoint, ownership.leaving_of(owner))
+                link.revoke(ownership.endpoint, epochs)
 
     def close(self) -> None:
         """The controller ends: replicas attach again when there is another one."""
@@ -147,7 +169,7 @@ class ReplicaLinks:
         replica_id = link.hello.replica_id
         if frame.WhichOneof("frame") == "emptied":
             self._leases.heard(replica_id)
-            self._emptied(link, emptied_from_wire(frame.emptied))
+            self._emptied(link, frame.emptied)
             return
         report = report_from_wire(frame)
         self._state.apply_to_replica(
@@ -160,12 +182,19 @@ class ReplicaLinks:
         else:
             self._leases.heard(replica_id)
 
-    def _emptied(self, link: ReplicaLink, endpoints: Mapping[str, Mapping[int, int]]) -> None:
+    def _emptied(self, link: ReplicaLink, frame: wire.PartitionsEmptied) -> None:
         owner = Owner(link.hello.replica_id, link.hello.incarnation)
-        known = {name: epochs for name, epochs in endpoints.items() if name in self._store.read().ownership}
+        desired = self._store.read()
+        emptied = link.told_of(emptied_from_wire(frame))
+        known = {name: epochs for name, epochs in emptied.items() if name in desired.ownership}
         self._state.apply(
             transitions.emptied(self._state.observed, owner, known), *(Key(Concern.ENDPOINT, name) for name in known)
         )
+        if frame.through_epoch:
+            self._state.apply(
+                transitions.fenced(self._state.observed, owner, busy_from_wire(frame)),
+                *(Key(Concern.ENDPOINT, name) for name in desired.endpoints),
+            )
 
     def _silent(self, replica_id: str) -> None:
         self._state.apply_to_replica(

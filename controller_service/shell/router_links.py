@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from controller_service.convert import router_from_wire, router_report_from_wire
+from controller_service.convert import loads_from_wire, router_from_wire, router_report_from_wire
 from controller_service.core import transitions
 from controller_service.core.observed import Router
 from controller_service.shell.lease_watch import LeaseWatch
@@ -97,6 +97,7 @@ class RouterLinks:
                 generation=report.generation,
                 revision=report.revision,
                 linked_replica_ids=tuple(report.linked_replica_ids),
+                loads=loads_from_wire(report),
             )
         )
 

@@ -1,6 +1,7 @@
 """The newest routing table, for whoever has to hear of it.
 
-Invariants: the revision never goes back; each table becomes a message once, however many routers there are.
+Invariants: the revision never goes back; each table becomes a message once, however many routers there are, and who
+owns what is written out again only where it has changed.
 Owner: the reconcile loop posts, router streams read.
 """
 
@@ -8,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller_service.convert import table_to_wire
+from controller_service.convert import ownership_to_bytes, table_to_wire
+from controller_service.core.partitions import Ownership
 from controller_service.core.routing import RoutingTable
 from slotmesh.v1 import membership_service_pb2 as wire
 
@@ -21,15 +23,23 @@ class TableBoard:
         self.message: wire.AttachRouterResponse | None = None
         """`table`, as it is sent."""
         self._listeners: set[Callable[[], None]] = set()
+        self._written: dict[str, tuple[Ownership, bytes]] = {}
+        """By endpoint: who owns what in the newest table, and the same as it is sent."""
 
     def post(self, table: RoutingTable) -> None:
         """Announces a table. Its revision must be newer."""
         if self.table is not None and table.revision <= self.table.revision:
             raise ValueError(f"revision {table.revision} after {self.table.revision}")
         self.table = table
-        self.message = wire.AttachRouterResponse(table=table_to_wire(table))
+        self._written = {route.name: self._write(it) for route in table.routes.endpoints if (it := route.ownership)}
+        written = self._written
+        self.message = wire.AttachRouterResponse(table=table_to_wire(table, lambda it: written[it.endpoint][1]))
         for listener in self._listeners:
             listener()
+
+    def _write(self, ownership: Ownership) -> tuple[Ownership, bytes]:
+        known = self._written.get(ownership.endpoint)
+        return known if known is not None and known[0] is ownership else (ownership, ownership_to_bytes(ownership))
 
     def listen(self, listener: Callable[[], None]) -> None:
         self._listeners.add(listener)

@@ -32,6 +32,13 @@ class Store(Protocol):
     def generation(self) -> str:
         """Identity of the sequence in which revisions count: 32 hexadecimal digits."""
 
+    @property
+    def epochs_before(self) -> int:
+        """The newest epoch that a partition may have had before this generation: all that it gives are newer.
+
+        0 where there was nothing before.
+        """
+
     def read(self) -> Desired:
         """The newest committed revision. An immutable value, at no cost."""
 

@@ -29,16 +29,18 @@ def _endpoint(wire: membership_service_pb2.EndpointRoute) -> EndpointRoute:
         name=wire.name,
         weights=dict(wire.traffic.weights) if wire.HasField("traffic") else None,
         shadows=dict(wire.traffic.shadows),
-        owners=_owners(keys, tuple(wire.partition_owners), tuple(wire.owner_epochs)),
+        owners=_owners(keys, tuple(wire.partition_owners), tuple(wire.owner_epochs), wire.base_epoch),
     )
 
 
 @lru_cache(maxsize=16)
 def _owners(
-    keys: tuple[ReplicaKey, ...], owners: tuple[int, ...], epochs: tuple[int, ...]
+    keys: tuple[ReplicaKey, ...], owners: tuple[int, ...], epochs: tuple[int, ...], base_epoch: int
 ) -> Sequence[tuple[ReplicaKey | None, int]]:
     """Mostly nothing has moved: then it is the same object, which tells the core so."""
-    return [(keys[owner] if owner >= 0 else None, epoch) for owner, epoch in zip(owners, epochs, strict=True)]
+    return [
+        (keys[owner] if owner >= 0 else None, base_epoch + epoch) for owner, epoch in zip(owners, epochs, strict=True)
+    ]
 
 
 _BALANCERS = {balancer.value: balancer for balancer in BalancerName}

@@ -555,8 +555,11 @@ class EndpointRoute(_message.Message):
     OWNERS_FIELD_NUMBER: _builtins.int
     PARTITION_OWNERS_FIELD_NUMBER: _builtins.int
     OWNER_EPOCHS_FIELD_NUMBER: _builtins.int
+    BASE_EPOCH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The endpoint's name."""
+    base_epoch: _builtins.int
+    """Added to each of `owner_epochs`."""
     @_builtins.property
     def traffic(self) -> _mesh_pb2.TrafficPolicy:
         """How its calls are divided. Unset: calls queue."""
@@ -571,7 +574,9 @@ class EndpointRoute(_message.Message):
 
     @_builtins.property
     def owner_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Epoch of each partition's owner. As long as `partition_owners`."""
+        """Epoch of each partition's owner, less `base_epoch`: small numbers, since epochs begin large. As long as
+        `partition_owners`.
+        """
 
     def __init__(
         self,
@@ -581,10 +586,11 @@ class EndpointRoute(_message.Message):
         owners: _abc.Iterable[Global___PartitionOwner] | None = ...,
         partition_owners: _abc.Iterable[_builtins.int] | None = ...,
         owner_epochs: _abc.Iterable[_builtins.int] | None = ...,
+        base_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "owner_epochs", b"owner_epochs", "owners", b"owners", "partition_owners", b"partition_owners", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_epoch", b"base_epoch", "name", b"name", "owner_epochs", b"owner_epochs", "owners", b"owners", "partition_owners", b"partition_owners", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,7 +7,7 @@ import pytest
 from slotmesh.partitions import PARTITIONS
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
-from tests.fakes.members import FakeReplica, FakeRouter, owners
+from tests.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
 from tests.support.controllers import Controlled, running_controller
 from tests.support.wait import wait_until
 
@@ -35,7 +35,7 @@ async def weigh(mesh: Controlled, **weights: float) -> None:
 
 
 def epochs_of(router: FakeRouter) -> list[int]:
-    return list(router.table.endpoints[0].owner_epochs)
+    return epochs(router.table, "digits")
 
 
 async def test_a_replica_that_joins_gets_its_share_when_the_owner_has_given_it_up() -> None:
@@ -51,10 +51,10 @@ async def test_a_replica_that_joins_gets_its_share_when_the_owner_has_given_it_u
         assert all(before[number] == epoch for number, epoch in a.told_to_give_up("digits").items())
         assert owners(router.table, "digits") == {"a": PARTITIONS}, "nothing moves before it was given up"
         await a.give_up()
-        table = await router.wait_for(lambda table: owners(table, "digits") == {"a": HALF, "b": HALF}, "half each")
+        await router.wait_for(lambda table: owners(table, "digits") == {"a": HALF, "b": HALF}, "half each")
         moved = {number for number, (was, now) in enumerate(zip(before, epochs_of(router), strict=True)) if was != now}
         assert moved == a.told_to_give_up("digits").keys(), "no more moved than was given up"
-        assert all(table.endpoints[0].owner_epochs[number] == before[number] + 1 for number in moved)
+        assert all(epochs_of(router)[number] == before[number] + 1 for number in moved)
         assert not b.revoked
         await a.cut()
         await b.cut()
@@ -108,6 +108,34 @@ async def test_an_owner_that_ends_in_the_middle_hands_over_by_that() -> None:
         await b.cut()
 
 
+async def test_a_replica_that_served_an_earlier_controller_gives_up_all_before_anybody_owns_anything() -> None:
+    async with running_controller() as mesh, FakeRouter(mesh.channel, "r") as router:
+        await mesh.apply(MESH)
+        elder, a = FakeReplica(mesh.channel, "v2", "elder"), FakeReplica(mesh.channel, "v1", "a")
+        elder.has_served = elder.clings = True
+        await ready(elder)
+        await wait_until(lambda: elder.revoked, what="the elder is told")
+        await ready(a)
+        await router.wait_for(lambda table: any(route.replicas for route in table.backends), "a is known")
+        before = len(router.tables)
+        await mesh.apply(MESH.replace("endpoints:", "  v3: {handler: 'app:Digits'}\nendpoints:"))
+        await router.wait_for(lambda _: len(router.tables) > before, "a later table")
+        assert not owners(router.table, "digits")
+        await elder.say_busy("digits", 3, 5)
+        table = await router.wait_for(lambda table: owners(table, "digits"), "the first assignment")
+        assert owners(table, "digits") == {"a": PARTITIONS - 2, "elder": 2}
+        fence = elder.revoked[0].through_epoch
+        first = epochs_of(router)
+        assert all(epoch > fence for number, epoch in enumerate(first) if number not in {3, 5})
+        await wait_until(lambda: elder.told_to_give_up("digits") == {3: first[3], 5: first[5]}, what="it is told")
+        assert owners(router.table, "digits") == {"a": PARTITIONS - 2, "elder": 2}
+        await elder.give_up()
+        await router.wait_for(lambda table: owners(table, "digits") == {"a": PARTITIONS}, "a owns all")
+        assert epochs_of(router)[3] > first[3] >= fence
+        await elder.cut()
+        await a.cut()
+
+
 async def test_weights_move_the_share_that_they_must_and_0_moves_all() -> None:
     async with running_controller() as mesh, FakeRouter(mesh.channel, "r") as router:
         await mesh.apply(MESH)
@@ -139,8 +167,9 @@ async def test_what_somebody_else_says_to_have_given_up_moves_nothing() -> None:
         await wait_until(lambda: len(a.told_to_give_up("digits")) == HALF, what="a is told")
         b.revoked = a.revoked
         await b.give_up()
-        await mesh.apply(MESH.replace("endpoints:", "  v3: {handler: 'app:Digits'}\nendpoints:"))
-        await router.wait_for(lambda table: len(table.backends) == 3, "a later table")
+        await b.report("READY", max_ongoing=5)
+        await router.wait_for(lambda table: replica_routes(table, "v1")["b"].max_ongoing == 5, "a later table")
         assert owners(router.table, "digits") == {"a": PARTITIONS}
+        assert not mesh.controller.state.observed.handovers["digits"].emptied
         await a.cut()
         await b.cut()

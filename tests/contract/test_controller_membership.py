@@ -11,7 +11,7 @@ from slotmesh.partitions import PARTITIONS
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
-from tests.fakes.members import FakeReplica, FakeRouter, owners, replica_routes
+from tests.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
 from tests.support.controllers import Controlled, eventually, running_controller, violations
 from tests.support.wait import wait_until
 
@@ -91,8 +91,8 @@ async def test_the_first_assignment_waits_for_all_replicas_and_is_even() -> None
             assert sorted(owners(table, "digits").values()) == [1365, 1365, 1366]
             route = table.endpoints[0]
             assert [owner.incarnation for owner in route.owners] == [a.incarnation, b.incarnation, c.incarnation]
-            assert len(set(route.owner_epochs)) == 1
-            assert route.owner_epochs[0] > 0
+            assert len(set(epochs(table, "digits"))) == 1
+            assert epochs(table, "digits")[0] > 0
 
 
 @pytest.mark.asyncio
@@ -119,6 +119,7 @@ async def test_partitions_move_only_when_their_owner_is_known_to_be_gone() -> No
 
             # It comes back, the same incarnation: nothing moves.
             await a.attach()
+            a.clings = True
             await a.report("DRAINING")
             table = await router.wait_for(lambda table: replica_routes(table, "v1")["a"].draining, "a drains")
             assert owners(table, "digits") == evenly("a", "b")
@@ -127,10 +128,11 @@ async def test_partitions_move_only_when_their_owner_is_known_to_be_gone() -> No
             await a.report("STOPPED")
             after = await router.wait_for(lambda table: owners(table, "digits") == evenly("b"), "b owns all")
             assert "a" not in replica_routes(after, "v1")
-            old, new = before.endpoints[0], after.endpoints[0]
-            for number in range(PARTITIONS):
+            old = before.endpoints[0]
+            pairs = zip(epochs(before, "digits"), epochs(after, "digits"), strict=True)
+            for number, (was, now) in enumerate(pairs):
                 moved = old.owners[old.partition_owners[number]].replica_id == "a"
-                assert new.owner_epochs[number] == old.owner_epochs[number] + moved
+                assert now == was + moved
 
 
 @pytest.mark.asyncio
@@ -208,7 +210,8 @@ async def test_routers_are_listed_with_what_they_acknowledge_until_they_say_good
                 await router.wait_for(
                     lambda table: table.router_addresses == alternates and replica_routes(table, "v1"), "all members"
                 )
-            await r1.acknowledge("a")
+            load = mesh_pb2.BackendLoad(backend="v1", queued=7, ongoing=3)
+            await r1.acknowledge("a", loads=[load])
             await wait_until(
                 lambda: mesh.controller.state.observed.routers["r1"].linked_replica_ids, what="the acknowledgement"
             )
@@ -216,6 +219,7 @@ async def test_routers_are_listed_with_what_they_acknowledge_until_they_say_good
             assert [it.router_id for it in listed.routers] == ["r1", "r2"]
             assert (listed.routers[0].generation, listed.routers[0].revision) == (listed.generation, listed.revision)
             assert listed.routers[0].linked_replica_ids == ["a"]
+            assert [list(it.loads) for it in listed.routers] == [[load], []]
 
             await r2.say_goodbye()
             await r1.wait_for(lambda table: table.router_addresses == alternates[:1], "r2 gone")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -92,6 +93,8 @@ class FakeReplica(_Member):
         self.revoked: list[pb.RevokePartitions] = []
         self.clings = False
         """It does not give up partitions that it is told to; `give_up` does."""
+        self.has_served = False
+        """What it says of itself when it attaches."""
 
     async def report(self, state: str, *, error: str = "", max_ongoing: int = 4) -> None:
         """Says how it does; `state` is the name of a ReplicaState without its prefix."""
@@ -120,7 +123,21 @@ class FakeReplica(_Member):
         """Says that nothing of what it was told to give up is left."""
         self.clings = False
         for order in self.revoked:
-            await self.send(pb.AttachReplicaRequest(emptied=pb.PartitionsEmptied(endpoints=order.endpoints)))
+            await self._empty(order)
+
+    async def say_busy(self, endpoint: str, *partitions: int) -> None:
+        """Answers the order to give up everything: done, but for these partitions."""
+        order = next(order for order in self.revoked if order.through_epoch)
+        busy = pb.EndpointPartitions(
+            endpoint=endpoint, partitions=partitions, owner_epochs=[order.through_epoch] * len(partitions)
+        )
+        await self.send(
+            pb.AttachReplicaRequest(emptied=pb.PartitionsEmptied(through_epoch=order.through_epoch, busy=[busy]))
+        )
+
+    async def _empty(self, order: pb.RevokePartitions) -> None:
+        emptied = pb.PartitionsEmptied(endpoints=order.endpoints, through_epoch=order.through_epoch)
+        await self.send(pb.AttachReplicaRequest(emptied=emptied))
 
     def _open(self) -> Any:
         return self.stub.AttachReplica()
@@ -133,6 +150,7 @@ class FakeReplica(_Member):
                 backend=self.backend,
                 pid=4_711,
                 version="0.1.0",
+                has_served=self.has_served,
             )
         )
 
@@ -145,9 +163,7 @@ class FakeReplica(_Member):
             case "revoke":
                 self.revoked.append(frame.revoke)
                 if not self.clings:
-                    await self.send(
-                        pb.AttachReplicaRequest(emptied=pb.PartitionsEmptied(endpoints=frame.revoke.endpoints))
-                    )
+                    await self._empty(frame.revoke)
             case other:
                 raise AssertionError(f"unexpected frame {other}")
 
@@ -166,10 +182,12 @@ class FakeRouter(_Member):
         """The newest."""
         return self.tables[-1]
 
-    async def acknowledge(self, *linked: str) -> None:
+    async def acknowledge(self, *linked: str, loads: Sequence[mesh_pb2.BackendLoad] = ()) -> None:
         """Reports the newest table as the one in force."""
         table = self.table
-        report = pb.RouterReport(generation=table.generation, revision=table.revision, linked_replica_ids=linked)
+        report = pb.RouterReport(
+            generation=table.generation, revision=table.revision, linked_replica_ids=linked, loads=loads
+        )
         await self.send(pb.AttachRouterRequest(report=report))
 
     async def wait_for(self, condition: Callable[[pb.RoutingTable], object], what: str) -> pb.RoutingTable:
@@ -191,13 +209,19 @@ class FakeRouter(_Member):
 
 
 def owners(table: pb.RoutingTable, endpoint: str) -> dict[str, int]:
-    """Partitions of each replica, by id; unowned ones under the empty id."""
+    """Partitions of each replica, by id; unowned ones under the empty id. None of an endpoint that is not there."""
+    return Counter(
+        route.owners[index].replica_id if index >= 0 else ""
+        for route in table.endpoints
+        if route.name == endpoint
+        for index in route.partition_owners
+    )
+
+
+def epochs(table: pb.RoutingTable, endpoint: str) -> list[int]:
+    """The epoch of each partition."""
     route = next(it for it in table.endpoints if it.name == endpoint)
-    counts: dict[str, int] = {}
-    for index in route.partition_owners:
-        name = route.owners[index].replica_id if index >= 0 else ""
-        counts[name] = counts.get(name, 0) + 1
-    return counts
+    return [route.base_epoch + epoch for epoch in route.owner_epochs]
 
 
 def replica_routes(table: pb.RoutingTable, backend: str) -> dict[str, pb.ReplicaRoute]:

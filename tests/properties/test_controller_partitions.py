@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from controller_service.core.partitions import NO_OWNER, Owner, Ownership, assign, count_moves, hand_over, shares
+from controller_service.core.partitions import (
+    NO_OWNER,
+    Candidate,
+    Owner,
+    Ownership,
+    assign,
+    count_moves,
+    hand_over,
+    shares,
+)
 from slotmesh.partitions import PARTITIONS
 
 BACKENDS = ("v1", "v2", "v3")
@@ -50,6 +59,29 @@ def test_the_first_assignment_is_everyones_share_within_one(parts: list[int], si
             exact = weights[name] / serving / len(ready[name]) * PARTITIONS
             assert abs(held[owner] - exact) < 1.0 + 1e-6
             assert weights[name] or not held[owner]
+
+
+@settings(max_examples=30, deadline=None)
+@given(busy=st.dictionaries(st.integers(0, PARTITIONS - 1), st.sampled_from("abc"), max_size=9), dead=st.booleans())
+def test_what_still_runs_elsewhere_is_not_given_to_anybody_before_it_has_ended(
+    busy: dict[int, str], dead: bool
+) -> None:
+    elders = {name: Owner(name, "i") for name in "abc"}
+    candidates = shares({"v1": 1.0}, {"v1": [elders["a"], Owner("d", "i")]})
+    held = {number: elders[name] for number, name in busy.items()}
+    gone = {elders["b"]} if dead else set()
+    first = assign("e", None, candidates, gone.__contains__, epoch_floor=7, busy=held)
+    for number, owner in enumerate(owners_of(first)):
+        is_held = number in held and held[number] not in gone
+        assert first.epochs[number] == 7 + (not is_held)
+        assert (number in first.leaving) == is_held
+        assert owner == held[number] if is_held else owner in {candidate.owner for candidate in candidates}
+    emptied = {(owner, *given) for owner, epochs in first.leaving_by_owner().items() for given in epochs.items()}
+    after = assign("e", first, candidates, gone.__contains__, epoch_floor=7, emptied=emptied)
+    assert set(after.epochs) == {8}
+    assert not after.leaving
+    held_now = Counter(owners_of(after))
+    assert max(held_now.values()) - min(held_now.values()) <= 1
 
 
 @settings(max_examples=30, deadline=None)
@@ -128,9 +160,9 @@ class Membership(RuleBasedStateMachine):
     def empty(self, data: st.DataObject, share: int) -> None:
         """An owner has given up what it was told to, or a part of that."""
         assert self.ownership is not None
-        owners = sorted({owner for owner in self.ownership.owners if self.ownership.leaving_of(owner)})
-        owner = data.draw(st.sampled_from(owners))
-        epochs = list(self.ownership.leaving_of(owner).items())
+        leaving = self.ownership.leaving_by_owner()
+        owner = data.draw(st.sampled_from(sorted(leaving)))
+        epochs = list(leaving[owner].items())
         self.emptied.update((owner, number, epoch) for number, epoch in epochs[::share])
 
     @rule(balance=st.booleans())
@@ -139,7 +171,7 @@ class Membership(RuleBasedStateMachine):
         candidates = shares(self.weights, self.ready)
         after = assign("e", before, candidates, self.dead.__contains__, epoch_floor=0, emptied=frozenset(self.emptied))
         self.ownership = hand_over(after, candidates, is_draining=self.draining.__contains__, balance=balance)
-        self.look_at_leaving(after, balance=balance, candidates=bool(candidates))
+        self.look_at_leaving(after, candidates, balance=balance)
 
         had = [None] * PARTITIONS if before is None else owners_of(before)
         has = owners_of(after)
@@ -162,7 +194,7 @@ class Membership(RuleBasedStateMachine):
         again = assign("e", after, candidates, self.dead.__contains__, epoch_floor=0, emptied=frozenset(self.emptied))
         assert again is after
 
-    def look_at_leaving(self, assigned: Ownership, *, balance: bool, candidates: bool) -> None:
+    def look_at_leaving(self, assigned: Ownership, candidates: list[Candidate], *, balance: bool) -> None:
         """What leaves, leaves for a reason, and those who drain keep nothing."""
         assert self.ownership is not None
         before, after = set(assigned.leaving), set(self.ownership.leaving)
@@ -173,8 +205,15 @@ class Membership(RuleBasedStateMachine):
         if candidates:
             drained = {number for number, owner in enumerate(owners) if owner in self.draining}
             assert drained <= after
-            if not balance or before or drained:
-                assert new <= drained
+            share_of = {candidate.owner: candidate.share * PARTITIONS for candidate in candidates}
+            kept = Counter(owner for number, owner in enumerate(owners) if owner and number not in after)
+            had = Counter(owner for number, owner in enumerate(owners) if owner and number not in before)
+            for owner in had.keys() - self.draining:
+                share = share_of.get(owner, 0.0)
+                if not balance or had[owner] <= share:
+                    assert kept[owner] == had[owner]
+                else:  # no more than it has too many, whatever leaves already
+                    assert share - 1.0 - 1e-6 < kept[owner] < share + 1.0 + 1e-6
         else:
             assert not new
 
@@ -211,7 +250,7 @@ def test_hand_overs_reach_everyones_share_by_the_fewest_moves(
         told = hand_over(ownership, then, is_draining=lambda owner: owner not in there, balance=True)
         if not told.leaving:
             break
-        emptied = {(owner, *given) for owner in told.owners for given in told.leaving_of(owner).items()}
+        emptied = {(owner, *given) for owner, epochs in told.leaving_by_owner().items() for given in epochs.items()}
         ownership = assign("e", told, then, lambda _: False, epoch_floor=0, emptied=emptied)
         assert not ownership.leaving
     held, had = Counter(owners_of(ownership)), Counter(owners_of(before))

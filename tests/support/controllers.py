@@ -56,8 +56,10 @@ class Controlled:
 
 
 @asynccontextmanager
-async def running_controller(*, launches: bool = False, lease_s: float = 60.0) -> AsyncIterator[Controlled]:
-    """A controller whose replicas attach by themselves, or are launched by a `FakeLauncher`."""
+async def running_controller(
+    *, launches: bool = False, lease_s: float = 60.0, port: int = 0
+) -> AsyncIterator[Controlled]:
+    """A controller whose replicas attach by themselves, or are launched by a `FakeLauncher`. Port 0 is any free one."""
     fakes: list[FakeLauncher] = []
 
     def make_fake(_address: str, on_exit: Any) -> FakeLauncher:
@@ -66,7 +68,7 @@ async def running_controller(*, launches: bool = False, lease_s: float = 60.0) -
 
     make_launcher: MakeLauncher = make_fake if launches else lambda _address, _on_exit: ExternalLauncher()
     settings = ControllerSettings(
-        port=0, launcher="process" if launches else "external", lease=timedelta(seconds=lease_s)
+        port=port, launcher="process" if launches else "external", lease=timedelta(seconds=lease_s)
     )
     async with open_controller(settings, make_launcher) as controller:
         channel = open_channel(controller.address)

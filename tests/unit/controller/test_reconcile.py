@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from controller_service.convert import table_to_wire
+from controller_service.convert import ownership_to_bytes, table_to_wire
 from controller_service.core import transitions
 from controller_service.core.concerns import find_concerns
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.observed import Observed, ReplicaState
 from controller_service.core.partitions import NO_OWNER, Owner
 from controller_service.core.reconcile import (
+    BALANCE_EVERY_S,
     COMPLETE_WITHIN_S,
+    FENCED_WITHIN_S,
     FORGET_AFTER_S,
     LINGER_S,
+    PATIENCE_S,
     SETTLED_AFTER_S,
     STARTED_WITHIN_S,
     BackendOutcome,
@@ -100,6 +103,53 @@ def test_orphans_do_not_wait_while_somebody_serves() -> None:
     assert NO_OWNER not in moved.partition_owners
 
 
+def test_nothing_is_assigned_before_those_that_served_earlier_have_given_up_what_they_had() -> None:
+    state = desired(Backend(name="v1", num_replicas=1))
+    observed = with_ready(Observed(), "a", now=10.0)
+    elder = Hello(replica_id="elder", incarnation="2" * 32, backend="other", has_served=True)
+    observed = transitions.attached(observed, elder, now=10.0).observed
+    assert assign(state, observed, 99.0) == EndpointOutcome(retry_after_s=FENCED_WITHIN_S)
+    owner = Owner("elder", "2" * 32)
+    answered = transitions.fenced(observed, owner, {"e": frozenset({3}), "f": frozenset({4})}).observed
+    assigned = assign(state, answered, 99.0).ownership
+    assert assigned is not None
+    assert assigned.leaving_by_owner() == {owner: {3: 0}}
+    silent = transitions.fell_silent(observed, "elder", now=99.0).observed
+    unasked = assign(state, silent, 99.0).ownership
+    assert unasked is not None
+    assert not unasked.leaving
+
+
+def balancing(state: Desired, observed: Observed, now: float) -> tuple[Desired, Observed, int]:
+    """Looks once, as the loop does; how many partitions were told to leave."""
+    outcome = assign(state, observed, now)
+    if outcome.ownership is None:
+        return state, observed, 0
+    known = state.ownership["e"].leaving if "e" in state.ownership else ()
+    state = state.apply(ChangeSet(put_ownership=(outcome.ownership,)))
+    observed = transitions.told_to_leave(observed, outcome.ownership, balancing=outcome.balancing, now=now).observed
+    return state, observed, len(set(outcome.ownership.leaving).difference(known))
+
+
+def test_shares_are_evened_out_when_nothing_leaves_and_else_after_a_while() -> None:
+    state = desired(Backend(name="v1", num_replicas=1))
+    observed = with_ready(Observed(), "a", now=10.0)
+    state, observed, told = balancing(state, observed, 10.0)
+    observed = with_ready(observed, "b", now=20.0)
+    state, observed, told = balancing(state, observed, 20.0)
+    assert told == PARTITIONS // 2
+    observed = with_ready(observed, "c", now=20.1)
+    for now in (20.1, 20.1 + BALANCE_EVERY_S):
+        assert assign(state, observed, now).ownership is None
+    outcome = assign(state, observed, 21.0)
+    assert outcome.retry_after_s is not None
+    assert abs(outcome.retry_after_s - (PATIENCE_S - 1.0)) < 1e-6
+    # What was told to leave goes to c as well: a gives up no more than it has too many.
+    state, observed, told = balancing(state, observed, 20.0 + PATIENCE_S)
+    assert told == PARTITIONS // 2 - PARTITIONS // 3 - 1
+    assert assign(state, observed, 99.0).ownership is None
+
+
 def test_when_all_owners_are_dead_partitions_have_none() -> None:
     state = desired(Backend(name="v1", num_replicas=1))
     observed = with_ready(Observed(), "a", now=10.0)
@@ -157,7 +207,8 @@ def test_a_thousand_replicas_cost_milliseconds() -> None:
     state = state.apply(ChangeSet(put_ownership=(assigned,)))
 
     def build() -> object:
-        return table_to_wire(RoutingTable(generation="g", revision=1, routes=build_routes(state, observed)))
+        table = RoutingTable(generation="g", revision=1, routes=build_routes(state, observed))
+        return table_to_wire(table, ownership_to_bytes)
 
     costs = {
         "table": _seconds(build),

@@ -16,6 +16,9 @@ def test_a_table_names_the_owner_of_each_partition() -> None:
     assert endpoint.owners[0] == (("a", "life"), 7)
     assert endpoint.owners[1] == (("b", "life"), 7)
     assert convert.table_from_wire(table(3, {})).endpoints["echo"].owners[0] == (None, 1)
+    based = table(3, {"a": "127.0.0.1:1"}, epoch=7)
+    based.endpoints[0].base_epoch = 10**12
+    assert convert.table_from_wire(based).endpoints["echo"].owners[0] == (("a", "life"), 10**12 + 7)
 
 
 def test_a_table_supersedes_older_ones_of_its_generation_and_all_of_others() -> None:
