@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from router_service.core.drain_rate import DrainRate
+from router_service.core.service_time import ServiceTime
 from slotmesh.errors import Failure, Reason
 
 if TYPE_CHECKING:
@@ -35,7 +36,17 @@ DRAIN_WINDOW_S = 1.0
 class Account:
     """What waits for one backend (or for an endpoint that has none yet)."""
 
-    __slots__ = ("_by_flow", "_drain", "calls", "max_bytes", "max_calls", "max_queue_time_s", "name", "size")
+    __slots__ = (
+        "_by_flow",
+        "_drain",
+        "calls",
+        "max_bytes",
+        "max_calls",
+        "max_queue_time_s",
+        "name",
+        "service_time",
+        "size",
+    )
 
     def __init__(self, name: str, max_calls: int, max_bytes: int, max_queue_time_s: float) -> None:
         self.name = name
@@ -47,6 +58,11 @@ class Account:
         self._by_flow: dict[Flow, tuple[int, int]] = {}
         """Waiting calls, and their bytes, of each flow that has any."""
         self._drain = DrainRate(DRAIN_WINDOW_S)
+        self.service_time = ServiceTime()
+
+    def too_late(self, run: Run) -> float:
+        """When sending the run is of no use any more, monotonic seconds; infinite without a deadline."""
+        return run.deadline - self.service_time.reserve_s(run.deadline - run.arrived)
 
     def waits(self, now: float) -> None:
         """Something was charged."""

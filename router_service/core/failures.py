@@ -47,6 +47,17 @@ def deadline_in_queue(run: Run) -> Failure:
     )
 
 
+def too_late(run: Run, left_s: float) -> Failure:
+    """So little of the calls' time is left that no replica would answer in time."""
+    return Failure(
+        reason=Reason.DEADLINE_IN_QUEUE,
+        message=(
+            f"after waiting, {left_s:.3g} s were left of the timeout of {run.options.timeout_s:g} s, and replicas take "
+            "longer: the backend has more to do than it can"
+        ),
+    )
+
+
 def deadline_running(run: Run, replica: Replica) -> Failure:
     """The deadline passed while a replica had the calls."""
     return Failure(

@@ -108,7 +108,7 @@ class Intake:
         """Sees to it that the run is looked at when its time in the queue, or its time in all, is up."""
         when = run.deadline
         if run.account is not None and run.waiting:
-            when = min(when, run.arrived + run.account.max_queue_time_s)
+            when = min(run.account.too_late(run), run.arrived + run.account.max_queue_time_s)
         if when != inf:
             self._deadlines.watch(when, run)
 

@@ -163,10 +163,12 @@ class Scheduler:
     ) -> list[Command]:
         """A result frame: calls that ended, and the replica's load after them."""
         outcomes, observe = self._outcomes, replica.backend.counts.replica_time.observe
+        service_time = replica.backend.account.service_time
         for ids, payloads, content_type in results:
             replica.backend.retries.answered(len(ids), now)
             for sent, offset, at, count in replica.slices(ids):
                 observe(now - sent.sent_at, count)
+                service_time.observe(now - sent.sent_at)
                 if count == sent.count and sent.states is None:
                     replica.answer_whole(sent)
                     part = payloads if count == len(payloads) else payloads[at : at + count]
@@ -246,6 +248,8 @@ class Scheduler:
                 limit_s = run.account.max_queue_time_s
                 if run.arrived + limit_s <= now:
                     cancellation.drop_waiting(run, self._outcomes, failures.queue_timeout(run, limit_s))
+                elif run.account.too_late(run) <= now:
+                    cancellation.drop_waiting(run, self._outcomes, failures.too_late(run, run.deadline - now))
             if run.unanswered:
                 self._intake.watch(run)
         self._withdrawn(withdrawn, now)
