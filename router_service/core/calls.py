@@ -195,11 +195,12 @@ class Sent:
         states[offset:end] = _ANSWERED * count
         return fresh
 
-    def open_parts(self) -> list[tuple[int, int]]:
-        """The calls that somebody waits for, as (offset, count)."""
+    def open_parts(self, offset: int = 0, count: int | None = None) -> list[tuple[int, int]]:
+        """Those of these calls, or of all, that somebody waits for, as (offset, count)."""
+        end = self.count if count is None else offset + count
         if self.states is None:
-            return [(0, self.count)] if self.remaining else []
-        return _open_spans(self.states, 0, self.count)
+            return [(offset, end - offset)] if self.remaining else []
+        return _open_spans(self.states, offset, end)
 
     def abandon(self, offset: int, count: int) -> None:
         """Nobody waits for these open calls any more."""

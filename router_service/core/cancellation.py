@@ -60,11 +60,17 @@ def cancel_caller(caller: Caller, outcomes: Outcomes) -> Withdrawn:
 
 def cancel_calls(caller: Caller, ranges: Iterable[Span], outcomes: Outcomes) -> Withdrawn:
     """Ends the calls whose ids are in one of the ranges, both ends included; unknown and ended ones are left alone."""
-    ordered = sorted(ranges)
+    wanted = _merged(ranges)
     withdrawn = Withdrawn()
+    if not wanted:
+        return withdrawn
+    first, last = wanted[0][0], wanted[-1][1]
     for run in list(caller.runs):
-        spans = _spans(run.ids, ordered)
-        if spans == [(0, len(run.ids))]:
+        ids = run.ids
+        if not ids or ids[0] > last or ids[-1] < first:
+            continue
+        spans = _spans(ids, wanted)
+        if spans == [(0, len(ids))]:
             end_run(run, outcomes, failures.CANCELLED, _cancelled_at, withdrawn)
         elif spans:
             _end_some(run, spans, outcomes, withdrawn)
@@ -125,28 +131,49 @@ def _take_out(sent: Sent, spans: Sequence[Span], outcomes: Outcomes, withdrawn: 
     withdrawn.slices.append(sent)
 
 
-def _within(spans: Iterable[Span], start: int, end: int) -> list[Span]:
-    """The parts of the spans between two indices."""
-    cut = ((max(lo, start), min(hi, end)) for lo, hi in spans)
-    return [(lo, hi) for lo, hi in cut if lo < hi]
+def _within(spans: Sequence[Span], start: int, end: int) -> list[Span]:
+    """The parts of the disjoint, ascending spans between two indices."""
+    found: list[Span] = []
+    for at in range(bisect_right(spans, start, key=_end), len(spans)):
+        lo, hi = spans[at]
+        if lo >= end:
+            break
+        found.append((max(lo, start), min(hi, end)))
+    return found
+
+
+def _merged(ranges: Iterable[Span]) -> list[Span]:
+    """The same ids in ranges that are disjoint and ascend, however they came."""
+    merged: list[Span] = []
+    for first, last in sorted(ranges):
+        if first > last:
+            continue
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(last, merged[-1][1])
+        else:
+            merged.append((first, last))
+    return merged
 
 
 def _spans(ids: Sequence[int], ranges: Sequence[Span]) -> list[Span]:
-    """Indices (from, to) of the ascending ids that are in one of the ascending ranges; disjoint, ascending."""
+    """Indices (from, to) of the ascending ids that are in one of the merged ranges; disjoint, ascending.
+
+    Costs nothing for ranges that are not between the first id and the last: a caller may have thousands of both.
+    """
     spans: list[Span] = []
-    if not ids:
-        return spans
-    for first, last in ranges:
-        if last < ids[0]:
-            continue
+    for at in range(bisect_left(ranges, ids[0], key=_end), len(ranges)):
+        first, last = ranges[at]
         if first > ids[-1]:
             break
         lo, hi = bisect_left(ids, first), bisect_right(ids, last)
-        if spans and lo < spans[-1][1]:
-            lo = spans[-1][1]
-        if lo < hi:
-            if spans and spans[-1][1] == lo:
-                spans[-1] = (spans[-1][0], hi)
-            else:
-                spans.append((lo, hi))
+        if lo == hi:
+            continue
+        if spans and spans[-1][1] == lo:
+            spans[-1] = spans[-1][0], hi
+        else:
+            spans.append((lo, hi))
     return spans
+
+
+def _end(span: Span) -> int:
+    return span[1]

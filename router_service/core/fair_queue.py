@@ -3,7 +3,8 @@
 Purpose: deficit round robin (Shreedhar and Varghese, 1995) over the flows that have something waiting. A run can be cut
 anywhere, so a turn never overdraws by more than one send.
 Invariants: a flow that waits gets a turn of `TURN_CALLS` calls before any other gets a second one; one that has nothing
-waiting keeps no credit.
+waiting keeps no credit. A flow whose runs were all taken back stays until its turn comes, or until such flows are the
+majority.
 Owner: the backend.
 """
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 TURN_CALLS = 64
 """Calls a turn: enough for full frames, few enough that a caller with one call soon has its turn."""
+_SWEEP_FROM = 1024
 
 
 class _Share:
@@ -37,19 +39,24 @@ class _Share:
 class FairQueue:
     """Runs by flow, and whose turn it is."""
 
-    __slots__ = ("_shares", "_turns")
+    __slots__ = ("_shares", "_sweep_at", "_turns")
 
     def __init__(self) -> None:
         self._shares: dict[Flow, _Share] = {}
         self._turns: deque[_Share] = deque()
+        self._sweep_at = _SWEEP_FROM
 
     def append(self, run: Run) -> None:
         """Queues the newest run of its flow."""
         self._share(run).queue.append(run)
 
-    def put_back(self, run: Run) -> None:
-        """Queues a run that is older than others of its flow."""
-        self._share(run).queue.put_back(run)
+    def put_back(self, *runs: Run) -> None:
+        """Queues runs, oldest first, that are older than others of their flows."""
+        by_share: dict[_Share, list[Run]] = {}
+        for run in runs:
+            by_share.setdefault(self._share(run), []).append(run)
+        for share, back in by_share.items():
+            share.queue.put_back(*back)
 
     def head(self) -> Run | None:
         """The run whose turn it is, or None."""
@@ -90,6 +97,14 @@ class FairQueue:
         flow = run.caller.flow
         share = self._shares.get(flow)
         if share is None:
+            if len(self._turns) >= self._sweep_at:
+                self._sweep()
             share = self._shares[flow] = _Share(flow)
             self._turns.append(share)
         return share
+
+    def _sweep(self) -> None:
+        """Forgets the flows that have nothing waiting any more."""
+        self._turns = deque(share for share in self._turns if share.queue.head() is not None)
+        self._shares = {share.flow: share for share in self._turns}
+        self._sweep_at = max(_SWEEP_FROM, 2 * len(self._turns))

@@ -90,19 +90,26 @@ class Intake:
             self._deadlines.watch(copy.deadline, copy)
 
     def put_back(self, runs: Sequence[Run], backend: Backend, now: float) -> None:
-        """Queues runs that came back by their age; newest first, so that each older one goes straight to the head."""
-        for run in reversed(runs):
+        """Queues runs that came back, by their age."""
+        is_there = self._topology.backends.get(backend.name) is backend
+        unkeyed: list[Run] = []
+        keyed: dict[Partition, list[Run]] = {}
+        for run in sorted(runs, key=lambda run: run.age):
             partition = run.partition
             exists = run.endpoint in self._topology.endpoints
             if exists and partition is not None:
                 self._admit(run, self._account_of(partition), now, admitted=True)
-                partition.queue.put_back(run)
-            elif exists and self._topology.backends.get(backend.name) is backend:
+                keyed.setdefault(partition, []).append(run)
+            elif exists and is_there:
                 self._admit(run, backend.account, now, admitted=True)
-                backend.queue.put_back(run)
+                unkeyed.append(run)
             else:
                 run.partition = None
                 self.route(run, now, admitted=True)
+        for partition, back in keyed.items():
+            partition.queue.put_back(*back)
+        if unkeyed:
+            backend.queue.put_back(*unkeyed)
 
     def watch(self, run: Run) -> None:
         """Sees to it that the run is looked at when its time in the queue, or its time in all, is up."""

@@ -52,13 +52,10 @@ class Outcomes:
 
     def abandon(self, sent: Sent, failure: Failure, lo: int = 0, count: int | None = None) -> None:
         """The caller hears the failure now, for what is open of these calls; what the replica answers is dropped."""
-        end = lo + (sent.count if count is None else count)
-        for at, many in sent.open_parts():
-            begin, stop = max(at, lo), min(at + many, end)
-            if begin < stop:
-                self._fail(sent.run, sent.lo + begin, stop - begin, failure)
-                sent.abandon(begin, stop - begin)
-                self._out.append(CancelRun(sent, begin, stop - begin))
+        for begin, many in sent.open_parts(lo, count):
+            self._fail(sent.run, sent.lo + begin, many, failure)
+            sent.abandon(begin, many)
+            self._out.append(CancelRun(sent, begin, many))
 
     def fail_waiting(self, run: Run, failure: Failure, keep: int = 0) -> None:
         """All waiting calls of the run but the first `keep` fail; they are charged to nobody."""

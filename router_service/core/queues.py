@@ -34,14 +34,21 @@ class RunQueue:
             self._runs = deque(each for each in self._runs if each.waiting)
             self._sweep_at = max(_SWEEP_FROM, 2 * len(self._runs))
 
-    def put_back(self, run: Run) -> None:
-        """Queues a run that is older than others: before all that are younger, after its own earlier slices."""
-        runs = self._runs
-        older: list[Run] = []
-        while runs and (not runs[0].waiting or runs[0].age < run.age):
-            older.append(runs.popleft())
-        runs.appendleft(run)
-        runs.extendleft(reversed(older))
+    def put_back(self, *runs: Run) -> None:
+        """Queues runs, oldest first, that are older than others: each before all younger, after its earlier slices.
+
+        One pass over what is older than the last of them, however many they are.
+        """
+        queue = self._runs
+        first: list[Run] = []
+        for run in runs:
+            age = run.age
+            while queue and (not queue[0].waiting or queue[0].age < age):
+                older = queue.popleft()
+                if older.waiting:
+                    first.append(older)
+            first.append(run)
+        queue.extendleft(reversed(first))
 
     def head(self) -> Run | None:
         """The oldest run with something that waits, or None."""
@@ -82,12 +89,12 @@ class SloQueue:
         else:
             self._push(run)
 
-    def put_back(self, run: Run) -> None:
-        """Queues a run that is older than others."""
-        if run.options.slo_s is None:
-            self._fifo.put_back(run)
-        else:
-            self._push(run)
+    def put_back(self, *runs: Run) -> None:
+        """Queues runs, oldest first, that are older than others."""
+        self._fifo.put_back(*(run for run in runs if run.options.slo_s is None))
+        for run in runs:
+            if run.options.slo_s is not None:
+                self._push(run)
 
     def head(self) -> Run | None:
         """The run that is due first, or None."""

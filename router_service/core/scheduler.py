@@ -122,7 +122,6 @@ class Scheduler:
         backend.changed(replica)
         if not replica.draining:
             self.counters.link_failures[backend.name,] += 1
-        returned.sort(key=lambda run: run.age)
         self._intake.put_back(returned, backend, now)
         for sent in (*lost, *unsent):
             self._settle_partition(sent, now)
@@ -194,7 +193,10 @@ class Scheduler:
     def refused(
         self, replica: Replica, ids: list[int], failure: Failure, capacity: Capacity, now: float
     ) -> list[Command]:
-        """The replica did not take these calls; nothing of them was executed. They go back by age."""
+        """The replica did not take these calls; nothing of them was executed. They go back by age.
+
+        Those whose time in the queue is up end here: a replica that refuses again and again would keep them for ever.
+        """
         returned: list[Run] = []
         emptied: list[Sent] = []
         for sent, offset, _, count in replica.slices(ids):
@@ -208,6 +210,7 @@ class Scheduler:
         self._intake.put_back(returned, replica.backend, now)
         for sent in emptied:
             self._settle_partition(sent, now)
+        self._end_overdue(now)
         self._sender.pump(replica, now)
         return self._commands()
 
@@ -239,6 +242,10 @@ class Scheduler:
 
     def expire(self, now: float) -> list[Command]:
         """Fails every call whose deadline or queue time has passed."""
+        self._end_overdue(now)
+        return self._commands()
+
+    def _end_overdue(self, now: float) -> None:
         withdrawn = cancellation.Withdrawn()
         for run in self._deadlines.pop_due(now):
             if run.deadline <= now:
@@ -253,7 +260,6 @@ class Scheduler:
             if run.unanswered:
                 self._intake.watch(run)
         self._withdrawn(withdrawn, now)
-        return self._commands()
 
     # -- the way back ----------------------------------------------------------------------------------------------
 

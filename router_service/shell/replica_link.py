@@ -135,6 +135,11 @@ class ReplicaLink:
         match response.WhichOneof("frame"):
             case "results":
                 frame = response.results
+                for batch in frame.batches:
+                    if len(batch.call_ids) != len(batch.payloads):
+                        raise _ProtocolViolation(
+                            f"a batch of results has {len(batch.call_ids)} ids and {len(batch.payloads)} payloads"
+                        )
                 capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
                 dispatcher.completed(replica, convert.results_of(frame), convert.failures_of(frame), capacity)
                 self._answered()
@@ -148,6 +153,9 @@ class ReplicaLink:
                     dispatcher.link_up(replica, capacity)
             case "refused":
                 refused = response.refused
+                count = sum(max(0, each.last - each.first + 1) for each in refused.runs)
+                if count > (holds := replica.own + replica.keyed):
+                    raise _ProtocolViolation(f"the replica refused {count} calls, and has {holds}")
                 dispatcher.refused(
                     replica,
                     convert.run_ids_of(refused.runs),
