@@ -169,7 +169,7 @@ async def test_a_handler_that_fails_is_seen_with_its_traceback(tmp_path: Path) -
         operator: Any = ControllerServiceStub(channel)
 
         async def failures() -> list[Any]:
-            listed = (await operator.ListReplicas(pb.ListReplicasRequest())).replicas
+            listed = (await operator.ListReplicas(pb.ListReplicasRequest(), wait_for_ready=True)).replicas
             # A process may be reaped before its last words are read; then they come a moment later.
             failed = [it for it in listed if it.state == mesh_pb2.REPLICA_STATE_FAILED]
             return [it for it in failed if it.error == "Traceback: no model"]
