@@ -37,6 +37,7 @@ class Link:
     __slots__ = (
         "closed",
         "freed_at",
+        "handed",
         "keyed",
         "last_run_id",
         "outbox",
@@ -56,6 +57,8 @@ class Link:
         """Its calls without ordering key that are here, running or not."""
         self.keyed = 0
         """Its calls with an ordering key that are here, running or not."""
+        self.handed = 0
+        """Those of them that are in a turn or a batch. Some may have been answered: it ends as a whole."""
         self.overrun = False
         """It went past its keyed window: nothing keyed is taken until all that is here has been answered."""
         self.waiting: dict[int, Run] = {}

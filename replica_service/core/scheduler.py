@@ -27,7 +27,7 @@ from slotmesh.errors import Failure
 from slotmesh.handlers import BatchSettings
 
 DEFAULT_KEYED_WINDOW = 8192
-"""Keyed calls that one router may have here, running or not."""
+"""Keyed calls that one router may have unanswered."""
 
 
 class Scheduler:
@@ -147,6 +147,7 @@ class Scheduler:
             elif not self._ownership.serves(run.endpoint, run.partition, run.owner_epoch):
                 self._hand_back(lane, verdicts.STALE, through_epoch=run.owner_epoch)
         self._close(run, ended)
+        run.link.handed -= turn.hi - turn.lo
         self._keyed_gone(run.link, ended)
         self.in_use -= 1
         self._lanes.give_back(lane)
@@ -163,6 +164,7 @@ class Scheduler:
                 self.in_use -= hi - lo
                 run.link.unkeyed -= hi - lo
             else:
+                run.link.handed -= hi - lo
                 self._keyed_gone(run.link, hi - lo)
         self._release(batch.lanes)
         return self._settle(now)
@@ -260,7 +262,8 @@ class Scheduler:
         if not self._ownership.admit(run.endpoint, run.partition, run.owner_epoch):
             self._out.append(Refuse(run, 0, count, verdicts.STALE))
             return
-        if link.overrun or link.keyed + count > self.keyed_window:
+        # What is in a turn may have been answered, and the router may have filled its place.
+        if link.overrun or link.keyed - link.handed + count > self.keyed_window:
             # A later run of the same key must not be taken where this one was not: all of them wait outside.
             link.overrun = link.keyed > 0
             self._out.append(Refuse(run, 0, count, verdicts.past_window(link.keyed, count, self.keyed_window)))
@@ -396,6 +399,7 @@ class Scheduler:
             return
         lo = run.lo
         run.lo = hi = min(run.hi, lo + MAX_TURN_CALLS)
+        run.link.handed += hi - lo
         self._out.append(StartTurn(lane, run, lo, hi))
 
     def _start_calls(self, permits: int, now: float) -> None:
@@ -438,6 +442,8 @@ class Scheduler:
                 batch, expired = batcher.cut(now)
                 for run, lo, hi in batch.parts:
                     self._close(run, hi - lo)
+                    if run.lane is not None:
+                        run.link.handed += hi - lo
                 for run, lo, hi in expired:
                     if run.lane is None:
                         self.in_use -= hi - lo

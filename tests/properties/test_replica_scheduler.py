@@ -391,7 +391,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             here = [call for call in router.calls.values() if call.state in {"waiting", "held", "running"}]
             assert router.link.unkeyed == sum(not call.key for call in here)
             assert router.link.keyed == sum(bool(call.key) for call in here)
-            assert router.link.keyed <= KEYED_WINDOW
+            assert 0 <= router.link.handed <= router.link.keyed <= KEYED_WINDOW + router.link.handed
             can_be_taken_back = {run_id for run in router.link.waiting.values() for run_id in open_ids(run)}
             waiting = {run_id for run_id, call in router.calls.items() if call.state == "waiting"}
             assert waiting <= can_be_taken_back

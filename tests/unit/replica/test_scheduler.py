@@ -208,14 +208,16 @@ def test_freed_permits_serve_lanes_and_unkeyed_calls_in_turn() -> None:
 
 
 def test_past_the_window_nothing_of_a_key_overtakes_what_was_refused() -> None:
-    core, link = scheduler(keyed_window=4), Link()
-    turn = turn_of(core.submit([run(link, 1, 3, key="a")], 0.0))
-    assert told(core.submit([run(link, 4, 2, key="b"), run(link, 6, 1, key="b")], 0.0)) == [
-        "refuse 4-5 QUEUE_FULL",
-        "refuse 6-6 QUEUE_FULL",
+    core, link = scheduler(max_ongoing=1, keyed_window=4), Link()
+    turn = turn_of(core.submit([run(link, 1, 1, key="a"), run(link, 2, 3, key="b")], 0.0))
+    assert told(core.submit([run(link, 5, 2, key="b"), run(link, 7, 1, key="b")], 0.0)) == [
+        "refuse 5-6 QUEUE_FULL",
+        "refuse 7-7 QUEUE_FULL",
     ]
+    turn = turn_of(core.turn_ended(turn, 1, 0.0))
+    assert told(core.submit([run(link, 8, 1, key="b")], 0.0)) == ["refuse 8-8 QUEUE_FULL"]
     core.turn_ended(turn, 3, 0.0)
-    assert told(core.submit([run(link, 7, 1, key="b")], 0.0)) == ["turn 7-7"]
+    assert told(core.submit([run(link, 9, 1, key="b")], 0.0)) == ["turn 9-9"]
 
 
 def test_runs_of_an_overtaken_epoch_are_refused_and_stay_refused() -> None:
