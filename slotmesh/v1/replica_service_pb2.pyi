@@ -34,6 +34,7 @@ class ExecuteRequest(_message.Message):
     RECONCILE_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
+    ACK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___OpenExecute:
         """Opens the stream; the first frame."""
@@ -62,6 +63,10 @@ class ExecuteRequest(_message.Message):
     def chunk(self) -> _call_pb2.Chunk:
         """A part of a large payload."""
 
+    @_builtins.property
+    def ack(self) -> Global___AckRuns:
+        """Results of sessions that need not be kept any longer."""
+
     def __init__(
         self,
         *,
@@ -72,12 +77,13 @@ class ExecuteRequest(_message.Message):
         reconcile: Global___Reconcile | None = ...,
         heartbeat: _call_pb2.Heartbeat | None = ...,
         chunk: _call_pb2.Chunk | None = ...,
+        ack: Global___AckRuns | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "reconcile", b"reconcile", "runs", b"runs", "slots", b"slots"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "reconcile", b"reconcile", "runs", b"runs", "slots", b"slots"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "reconcile", b"reconcile", "runs", b"runs", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "reconcile", b"reconcile", "runs", b"runs", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["open", "runs", "cancel", "slots", "reconcile", "heartbeat", "chunk"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["open", "runs", "cancel", "slots", "reconcile", "heartbeat", "chunk", "ack"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -164,6 +170,7 @@ class RunBatch(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     OWNER_EPOCH_FIELD_NUMBER: _builtins.int
+    RECOVER_FIELD_NUMBER: _builtins.int
     first_run_id: _builtins.int
     """The router's id of the first call; the others follow one by one. Run ids strictly increase on a stream, and a new
     attempt takes new ones.
@@ -182,6 +189,10 @@ class RunBatch(_message.Message):
     """The epoch at which this replica owns the partition. A replica that is not the owner at that epoch refuses with
     STALE_TABLE, and keeps refusing.
     """
+    recover: _builtins.bool
+    """Only tell what became of these calls, which `Reconciled` named: their results come, now or when they end, as those
+    of these run ids. `payloads` are empty, one for each call. What is no longer known fails with RESULT_EVICTED.
+    """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """Options of these calls."""
@@ -196,7 +207,9 @@ class RunBatch(_message.Message):
 
     @_builtins.property
     def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The client's ids of the calls. Empty without a session: then nobody asks for them."""
+        """The client's ids of the calls, strictly increasing; a single one where they follow one by one from there. Empty
+        without a session: then nobody asks for them.
+        """
 
     def __init__(
         self,
@@ -212,10 +225,11 @@ class RunBatch(_message.Message):
         attempt: _builtins.int = ...,
         partition: _builtins.int = ...,
         owner_epoch: _builtins.int = ...,
+        recover: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "call_ids", b"call_ids", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "options", b"options", "owner_epoch", b"owner_epoch", "partition", b"partition", "payloads", b"payloads", "session_id", b"session_id", "time_left", b"time_left"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "call_ids", b"call_ids", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "options", b"options", "owner_epoch", b"owner_epoch", "partition", b"partition", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -246,6 +260,30 @@ class CancelRuns(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelRuns: _TypeAlias = CancelRuns  # noqa: Y015
+
+@_typing.final
+class AckRuns(_message.Message):
+    """The clients have the results of these runs: the replica forgets what it kept of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[_call_pb2.IdRange]:
+        """Run ids of this stream. Unknown ones are ignored."""
+
+    def __init__(
+        self,
+        *,
+        runs: _abc.Iterable[_call_pb2.IdRange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AckRuns: _TypeAlias = AckRuns  # noqa: Y015
 
 @_typing.final
 class SlotOps(_message.Message):
@@ -387,7 +425,10 @@ Global___SlotResult: _TypeAlias = SlotResult  # noqa: Y015
 
 @_typing.final
 class Reconcile(_message.Message):
-    """Asks what became of calls of sessions that moved to this router. Answered by Reconciled."""
+    """Asks what became of calls of sessions that moved to this router. Answered by Reconciled, in the order of the questions.
+    Of each session, older epochs start nothing from now on: what of them waits is handed back with SESSION_FENCED. What
+    the replica keeps of calls sent before that are not asked for is forgotten: the client has it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -443,29 +484,37 @@ Global___SessionCalls: _TypeAlias = SessionCalls  # noqa: Y015
 
 @_typing.final
 class Reconciled(_message.Message):
-    """What became of calls. Calls that were asked for and are in neither list were never seen here."""
+    """What became of calls. Calls that were asked for and are in no list were not started here, and will not be at an epoch
+    before the one asked for. To have the results of `joined` and `kept`, the router sends them as runs with `recover`.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOINED_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
+    EVICTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def joined(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionCalls]:
-        """Calls that still run or wait: their results come to this router."""
+        """Calls that run. Each session that was asked about is here, with no calls where none runs."""
 
     @_builtins.property
     def kept(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionCalls]:
-        """Calls that ended: their results follow."""
+        """Calls that ended, and whose results are kept."""
+
+    @_builtins.property
+    def evicted(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionCalls]:
+        """Calls that ended, and whose results are no longer kept: RESULT_EVICTED."""
 
     def __init__(
         self,
         *,
         joined: _abc.Iterable[Global___SessionCalls] | None = ...,
         kept: _abc.Iterable[Global___SessionCalls] | None = ...,
+        evicted: _abc.Iterable[Global___SessionCalls] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["joined", b"joined", "kept", b"kept"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted", b"evicted", "joined", b"joined", "kept", b"kept"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

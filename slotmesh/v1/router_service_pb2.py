@@ -22,49 +22,50 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from slotmesh.v1 import call_pb2 as slotmesh_dot_v1_dot_call__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n slotmesh/v1/router_service.proto\x12\x0bslotmesh.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16slotmesh/v1/call.proto\"[\n\x0b\x43\x61llRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\"Z\n\x0c\x43\x61llResponse\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x14\n\x0c\x63ontent_type\x18\x02 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x03 \x01(\t\x12\x12\n\nreplica_id\x18\x04 \x01(\t\"y\n\x0f\x43\x61llJsonRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12)\n\targuments\x18\x03 \x01(\x0b\x32\x16.google.protobuf.Value\":\n\x10\x43\x61llJsonResponse\x12&\n\x06result\x18\x01 \x01(\x0b\x32\x16.google.protobuf.Value\"d\n\x14\x43\x61llStreamingRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\">\n\x15\x43\x61llStreamingResponse\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x14\n\x0c\x63ontent_type\x18\x02 \x01(\t\"\x95\x02\n\x12StreamCallsRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.slotmesh.v1.OpenStreamH\x00\x12\'\n\x05\x63\x61lls\x18\x02 \x01(\x0b\x32\x16.slotmesh.v1.CallFrameH\x00\x12*\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x18.slotmesh.v1.CancelCallsH\x00\x12&\n\x03\x61\x63k\x18\x04 \x01(\x0b\x32\x17.slotmesh.v1.AckResultsH\x00\x12+\n\theartbeat\x18\x05 \x01(\x0b\x32\x16.slotmesh.v1.HeartbeatH\x00\x12#\n\x05\x63hunk\x18\x06 \x01(\x0b\x32\x12.slotmesh.v1.ChunkH\x00\x42\x07\n\x05\x66rame\"\x86\x01\n\nOpenStream\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x31\n\x0f\x64\x65\x66\x61ult_options\x18\x04 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\"4\n\tCallFrame\x12\'\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x16.slotmesh.v1.CallBatch\"\x81\x01\n\tCallBatch\x12\x15\n\rfirst_call_id\x18\x01 \x01(\x03\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x10\n\x08payloads\x18\x03 \x03(\x0c\x12\x10\n\x08\x63\x61ll_ids\x18\x04 \x03(\x03\x12\x0e\n\x06resend\x18\x05 \x01(\x08\"2\n\x0b\x43\x61ncelCalls\x12#\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\"#\n\nAckResults\x12\x15\n\rthrough_frame\x18\x01 \x01(\x03\"\xc9\x02\n\x13StreamCallsResponse\x12+\n\x06opened\x18\x01 \x01(\x0b\x32\x19.slotmesh.v1.StreamOpenedH\x00\x12+\n\x07results\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.ResultFrameH\x00\x12.\n\x08rejected\x18\x03 \x01(\x0b\x32\x1a.slotmesh.v1.RejectedBatchH\x00\x12%\n\x06window\x18\x04 \x01(\x0b\x32\x13.slotmesh.v1.WindowH\x00\x12&\n\x07go_away\x18\x05 \x01(\x0b\x32\x13.slotmesh.v1.GoAwayH\x00\x12+\n\theartbeat\x18\x06 \x01(\x0b\x32\x16.slotmesh.v1.HeartbeatH\x00\x12#\n\x05\x63hunk\x18\x07 \x01(\x0b\x32\x12.slotmesh.v1.ChunkH\x00\x42\x07\n\x05\x66rame\"\x98\x01\n\x0cStreamOpened\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12#\n\x06window\x18\x03 \x01(\x0b\x32\x13.slotmesh.v1.Window\x12\x12\n\nalternates\x18\x04 \x03(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12\x19\n\x11max_payload_bytes\x18\x06 \x01(\x03\"&\n\x06Window\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\"n\n\rRejectedBatch\x12\x15\n\rfirst_call_id\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12%\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x14.slotmesh.v1.Failure\x12\x10\n\x08\x63\x61ll_ids\x18\x04 \x03(\x03\x32\xc5\x02\n\rRouterService\x12;\n\x04\x43\x61ll\x12\x18.slotmesh.v1.CallRequest\x1a\x19.slotmesh.v1.CallResponse\x12G\n\x08\x43\x61llJson\x12\x1c.slotmesh.v1.CallJsonRequest\x1a\x1d.slotmesh.v1.CallJsonResponse\x12X\n\rCallStreaming\x12!.slotmesh.v1.CallStreamingRequest\x1a\".slotmesh.v1.CallStreamingResponse0\x01\x12T\n\x0bStreamCalls\x12\x1f.slotmesh.v1.StreamCallsRequest\x1a .slotmesh.v1.StreamCallsResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n slotmesh/v1/router_service.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16slotmesh/v1/call.proto\"[\n\x0b\x43\x61llRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\"Z\n\x0c\x43\x61llResponse\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x14\n\x0c\x63ontent_type\x18\x02 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x03 \x01(\t\x12\x12\n\nreplica_id\x18\x04 \x01(\t\"y\n\x0f\x43\x61llJsonRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12)\n\targuments\x18\x03 \x01(\x0b\x32\x16.google.protobuf.Value\":\n\x10\x43\x61llJsonResponse\x12&\n\x06result\x18\x01 \x01(\x0b\x32\x16.google.protobuf.Value\"d\n\x14\x43\x61llStreamingRequest\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\">\n\x15\x43\x61llStreamingResponse\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x14\n\x0c\x63ontent_type\x18\x02 \x01(\t\"\x95\x02\n\x12StreamCallsRequest\x12\'\n\x04open\x18\x01 \x01(\x0b\x32\x17.slotmesh.v1.OpenStreamH\x00\x12\'\n\x05\x63\x61lls\x18\x02 \x01(\x0b\x32\x16.slotmesh.v1.CallFrameH\x00\x12*\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x18.slotmesh.v1.CancelCallsH\x00\x12&\n\x03\x61\x63k\x18\x04 \x01(\x0b\x32\x17.slotmesh.v1.AckResultsH\x00\x12+\n\theartbeat\x18\x05 \x01(\x0b\x32\x16.slotmesh.v1.HeartbeatH\x00\x12#\n\x05\x63hunk\x18\x06 \x01(\x0b\x32\x12.slotmesh.v1.ChunkH\x00\x42\x07\n\x05\x66rame\"\xb0\x01\n\nOpenStream\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x31\n\x0f\x64\x65\x66\x61ult_options\x18\x04 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12(\n\nunanswered\x18\x06 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\"4\n\tCallFrame\x12\'\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x16.slotmesh.v1.CallBatch\"\xa9\x01\n\tCallBatch\x12\x15\n\rfirst_call_id\x18\x01 \x01(\x03\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.CallOptions\x12\x10\n\x08payloads\x18\x03 \x03(\x0c\x12\x10\n\x08\x63\x61ll_ids\x18\x04 \x03(\x03\x12\x0e\n\x06resend\x18\x05 \x01(\x08\x12&\n\x03\x61ge\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"2\n\x0b\x43\x61ncelCalls\x12#\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.IdRange\"#\n\nAckResults\x12\x15\n\rthrough_frame\x18\x01 \x01(\x03\"\xc9\x02\n\x13StreamCallsResponse\x12+\n\x06opened\x18\x01 \x01(\x0b\x32\x19.slotmesh.v1.StreamOpenedH\x00\x12+\n\x07results\x18\x02 \x01(\x0b\x32\x18.slotmesh.v1.ResultFrameH\x00\x12.\n\x08rejected\x18\x03 \x01(\x0b\x32\x1a.slotmesh.v1.RejectedBatchH\x00\x12%\n\x06window\x18\x04 \x01(\x0b\x32\x13.slotmesh.v1.WindowH\x00\x12&\n\x07go_away\x18\x05 \x01(\x0b\x32\x13.slotmesh.v1.GoAwayH\x00\x12+\n\theartbeat\x18\x06 \x01(\x0b\x32\x16.slotmesh.v1.HeartbeatH\x00\x12#\n\x05\x63hunk\x18\x07 \x01(\x0b\x32\x12.slotmesh.v1.ChunkH\x00\x42\x07\n\x05\x66rame\"\x98\x01\n\x0cStreamOpened\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12#\n\x06window\x18\x03 \x01(\x0b\x32\x13.slotmesh.v1.Window\x12\x12\n\nalternates\x18\x04 \x03(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12\x19\n\x11max_payload_bytes\x18\x06 \x01(\x03\"&\n\x06Window\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\"n\n\rRejectedBatch\x12\x15\n\rfirst_call_id\x18\x01 \x01(\x03\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12%\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x14.slotmesh.v1.Failure\x12\x10\n\x08\x63\x61ll_ids\x18\x04 \x03(\x03\x32\xc5\x02\n\rRouterService\x12;\n\x04\x43\x61ll\x12\x18.slotmesh.v1.CallRequest\x1a\x19.slotmesh.v1.CallResponse\x12G\n\x08\x43\x61llJson\x12\x1c.slotmesh.v1.CallJsonRequest\x1a\x1d.slotmesh.v1.CallJsonResponse\x12X\n\rCallStreaming\x12!.slotmesh.v1.CallStreamingRequest\x1a\".slotmesh.v1.CallStreamingResponse0\x01\x12T\n\x0bStreamCalls\x12\x1f.slotmesh.v1.StreamCallsRequest\x1a .slotmesh.v1.StreamCallsResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'slotmesh.v1.router_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CALLREQUEST']._serialized_start=103
-  _globals['_CALLREQUEST']._serialized_end=194
-  _globals['_CALLRESPONSE']._serialized_start=196
-  _globals['_CALLRESPONSE']._serialized_end=286
-  _globals['_CALLJSONREQUEST']._serialized_start=288
-  _globals['_CALLJSONREQUEST']._serialized_end=409
-  _globals['_CALLJSONRESPONSE']._serialized_start=411
-  _globals['_CALLJSONRESPONSE']._serialized_end=469
-  _globals['_CALLSTREAMINGREQUEST']._serialized_start=471
-  _globals['_CALLSTREAMINGREQUEST']._serialized_end=571
-  _globals['_CALLSTREAMINGRESPONSE']._serialized_start=573
-  _globals['_CALLSTREAMINGRESPONSE']._serialized_end=635
-  _globals['_STREAMCALLSREQUEST']._serialized_start=638
-  _globals['_STREAMCALLSREQUEST']._serialized_end=915
-  _globals['_OPENSTREAM']._serialized_start=918
-  _globals['_OPENSTREAM']._serialized_end=1052
-  _globals['_CALLFRAME']._serialized_start=1054
-  _globals['_CALLFRAME']._serialized_end=1106
-  _globals['_CALLBATCH']._serialized_start=1109
-  _globals['_CALLBATCH']._serialized_end=1238
-  _globals['_CANCELCALLS']._serialized_start=1240
-  _globals['_CANCELCALLS']._serialized_end=1290
-  _globals['_ACKRESULTS']._serialized_start=1292
-  _globals['_ACKRESULTS']._serialized_end=1327
-  _globals['_STREAMCALLSRESPONSE']._serialized_start=1330
-  _globals['_STREAMCALLSRESPONSE']._serialized_end=1659
-  _globals['_STREAMOPENED']._serialized_start=1662
-  _globals['_STREAMOPENED']._serialized_end=1814
-  _globals['_WINDOW']._serialized_start=1816
-  _globals['_WINDOW']._serialized_end=1854
-  _globals['_REJECTEDBATCH']._serialized_start=1856
-  _globals['_REJECTEDBATCH']._serialized_end=1966
-  _globals['_ROUTERSERVICE']._serialized_start=1969
-  _globals['_ROUTERSERVICE']._serialized_end=2294
+  _globals['_CALLREQUEST']._serialized_start=135
+  _globals['_CALLREQUEST']._serialized_end=226
+  _globals['_CALLRESPONSE']._serialized_start=228
+  _globals['_CALLRESPONSE']._serialized_end=318
+  _globals['_CALLJSONREQUEST']._serialized_start=320
+  _globals['_CALLJSONREQUEST']._serialized_end=441
+  _globals['_CALLJSONRESPONSE']._serialized_start=443
+  _globals['_CALLJSONRESPONSE']._serialized_end=501
+  _globals['_CALLSTREAMINGREQUEST']._serialized_start=503
+  _globals['_CALLSTREAMINGREQUEST']._serialized_end=603
+  _globals['_CALLSTREAMINGRESPONSE']._serialized_start=605
+  _globals['_CALLSTREAMINGRESPONSE']._serialized_end=667
+  _globals['_STREAMCALLSREQUEST']._serialized_start=670
+  _globals['_STREAMCALLSREQUEST']._serialized_end=947
+  _globals['_OPENSTREAM']._serialized_start=950
+  _globals['_OPENSTREAM']._serialized_end=1126
+  _globals['_CALLFRAME']._serialized_start=1128
+  _globals['_CALLFRAME']._serialized_end=1180
+  _globals['_CALLBATCH']._serialized_start=1183
+  _globals['_CALLBATCH']._serialized_end=1352
+  _globals['_CANCELCALLS']._serialized_start=1354
+  _globals['_CANCELCALLS']._serialized_end=1404
+  _globals['_ACKRESULTS']._serialized_start=1406
+  _globals['_ACKRESULTS']._serialized_end=1441
+  _globals['_STREAMCALLSRESPONSE']._serialized_start=1444
+  _globals['_STREAMCALLSRESPONSE']._serialized_end=1773
+  _globals['_STREAMOPENED']._serialized_start=1776
+  _globals['_STREAMOPENED']._serialized_end=1928
+  _globals['_WINDOW']._serialized_start=1930
+  _globals['_WINDOW']._serialized_end=1968
+  _globals['_REJECTEDBATCH']._serialized_start=1970
+  _globals['_REJECTEDBATCH']._serialized_end=2080
+  _globals['_ROUTERSERVICE']._serialized_start=2083
+  _globals['_ROUTERSERVICE']._serialized_end=2408
 # @@protoc_insertion_point(module_scope)

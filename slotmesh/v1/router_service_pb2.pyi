@@ -5,6 +5,7 @@ What clients call: the data plane's front door."""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
@@ -271,6 +272,7 @@ class OpenStream(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     DEFAULT_OPTIONS_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    UNANSWERED_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint. It need not exist yet: calls fail with ENDPOINT_NOT_FOUND until it does."""
     session_id: _builtins.str
@@ -287,6 +289,12 @@ class OpenStream(_message.Message):
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of optional behaviours the client knows. Unknown names are ignored."""
 
+    @_builtins.property
+    def unanswered(self) -> _containers.RepeatedCompositeFieldContainer[_call_pb2.IdRange]:
+        """With an epoch above 1: every call of the session that was sent before and has no outcome yet. The client sends these
+        again, as batches with `resend`; what the session has of any other call sent before is forgotten.
+        """
+
     def __init__(
         self,
         *,
@@ -295,10 +303,11 @@ class OpenStream(_message.Message):
         epoch: _builtins.int = ...,
         default_options: _call_pb2.CallOptions | None = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
+        unanswered: _abc.Iterable[_call_pb2.IdRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["default_options", b"default_options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_options", b"default_options", "endpoint", b"endpoint", "epoch", b"epoch", "features", b"features", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_options", b"default_options", "endpoint", b"endpoint", "epoch", b"epoch", "features", b"features", "session_id", b"session_id", "unanswered", b"unanswered"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -343,10 +352,13 @@ class CallBatch(_message.Message):
     PAYLOADS_FIELD_NUMBER: _builtins.int
     CALL_IDS_FIELD_NUMBER: _builtins.int
     RESEND_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
     first_call_id: _builtins.int
     """Id of the first payload's call; the others follow one by one. Ignored where `call_ids` is set."""
     resend: _builtins.bool
-    """These calls were sent before, on an earlier connection of the session."""
+    """These calls were sent before, on an earlier connection of the session. All such batches go before new calls, in the
+    order of their ids.
+    """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """Options of these calls. Unset means the stream's default options."""
@@ -359,6 +371,12 @@ class CallBatch(_message.Message):
     def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The id of each payload's call, where they are not consecutive (re-sends). As long as `payloads`."""
 
+    @_builtins.property
+    def age(self) -> _duration_pb2.Duration:
+        """With `resend`: how long ago the first of these calls was sent for the first time. What may have run on a replica
+        that has vanished since then is not run again.
+        """
+
     def __init__(
         self,
         *,
@@ -367,10 +385,11 @@ class CallBatch(_message.Message):
         payloads: _abc.Iterable[_builtins.bytes] | None = ...,
         call_ids: _abc.Iterable[_builtins.int] | None = ...,
         resend: _builtins.bool = ...,
+        age: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_ids", b"call_ids", "first_call_id", b"first_call_id", "options", b"options", "payloads", b"payloads", "resend", b"resend"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "call_ids", b"call_ids", "first_call_id", b"first_call_id", "options", b"options", "payloads", b"payloads", "resend", b"resend"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
