@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import grpc
 
 from router_service import convert
 from router_service.core.callers import Window
-from router_service.core.commands import DeliverResults
+from router_service.core.commands import DeliverDone, DeliverResults
+from router_service.core.sessions import Session
 from router_service.shell.client_stream import ClientStream
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.unary import UnaryCalls
 from slotmesh.codec import JSON
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.duplex import read_request, run_stream
 from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
@@ -29,6 +29,9 @@ from slotmesh.version import VERSION
 StreamRequest = router_service_pb2.StreamCallsRequest
 StreamResponse = router_service_pb2.StreamCallsResponse
 Context = grpc.aio.ServicerContext[Any, Any]
+
+FEATURES = ("sessions",)
+"""Optional behaviours that clients may rely on."""
 
 _log = get_logger(__name__)
 
@@ -43,6 +46,8 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self._router_id = router_id
         self._window = window
         self._streams: set[ClientStream] = set()
+        self._sessions: dict[str, ClientStream] = {}
+        """The newest stream of each session that is connected here."""
         self.address = ""
         """Where clients reach this router, once it listens: what `alternates` leaves out."""
 
@@ -64,6 +69,8 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         outcome = await self._call(context.peer(), request.endpoint, request.options, request.payload)
         if isinstance(outcome, Failure):
             await abort(context, outcome)
+        if isinstance(outcome, DeliverDone):
+            return router_service_pb2.CallResponse()
         return router_service_pb2.CallResponse(
             payload=outcome.payloads[0],
             content_type=outcome.content_type,
@@ -85,6 +92,8 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         outcome = await self._call(context.peer(), request.endpoint, options, payload)
         if isinstance(outcome, Failure):
             await abort(context, outcome)
+        if isinstance(outcome, DeliverDone):
+            return router_service_pb2.CallJsonResponse()
         return router_service_pb2.CallJsonResponse(result=convert.json_result(outcome.payloads[0]))
 
     async def CallStreaming(  # type: ignore[override]  # it writes to the context instead of yielding
@@ -103,17 +112,24 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if failure := _opening_mistake(opening):
             await abort(context, failure)
         open_stream = opening.open
+        session = convert.session_of(open_stream)
+        if isinstance(session, Failure):
+            await abort(context, session)
         stream = ClientStream(
-            open_stream.endpoint, open_stream.default_options, self._window, self._dispatcher, context.write
+            open_stream.endpoint, open_stream.default_options, self._window, self._dispatcher, context.write, session
         )
+        if session is not None and (failure := self._take_over(session, stream)):
+            await abort(context, failure)
         stream.say(self._opened())
         self._dispatcher.attach(stream.caller, stream)
         counters = self._dispatcher.scheduler.counters
         counters.streams += 1
         self._streams.add(stream)
         try:
-            failure = await run_stream(stream.pump, _read(context, stream))
+            failure = await run_stream(stream.pump, _converse(context, stream))
         finally:
+            if session is not None and self._sessions.get(session.session_id) is stream:
+                del self._sessions[session.session_id]
             counters.streams -= 1
             self._streams.discard(stream)
             stream.ended()
@@ -123,7 +139,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
 
     async def _call(
         self, peer: str, endpoint: str, wire: call_pb2.CallOptions, payload: bytes
-    ) -> DeliverResults | Failure:
+    ) -> DeliverResults | DeliverDone | Failure:
         if not endpoint:
             return _bad("endpoint", "is required")
         options = convert.options_from_wire(wire)
@@ -133,6 +149,17 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             return convert.too_large(len(payload))
         return await self._unary.call(peer, endpoint, options, payload)
 
+    def _take_over(self, session: Session, stream: ClientStream) -> Failure | None:
+        """Ends an older connection of the session; says no to one that is not newer."""
+        older = self._sessions.get(session.session_id)
+        if older is not None and older.caller.session is not None:
+            if session.epoch <= older.caller.session.epoch:
+                return _fenced(session.epoch, older.caller.session.epoch)
+            self._dispatcher.detach(older.caller)
+            older.fenced.set()
+        self._sessions[session.session_id] = stream
+        return None
+
     def _opened(self) -> StreamResponse:
         return StreamResponse(
             opened=router_service_pb2.StreamOpened(
@@ -141,12 +168,29 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
                 window=router_service_pb2.Window(calls=self._window.calls, bytes=self._window.bytes),
                 alternates=self._alternates(),
                 max_payload_bytes=convert.MAX_PAYLOAD_BYTES,
+                features=FEATURES,
             )
         )
 
     def _alternates(self) -> Sequence[str]:
         known = self._dispatcher.scheduler.topology.table.router_addresses
         return [address for address in known if address != self.address]
+
+
+async def _converse(context: Context, stream: ClientStream) -> Failure | None:
+    """Serves the client until all is answered, or a newer connection takes the session over; says what was wrong."""
+    session = stream.caller.session
+    if session is None:
+        return await _read(context, stream)
+    reading = asyncio.ensure_future(_read(context, stream))
+    fenced = asyncio.ensure_future(stream.fenced.wait())
+    try:
+        await asyncio.wait((reading, fenced), return_when=asyncio.FIRST_COMPLETED)
+        return await reading if reading.done() else _fenced(session.epoch, session.epoch + 1)
+    finally:
+        reading.cancel()
+        fenced.cancel()
+        await asyncio.gather(reading, fenced, return_exceptions=True)
 
 
 async def _read(context: Context, stream: ClientStream) -> Failure | None:
@@ -158,6 +202,10 @@ async def _read(context: Context, stream: ClientStream) -> Failure | None:
                     return failure
             case "cancel":
                 stream.cancel(request.cancel)
+            case "ack":
+                stream.acknowledge(request.ack.through_frame)
+            case "heartbeat":
+                stream.heard(request.heartbeat.stamp)
             case "open":
                 return _bad("open", "the stream is open already; open comes once")
             case unknown:
@@ -171,10 +219,15 @@ def _opening_mistake(request: StreamRequest) -> Failure | None:
         return _bad("open", f"the first frame must be open, got {request.WhichOneof('frame') or 'an unknown frame'}")
     if not request.open.endpoint:
         return _bad("open.endpoint", "is required")
-    if request.open.session_id or request.open.epoch:
-        failure = _not_here("a session")
-        return replace(failure, message=f"open.session_id: {failure.message}; leave session_id and epoch unset")
     return None
+
+
+def _fenced(epoch: int, newer: int) -> Failure:
+    return Failure(
+        reason=Reason.SESSION_FENCED,
+        message=f"this connection of the session has epoch {epoch}; one with epoch {newer} or above was opened",
+        executed=Executed.UNKNOWN,
+    )
 
 
 def _bad(field: str, what: str) -> Failure:

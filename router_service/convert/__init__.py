@@ -12,10 +12,13 @@ from router_service.convert.runs import (
     failures_of,
     ids_of,
     ranges_of,
+    ranges_of_ids,
+    ranges_to_wire,
     results_of,
     run_ids_of,
     too_large,
 )
+from router_service.convert.sessions import found_of, reconcile_of, session_of
 from router_service.convert.table import table_from_wire
 
 __all__ = [
@@ -23,13 +26,18 @@ __all__ = [
     "add_batch",
     "capacity_from_wire",
     "failures_of",
+    "found_of",
     "ids_of",
     "json_arguments",
     "json_result",
     "options_from_wire",
     "ranges_of",
+    "ranges_of_ids",
+    "ranges_to_wire",
+    "reconcile_of",
     "results_of",
     "run_ids_of",
+    "session_of",
     "table_from_wire",
     "too_large",
     "with_relative_slo",

@@ -56,6 +56,7 @@ def _options(raw: bytes) -> CallOptions | Failure:
         slo_s=wire.relative_slo.ToNanoseconds() / 1e9 if wire.HasField("relative_slo") else None,
         slo_at=wire.absolute_slo.ToNanoseconds() / 1e9 if wire.HasField("absolute_slo") else None,
         idempotent=wire.idempotent,
+        no_reply=wire.no_reply,
         wire=_for_replicas(wire, raw),
     )
 
@@ -98,8 +99,6 @@ def _option_mistake(wire: call_pb2.CallOptions) -> Failure | None:
         return _bad("timeout", problem)
     if failure := _slo_mistake(wire):
         return failure
-    if wire.no_reply:
-        return _not_yet("no_reply")
     for name, key in (("ordering_key", wire.ordering_key), ("shard_key", wire.shard_key)):
         if len(key) > MAX_KEY_BYTES or len(key.encode()) > MAX_KEY_BYTES:
             return _bad(name, f"at most {MAX_KEY_BYTES} bytes, got {len(key.encode())}")
@@ -147,11 +146,3 @@ def _metadata_mistake(metadata: Mapping[str, str]) -> Failure | None:
 
 def _bad(name: str, what: str) -> Failure:
     return Failure(reason=Reason.BAD_REQUEST, message=f"options.{name}: {what}", metadata={"field": f"options.{name}"})
-
-
-def _not_yet(name: str) -> Failure:
-    return Failure(
-        reason=Reason.NOT_IMPLEMENTED,
-        message=f"options.{name}: this router does not have it; leave it unset",
-        metadata={"field": f"options.{name}"},
-    )

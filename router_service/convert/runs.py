@@ -31,12 +31,6 @@ def too_large(size: int) -> Failure:
 
 def ids_of(batch: router_service_pb2.CallBatch) -> Sequence[int] | Failure:
     """The call ids of a batch, parallel to its payloads."""
-    if batch.resend:
-        return Failure(
-            reason=Reason.NOT_IMPLEMENTED,
-            message="resend: this router does not resume sessions; send the calls as new ones",
-            metadata={"field": "resend"},
-        )
     count = len(batch.payloads)
     if not count:
         return Failure(
@@ -65,6 +59,12 @@ def add_batch(frame: replica_service_pb2.RunFrame, outgoing: OutgoingBatch, now:
         wire = without_ordering_key(wire)
     batch.options.MergeFromString(wire)
     batch.payloads.extend(outgoing.payloads)
+    if (session := outgoing.session) is not None:
+        ids = outgoing.call_ids
+        batch.session_id = session.session_id
+        batch.epoch = session.epoch
+        batch.call_ids.extend(ids[:1] if isinstance(ids, range) else ids)
+        batch.recover = outgoing.recovers
     if outgoing.deadline != inf:
         batch.time_left.FromNanoseconds(max(0, int((outgoing.deadline - now) * 1e9)))
 
@@ -87,6 +87,24 @@ def run_ids_of(ranges: Iterable[call_pb2.IdRange]) -> list[int]:
 def ranges_of(ranges: Iterable[call_pb2.IdRange]) -> list[tuple[int, int]]:
     """Ranges of ids, both ends included."""
     return [(each.first, each.last) for each in ranges]
+
+
+def ranges_to_wire(ranges: Iterable[tuple[int, int]]) -> list[call_pb2.IdRange]:
+    """Ranges of ids, both ends included."""
+    return [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
+
+
+def ranges_of_ids(ids: Sequence[int]) -> list[call_pb2.IdRange]:
+    """Ids in order, as ranges."""
+    if isinstance(ids, range):
+        return [call_pb2.IdRange(first=ids[0], last=ids[-1])] if ids else []
+    ranges: list[call_pb2.IdRange] = []
+    for each in ids:
+        if ranges and ranges[-1].last == each - 1:
+            ranges[-1].last = each
+        else:
+            ranges.append(call_pb2.IdRange(first=each, last=each))
+    return ranges
 
 
 def capacity_from_wire(wire: call_pb2.Capacity) -> Capacity:

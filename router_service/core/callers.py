@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from router_service.core.calls import Run
+    from router_service.core.sessions import Session
 
 MAX_CALL_ID = 2**53 - 1
 """Largest id: JSON numbers carry it without loss."""
@@ -46,11 +47,13 @@ class Flow:
 class Caller:
     """Book-keeping of one caller. Compared by identity."""
 
-    __slots__ = ("calls", "flow", "last_id", "runs", "size", "window")
+    __slots__ = ("calls", "flow", "last_id", "runs", "session", "size", "window")
 
-    def __init__(self, window: Window, flow: Flow | None = None) -> None:
+    def __init__(self, window: Window, flow: Flow | None = None, session: Session | None = None) -> None:
         """`flow` is a new one unless it is given."""
         self.window = window
+        self.session = session
+        """Which connection of which session this is; None for callers whose calls end with them."""
         self.flow = flow or Flow()
         self.calls = 0
         """Calls accepted whose outcome has not left."""

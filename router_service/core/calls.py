@@ -40,6 +40,8 @@ class CallOptions:
     slo_at: float | None = None
     """The same as a time of day, Unix seconds. The edge turns it into `slo_s`."""
     idempotent: bool = False
+    no_reply: bool = False
+    """The caller hears only that the call has ended."""
     wire: bytes = b""
     """The options as the replica gets them. Opaque here: made at the edge, once for each distinct value."""
 
@@ -52,6 +54,8 @@ Results = tuple[list[int], Sequence[bytes], str]
 
 Failures = tuple[list[int], Failure]
 """Run ids of calls that failed alike."""
+
+NO_CALLS: Sequence[int] = range(0)
 
 
 SLO_UNLESS_STATED_S = 1.0
@@ -71,12 +75,16 @@ class Run:
         "cursor",
         "deadline",
         "endpoint",
+        "has_left",
         "ids",
+        "may_have_run",
         "options",
         "partition",
         "payloads",
+        "recovers",
         "sents",
         "seq",
+        "session",
         "shadow_of",
         "unanswered",
     )
@@ -113,6 +121,14 @@ class Run:
         """When the deadline heap looks at the run; infinite while it has no entry."""
         self.shadow_of: str | None = None
         """The backend that these sampled copies are for; None for calls that somebody waits for."""
+        self.session = caller.session
+        """Whose calls these are, if a replica is to keep their outcomes."""
+        self.has_left = False
+        """The connection of its session is gone: whoever asks for the outcomes later finds them at the replicas."""
+        self.may_have_run = False
+        """An earlier connection has sent these calls, and it is not known what became of them."""
+        self.recovers = False
+        """A replica has these calls already: it is only asked for their outcomes."""
 
     @property
     def waiting(self) -> int:
@@ -144,6 +160,8 @@ class Run:
         part.attempt = self.attempt if attempt is None else attempt
         part.partition = self.partition
         part.shadow_of = self.shadow_of
+        part.may_have_run = self.may_have_run
+        part.recovers = self.recovers and attempt is None
         return part
 
     def drop_waiting(self, gone: Sequence[int]) -> None:
@@ -203,10 +221,11 @@ class Sent:
         return _open_spans(self.states, offset, end)
 
     def abandon(self, offset: int, count: int) -> None:
-        """Nobody waits for these open calls any more."""
+        """Nobody waits for these calls any more, as far as they are open."""
         if self.states is None:
             self.states = bytearray(self.count)
-        self.states[offset : offset + count] = _ABANDONED * count
+        for begin, many in _open_spans(self.states, offset, offset + count):
+            self.states[begin : begin + many] = _ABANDONED * many
 
 
 _ANSWERED, _ABANDONED = bytes([ANSWERED]), bytes([ABANDONED])

@@ -58,6 +58,22 @@ def cancel_caller(caller: Caller, outcomes: Outcomes) -> Withdrawn:
     return withdrawn
 
 
+def leave(caller: Caller, outcomes: Outcomes) -> Withdrawn:
+    """The connection of a session is gone. What replicas have goes on there; what they have not will be sent again."""
+    withdrawn = Withdrawn()
+    for run in list(caller.runs):
+        uncharge(run)
+        run.ids, run.payloads = run.ids[: run.cursor], run.payloads[: run.cursor]
+        for each in list(run.sents):
+            if each.first:
+                each.abandon(0, each.count)
+            else:
+                each.replica.withdraw(each)
+                withdrawn.slices.append(each)
+        outcomes.forget(run)
+    return withdrawn
+
+
 def cancel_calls(caller: Caller, ranges: Iterable[Span], outcomes: Outcomes) -> Withdrawn:
     """Ends the calls whose ids are in one of the ranges, both ends included; unknown and ended ones are left alone."""
     wanted = _merged(ranges)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from router_service.core.callers import Caller
     from router_service.core.calls import Sent
     from router_service.core.replicas import Replica
+    from router_service.core.sessions import Session
     from slotmesh.errors import Failure
 
 
@@ -30,6 +31,23 @@ class CancelRun:
 
 
 @dataclass(slots=True, eq=False)
+class AskReconcile:
+    """Ask the replica what became of the session's unanswered calls, and to start nothing of its older epochs."""
+
+    replica: Replica
+    session: Session
+
+
+@dataclass(slots=True, eq=False)
+class Forget:
+    """Tell the replica that it need not keep the outcomes of `count` runs, from run id `first` on."""
+
+    replica: Replica
+    first: int
+    count: int
+
+
+@dataclass(slots=True, eq=False)
 class DeliverResults:
     """Hand results to the caller. `ids` and `payloads` are parallel."""
 
@@ -40,6 +58,24 @@ class DeliverResults:
     replica: Replica
     size: int
     """Payload bytes of the calls that were answered: what the window gets back."""
+    first: int
+    """Run id of the first of them at the replica, from where they follow one by one."""
+    links: int
+    """Links to the replica that had been lost when it answered: the run ids are those of the next one."""
+
+
+@dataclass(slots=True, eq=False)
+class DeliverDone:
+    """Tell the caller that calls of which it wants no reply have ended, well or not."""
+
+    caller: Caller
+    ids: Sequence[int]
+    size: int
+    """Payload bytes of these calls: what the window gets back."""
+    replica: Replica | None = None
+    first: int = 0
+    links: int = 0
+    """All three as in DeliverFailure."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +87,15 @@ class DeliverFailure:
     failure: Failure
     size: int
     """Payload bytes of the calls that failed: what the window gets back."""
+    replica: Replica | None = None
+    """Whose answer it is; None where the router itself says so."""
+    first: int = 0
+    """Run id of the first of them there; 0 without a replica."""
+    links: int = 0
+    """As in DeliverResults."""
+
+
+Outcome = DeliverResults | DeliverDone | DeliverFailure
 
 
 @dataclass(slots=True, eq=False)
@@ -67,4 +112,4 @@ class CloseLink:
     replica: Replica
 
 
-Command = Flush | CancelRun | DeliverResults | DeliverFailure | OpenLink | CloseLink
+Command = Flush | CancelRun | AskReconcile | Forget | Outcome | OpenLink | CloseLink

@@ -90,6 +90,27 @@ def replica_lost(replica: Replica, why: str) -> Failure:
     )
 
 
+def not_heard(replica_id: str) -> Failure:
+    """The session moved here, and who may have executed the calls cannot be asked."""
+    return Failure(
+        reason=Reason.REPLICA_LOST,
+        message=f"the session moved to this router, and replica {replica_id}, which may have executed the call, "
+        "does not say whether it did",
+        executed=Executed.UNKNOWN,
+        metadata={"replica_id": replica_id},
+    )
+
+
+def result_evicted(replica: Replica) -> Failure:
+    """The replica has executed the calls, and keeps the outcome no longer."""
+    return Failure(
+        reason=Reason.RESULT_EVICTED,
+        message=f"replica {replica.replica_id} has executed the call and keeps its outcome no longer",
+        executed=Executed.YES,
+        metadata=_whereabouts(replica),
+    )
+
+
 def located(failure: Failure, replica: Replica) -> Failure:
     """A replica's own failure, with where it came from."""
     return Failure(

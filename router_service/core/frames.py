@@ -14,10 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from router_service.core.calls import NO_CALLS
+
 if TYPE_CHECKING:
     from router_service.core.calls import CallOptions, Run, Sent
     from router_service.core.partitions import Partition
     from router_service.core.replicas import Replica
+    from router_service.core.sessions import Session
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +37,11 @@ class OutgoingBatch:
     attempt: int
     deadline: float
     """Monotonic seconds; infinite without one."""
+    session: Session | None = None
+    call_ids: Sequence[int] = ()
+    """The client's ids of the calls, parallel to `payloads`, strictly increasing. Empty without a session."""
+    recovers: bool = False
+    """The replica has the calls: only their outcomes are asked for, and the payloads are empty."""
 
 
 def cut_frame(replica: Replica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
@@ -55,12 +63,15 @@ def cut_frame(replica: Replica, max_calls: int, max_bytes: int) -> list[Outgoing
         run = sent.run
         calls += sent.count
         size += sum(map(len, _payloads(sent)))
-        if before is None or sent.owner_epoch != epoch or not _alike(run, before):
+        if before is None or sent.owner_epoch != epoch or not _alike(run, before) or not _follows(sent, group):
             # The partition tells a shadow, which travels without its key, from the call that it copies.
-            key = run.options.wire, run.endpoint, run.attempt, run.deadline, sent.owner_epoch, run.partition
+            key = (
+                *(run.options.wire, run.endpoint, run.attempt, run.deadline, sent.owner_epoch),
+                *(run.partition, run.session, run.recovers),
+            )
             found = groups.get(key)
             lane = None if run.partition is None else (run.partition, run.options.ordering_key)
-            if found is None or (lane is not None and newest[lane] is not found):
+            if found is None or (lane is not None and newest[lane] is not found) or not _follows(sent, found):
                 found = groups[key] = []
                 in_order.append(found)
             group = found
@@ -79,7 +90,17 @@ def _alike(run: Run, other: Run) -> bool:
         and run.endpoint == other.endpoint
         and run.partition is other.partition
         and run.attempt == other.attempt
+        and run.session is other.session
+        and run.recovers is other.recovers
     )
+
+
+def _follows(sent: Sent, group: Sequence[Sent]) -> bool:
+    """Whether the slice's call ids are above those of the group: a session's ids ascend within a batch."""
+    if sent.run.session is None:
+        return True
+    last = group[-1]
+    return sent.run.ids[sent.lo] > last.run.ids[last.lo + last.count - 1]
 
 
 def _batches(group: list[Sent], replica: Replica, most: int) -> list[OutgoingBatch]:
@@ -91,6 +112,7 @@ def _batches(group: list[Sent], replica: Replica, most: int) -> list[OutgoingBat
             replica.number(sent)
             payloads += _payloads(sent)
     run = group[0].run
+    ids = _call_ids(group) if run.session is not None else NO_CALLS
     partition = -1 if run.partition is None else run.partition.number
     return [
         OutgoingBatch(
@@ -102,11 +124,32 @@ def _batches(group: list[Sent], replica: Replica, most: int) -> list[OutgoingBat
             group[0].owner_epoch,
             run.attempt,
             run.deadline,
+            run.session,
+            ids[at : at + most],
+            run.recovers,
         )
         for at in range(0, len(payloads), most)
     ]
 
 
+def _call_ids(group: Sequence[Sent]) -> Sequence[int]:
+    """The client's ids of all calls: a range where they follow one by one."""
+    ids: Sequence[int] = NO_CALLS
+    for sent in group:
+        more = sent.run.ids[sent.lo : sent.lo + sent.count]
+        if not ids:
+            ids = more
+        elif isinstance(ids, range) and isinstance(more, range) and ids.stop == more.start:
+            ids = range(ids.start, more.stop)
+        elif isinstance(ids, list):
+            ids += more
+        else:
+            ids = [*ids, *more]
+    return ids
+
+
 def _payloads(sent: Sent) -> Sequence[bytes]:
+    if sent.run.recovers:
+        return [b""] * sent.count
     payloads = sent.run.payloads
     return payloads if sent.count == len(payloads) else payloads[sent.lo : sent.lo + sent.count]

@@ -26,8 +26,13 @@ if TYPE_CHECKING:
     from router_service.core.endpoints import Endpoint
     from router_service.core.outcomes import Outcomes
     from router_service.core.partitions import Partition
+    from router_service.core.replicas import Replica
     from router_service.core.sender import Sender
     from router_service.core.topology import Topology
+
+
+NOT_OWNED = -1
+"""The owner epoch of calls that are recovered from a replica which is no longer their owner."""
 
 
 class Intake:
@@ -68,6 +73,18 @@ class Intake:
                     self._to_backend(part, name, endpoint, now, admitted=admitted)
             elif self._admit(run, endpoint.account, now, admitted=admitted):
                 endpoint.parked.append(run)
+
+    def recover(self, run: Run, replica: Replica, now: float) -> None:
+        """Asks the replica for the outcomes of calls that it has. Nothing of their keys is sent elsewhere meanwhile."""
+        endpoint = self._topology.endpoints.get(run.endpoint)
+        epoch = NOT_OWNED
+        if endpoint is not None and run.options.partition >= 0:
+            partition = run.partition = endpoint.partition(run.options.partition, self._topology.replicas)
+            if partition.owner is replica:
+                epoch = partition.epoch
+        run.recovers = True
+        self._sender.send(run, run.waiting, replica, epoch, now)
+        self.watch(run)
 
     def draw_copies(self, run: Run) -> list[Run]:
         """What shadows get of a run that was not routed yet; `send_copy` each of them."""

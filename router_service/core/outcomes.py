@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from router_service.core.commands import CancelRun, Command, DeliverFailure, DeliverResults
+from router_service.core.commands import CancelRun, Command, DeliverDone, DeliverFailure, DeliverResults, Forget
 from router_service.core.counters import ShadowOutcome
 from slotmesh.errors import Executed, Failure, Reason
 
@@ -44,11 +44,42 @@ class Outcomes:
         if count != len(requests):
             begin = sent.lo + lo
             ids, requests = ids[begin : begin + count], requests[begin : begin + count]
-        self._out.append(DeliverResults(run.caller, ids, payloads, content_type, replica, sum(map(len, requests))))
+        first = sent.first + lo
+        self._out.append(
+            DeliverResults(
+                run.caller, ids, payloads, content_type, replica, sum(map(len, requests)), first, replica.links
+            )
+        )
+
+    def done(self, sent: Sent, lo: int, count: int) -> None:
+        """`count` calls of the slice, from offset `lo`, ended; their caller wants to know no more."""
+        run, begin = sent.run, sent.lo + lo
+        self._settle(run, count)
+        if run.shadow_of is not None:
+            self._counters.shadows[run.shadow_of, ShadowOutcome.COMPLETED.value] += count
+            return
+        ids, size = run.ids[begin : begin + count], sum(map(len, run.payloads[begin : begin + count]))
+        replica = sent.replica
+        self._out.append(DeliverDone(run.caller, ids, size, replica, sent.first + lo, replica.links))
+
+    def answered_with(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
+        """The replica says that `count` calls of the slice, from offset `lo`, failed."""
+        self._fail(sent.run, sent.lo + lo, count, failure, sent.replica, sent.first + lo)
 
     def failed(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
-        """`count` calls of the slice, from offset `lo`, failed."""
+        """`count` calls of the slice, from offset `lo`, failed, as the router found."""
         self._fail(sent.run, sent.lo + lo, count, failure)
+
+    def unwanted(self, sent: Sent, lo: int, count: int) -> None:
+        """The replica has answered calls that had their outcome before: nobody will ask for this one."""
+        if sent.run.session is not None and not sent.run.has_left:
+            self._out.append(Forget(sent.replica, sent.first + lo, count))
+
+    def forget(self, run: Run) -> None:
+        """Nobody is told of anything about the run any more: the next router asks for it."""
+        run.has_left = True
+        if run.unanswered:
+            self._settle(run, run.unanswered)
 
     def abandon(self, sent: Sent, failure: Failure, lo: int = 0, count: int | None = None) -> None:
         """The caller hears the failure now, for what is open of these calls; what the replica answers is dropped."""
@@ -76,18 +107,31 @@ class Outcomes:
         part.caller.runs[part] = None
         self._settle(run, count)
 
-    def _fail(self, run: Run, begin: int, count: int, failure: Failure) -> None:
+    def _fail(
+        self,
+        run: Run,
+        begin: int,
+        count: int,
+        failure: Failure,
+        replica: Replica | None = None,
+        first: int = 0,
+    ) -> None:
         self._settle(run, count)
         if run.shadow_of is not None:
             outcome = ShadowOutcome.DROPPED if failure.reason is Reason.NO_SLOT else ShadowOutcome.FAILED
             self._counters.shadows[run.shadow_of, outcome.value] += count
             return
-        if run.attempt and failure.executed is Executed.NO:
-            # True of this attempt, but an earlier one was lost with its replica.
+        if (run.attempt or run.may_have_run) and failure.executed is Executed.NO:
+            # True of this attempt, but an earlier one was lost with its replica, or with its router.
             failure = replace(failure, executed=Executed.UNKNOWN)
         size = sum(map(len, run.payloads[begin : begin + count]))
-        self._out.append(DeliverFailure(run.caller, run.ids[begin : begin + count], failure, size))
+        ids = run.ids[begin : begin + count]
+        links = replica.links if replica is not None else 0
         self._counters.failed(run, failure, count)
+        if run.options.no_reply:
+            self._out.append(DeliverDone(run.caller, ids, size, replica, first, links))
+        else:
+            self._out.append(DeliverFailure(run.caller, ids, failure, size, replica, first, links))
 
     def _settle(self, run: Run, count: int) -> None:
         run.unanswered -= count

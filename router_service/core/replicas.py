@@ -52,6 +52,7 @@ class Replica:
         "keyed",
         "limit",
         "linked",
+        "links",
         "listed",
         "outbox",
         "own",
@@ -68,6 +69,8 @@ class Replica:
         self.draining = route.draining
         self.linked = False
         """The Execute stream is up and the replica has said what it can take."""
+        self.links = 0
+        """Links that were lost: run ids mean something on one link only."""
         self.listed = True
         """The routing table names it."""
         self.retired = False
@@ -221,6 +224,7 @@ class Replica:
         self._starts.clear()
         self.own = self.keyed = 0
         self._next_id = 1
+        self.links += 1
         self.linked = False
         return lost
 

@@ -24,7 +24,9 @@ from router_service.core.intake import Intake
 from router_service.core.outcomes import Outcomes
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.sender import Sender
+from router_service.core.sessions import Sessions
 from router_service.core.topology import Topology
+from slotmesh.errors import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from router_service.core.commands import Command
     from router_service.core.draws import Chance
     from router_service.core.frames import OutgoingBatch
+    from router_service.core.sessions import Found
     from router_service.core.table import RoutingTable
     from slotmesh.errors import Failure
 
@@ -53,8 +56,15 @@ class Scheduler:
         self._outcomes = Outcomes(self._out, self.counters)
         self._sender = Sender(self._out, self.topology)
         self._intake = Intake(self.topology, self._outcomes, self._deadlines, self._sender, chance)
+        self._sessions = Sessions(self._out, self.topology, self._outcomes, self._intake)
 
     # -- callers ---------------------------------------------------------------------------------------------------
+
+    def connected(self, caller: Caller, now: float) -> list[Command]:
+        """A session has its connection here now: what an earlier one has sent is looked for at the replicas."""
+        if caller.session is not None:
+            self._sessions.opened(caller.session, now)
+        return self._commands()
 
     def submit(self, caller: Caller, endpoint: str, batches: Iterable[Batch], now: float) -> list[Command]:
         """Calls that passed the edge's checks."""
@@ -69,11 +79,35 @@ class Scheduler:
             if run.deadline <= now:
                 self._outcomes.fail_waiting(run, failures.deadline_in_queue(run))
                 continue
+            if caller.session is not None and self._sessions.take(run, now, resent=False):
+                continue
             # Drawn before, sent after the primary: a shadow takes nothing that the caller could have had.
             copies = self._intake.draw_copies(run) if shadowed else ()
             self._intake.route(run, now)
             for copy in copies:
                 self._intake.send_copy(copy, now)
+        return self._commands()
+
+    def submit_again(
+        self, caller: Caller, endpoint: str, batches: Iterable[Batch], age_s: float, now: float
+    ) -> list[Command]:
+        """Calls that an earlier connection of the session has sent, `age_s` ago. Their time has gone on since."""
+        label = (self.counters.label(endpoint),)
+        for options, ids, payloads in batches:
+            self._seq += 1
+            run = Run(self._seq, caller, endpoint, options, ids, payloads, now - age_s)
+            run.may_have_run = True
+            self.counters.calls[label] += len(payloads)
+            caller.runs[run] = None
+            if not self._sessions.take(run, now, resent=True):
+                self._intake.route(run, now)
+        return self._commands()
+
+    def disconnected(self, caller: Caller, now: float) -> list[Command]:
+        """The connection of a session is gone: what replicas have of it goes on there, the rest will be sent again."""
+        if caller.session is not None:
+            self._sessions.left(caller.session)
+        self._withdrawn(cancellation.leave(caller, self._outcomes), now)
         return self._commands()
 
     def cancel(self, caller: Caller, now: float) -> list[Command]:
@@ -99,6 +133,7 @@ class Scheduler:
             for partition in self.topology.partitions():
                 if partition.owner is replica:
                     self._sender.list(partition)
+            self._sessions.link_up(replica)
             self._sender.pump(replica, now)
         return self._commands()
 
@@ -106,11 +141,16 @@ class Scheduler:
         """The connection broke: what a frame has carried and is not answered may have been executed."""
         backend = replica.backend
         unsent = replica.take_back()
-        returned = [part for sent in unsent for part in self._hand_back(sent, sent.open_parts())]
+        returned: list[Run] = []
+        for each in unsent:
+            if not each.run.recovers:
+                returned += self._hand_back(each, each.open_parts())
         failure = failures.replica_lost(replica, why)
         lost = replica.lose()
         for sent in lost:
             sent.run.sents.remove(sent)
+        # What was to be recovered has been executed there, or was about to be.
+        for sent in (*lost, *(each for each in unsent if each.run.recovers)):
             for lo, count in sent.open_parts():
                 retried = 0
                 if sent.run.options.idempotent and sent.run.shadow_of is None:
@@ -125,7 +165,13 @@ class Scheduler:
         self._intake.put_back(returned, backend, now)
         for sent in (*lost, *unsent):
             self._settle_partition(sent, now)
+        self._sessions.link_down(replica, now)
         self._sender.pump(replica, now)
+        return self._commands()
+
+    def reconciled(self, replica: Replica, session_id: str, epoch: int, found: Found, now: float) -> list[Command]:
+        """The replica says what it knows of the calls that AskReconcile named."""
+        self._sessions.reconciled(replica, session_id, epoch, found, now)
         return self._commands()
 
     def retry_link_in_s(self, replica: Replica, now: float) -> float:
@@ -159,8 +205,9 @@ class Scheduler:
         failed: Iterable[Failures],
         capacity: Capacity | None,
         now: float,
+        done: list[int] | None = None,
     ) -> list[Command]:
-        """A result frame: calls that ended, and the replica's load after them."""
+        """A result frame: calls that ended, and the replica's load after them. `done`: calls that want no reply."""
         outcomes, observe = self._outcomes, replica.backend.counts.replica_time.observe
         service_time = replica.backend.account.service_time
         for ids, payloads, content_type in results:
@@ -173,7 +220,7 @@ class Scheduler:
                     part = payloads if count == len(payloads) else payloads[at : at + count]
                     outcomes.results(sent, 0, count, part, content_type, replica)
                 else:
-                    for lo, fresh in replica.answer(sent, offset, count):
+                    for lo, fresh in self._answer(sent, offset, count):
                         begin = at + lo - offset
                         outcomes.results(sent, lo, fresh, payloads[begin : begin + fresh], content_type, replica)
                 if not sent.remaining and sent.run.partition is not None:
@@ -182,10 +229,18 @@ class Scheduler:
             located = failures.located(failure, replica)
             for sent, offset, _, count in replica.slices(ids):
                 observe(now - sent.sent_at, count)
-                for lo, fresh in replica.answer(sent, offset, count):
-                    outcomes.failed(sent, lo, fresh, located)
+                for lo, fresh in self._answer(sent, offset, count):
+                    outcomes.answered_with(sent, lo, fresh, located)
                 if not sent.remaining and sent.run.partition is not None:
                     self._settle_partition(sent, now)
+        for sent, offset, _, count in replica.slices(done) if done else ():
+            replica.backend.retries.answered(count, now)
+            observe(now - sent.sent_at, count)
+            service_time.observe(now - sent.sent_at)
+            for lo, fresh in self._answer(sent, offset, count):
+                outcomes.done(sent, lo, fresh)
+            if not sent.remaining and sent.run.partition is not None:
+                self._settle_partition(sent, now)
         self._learn(replica, capacity)
         self._sender.pump(replica, now)
         return self._commands()
@@ -200,9 +255,18 @@ class Scheduler:
         returned: list[Run] = []
         emptied: list[Sent] = []
         for sent, offset, _, count in replica.slices(ids):
-            if sent.run.partition is not None:
-                sent.run.partition.refused(sent.owner_epoch)
-            returned += self._hand_back(sent, replica.answer(sent, offset, count))
+            parts = replica.answer(sent, offset, count)
+            if sent.run.recovers:
+                for lo, many in parts:
+                    self._outcomes.failed(sent, lo, many, failures.not_heard(replica.replica_id))
+            elif failure.reason is Reason.SESSION_FENCED:
+                # The client has moved on: whoever serves it now sends these calls, if they are wanted.
+                for lo, many in parts:
+                    self._outcomes.failed(sent, lo, many, failure)
+            else:
+                if sent.run.partition is not None:
+                    sent.run.partition.refused(sent.owner_epoch)
+                returned += self._hand_back(sent, parts)
             if not sent.remaining:
                 emptied.append(sent)
         self.counters.refusals[replica.backend.name, failure.reason.value] += len(ids)
@@ -229,6 +293,7 @@ class Scheduler:
                     self._sender.pump(replica, now)
             for backend in self.topology.backends.values():
                 self._sender.pump_queue(backend, now)
+            self._sessions.table_changed(now)
         return self._commands()
 
     @property
@@ -238,11 +303,13 @@ class Scheduler:
 
     def next_deadline(self) -> float | None:
         """When the shell must call `expire`; None when nothing can expire."""
-        return self._deadlines.next_deadline()
+        due, asked = self._deadlines.next_deadline(), self._sessions.next_deadline()
+        return min(due, asked) if due is not None and asked is not None else due if asked is None else asked
 
     def expire(self, now: float) -> list[Command]:
         """Fails every call whose deadline or queue time has passed."""
         self._end_overdue(now)
+        self._sessions.expire(now)
         return self._commands()
 
     def _end_overdue(self, now: float) -> None:
@@ -262,6 +329,17 @@ class Scheduler:
         self._withdrawn(withdrawn, now)
 
     # -- the way back ----------------------------------------------------------------------------------------------
+
+    def _answer(self, sent: Sent, offset: int, count: int) -> list[tuple[int, int]]:
+        """The replica has answered these calls of the slice; returns those that somebody waits for."""
+        fresh = sent.replica.answer(sent, offset, count)
+        if sent.run.session is not None:
+            at = offset
+            for lo, many in [*fresh, (offset + count, 0)]:
+                if at < lo:
+                    self._outcomes.unwanted(sent, at, lo - at)
+                at = lo + many
+        return fresh
 
     def _hand_back(self, sent: Sent, parts: Iterable[tuple[int, int]], *, retry: bool = False) -> list[Run]:
         """Takes calls of the slice, that somebody waits for, back from the replica, as runs that wait. Shadows end."""

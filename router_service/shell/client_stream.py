@@ -15,7 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from router_service import convert
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, CallOptions
-from router_service.core.commands import DeliverFailure, DeliverResults
+from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
+from router_service.core.replicas import Replica
+from router_service.core.sessions import Session
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.pump import StreamPump
@@ -29,8 +31,14 @@ MAX_FRAME_CALLS = 16_384
 MAX_FRAME_BYTES = 1024 * 1024
 MAX_UNREAD_BYTES = 4 * 1024 * 1024
 """Results that may wait for a client that does not read; over it no more calls are admitted."""
+MAX_UNACKED_FRAMES = 16_384
+"""Of a client that never acknowledges: replicas forget by themselves what is older."""
 MAX_UNREAD_REJECTIONS = 16_384
 """Rejected batches that may wait likewise; they cost the client nothing to cause, so more of them end the stream."""
+
+
+_Kept = tuple[Replica, int, int, int]
+"""Runs whose outcomes a replica keeps: the replica, its lost links when they were sent, first run id, count."""
 
 
 class ClientStream:
@@ -43,18 +51,25 @@ class ClientStream:
         window: Window,
         dispatcher: Dispatcher,
         write: Callable[[Response], Awaitable[object]],
+        session: Session | None = None,
     ) -> None:
-        self.caller = Caller(window)
+        self.caller = Caller(window, session=session)
         self.pump = StreamPump(write, self.next_frame)
         self._endpoint = endpoint
         self._default_options = default_options
         self._dispatcher = dispatcher
-        self._outcomes: deque[DeliverResults | DeliverFailure] = deque()
+        self._outcomes: deque[Outcome] = deque()
         self._control: deque[Response] = deque()
         self._unread_bytes = 0
         self._frame_no = 0
         self._half_closed = False
         self._all_answered = asyncio.Event()
+        self.fenced = asyncio.Event()
+        """A newer connection of the session has been opened: this one must end."""
+        self._unacked: deque[tuple[int, list[_Kept]]] = deque(maxlen=MAX_UNACKED_FRAMES)
+        """What replicas keep until the client has it: frame number, and the runs whose outcomes the frame has."""
+        self._echo = 0
+        """The client's newest stamp that was not echoed; 0 where there is none."""
 
     # -- in --------------------------------------------------------------------------------------------------------
 
@@ -69,16 +84,23 @@ class ClientStream:
                 continue
             payloads = list(batch.payloads)
             sizes = list(map(len, payloads))
-            failure = self._not_reading() or self.caller.admit(ids, sum(sizes))
+            failure = self._resend_mistake(batch) or self._not_reading() or self.caller.admit(ids, sum(sizes))
             if failure is not None:
                 self._reject(batch, failure)
                 continue
+            if batch.resend and admitted:
+                self._dispatcher.submit(self.caller, self._endpoint, admitted)
+                admitted = []
             wire = batch.options if batch.HasField("options") else self._default_options
             options = convert.options_from_wire(wire)
             if not isinstance(options, Failure) and options.slo_at is not None:
                 options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
             if isinstance(options, Failure):
                 self.deliver(DeliverFailure(self.caller, ids, options, sum(sizes)))
+            elif batch.resend:
+                age_s = max(0.0, batch.age.ToNanoseconds() / 1e9)
+                fitting = self._without_oversize(options, ids, payloads)
+                self._dispatcher.submit_again(self.caller, self._endpoint, fitting, age_s)
             elif max(sizes) > convert.MAX_PAYLOAD_BYTES:
                 admitted += self._without_oversize(options, ids, payloads)
             else:
@@ -97,6 +119,18 @@ class ClientStream:
         """The client takes calls back; each that is open is answered now."""
         self._dispatcher.cancel(self.caller, convert.ranges_of(frame.calls))
 
+    def acknowledge(self, through_frame: int) -> None:
+        """The client has all result frames up to this one: their runs need not be kept any longer."""
+        unacked, forget = self._unacked, self._dispatcher.forget
+        while unacked and unacked[0][0] <= through_frame:
+            for kept in unacked.popleft()[1]:
+                forget(*kept)
+
+    def heard(self, stamp: int) -> None:
+        """A sign of life of the client, which waits for one of ours."""
+        self._echo = stamp
+        self.pump.wake()
+
     async def finish(self) -> None:
         """The client makes no more calls: returns once all were answered and the answers were written."""
         self._half_closed = True
@@ -114,7 +148,7 @@ class ClientStream:
 
     # -- out -------------------------------------------------------------------------------------------------------
 
-    def deliver(self, outcome: DeliverResults | DeliverFailure) -> None:
+    def deliver(self, outcome: Outcome) -> None:
         """Outcomes of calls, for the next frame."""
         self._outcomes.append(outcome)
         self._unread_bytes += _bytes_of(outcome)
@@ -122,6 +156,9 @@ class ClientStream:
 
     def next_frame(self) -> Response | None:
         """Everything that is ready, up to the bounds of a frame."""
+        if self._echo:
+            stamp, self._echo = self._echo, 0
+            return Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
         if self._control:
             return self._control.popleft()
         if not self._outcomes:
@@ -135,18 +172,26 @@ class ClientStream:
         frame.frame_no = self._frame_no
         calls = size = request_bytes = 0
         batch: call_pb2.ResultBatch | None = None
+        kept: list[_Kept] = []
+        keeps = self.caller.session is not None
         while self._outcomes and calls < MAX_FRAME_CALLS and size < MAX_FRAME_BYTES:
             outcome = self._outcomes.popleft()
             calls += len(outcome.ids)
             request_bytes += outcome.size
             size += _bytes_of(outcome)
+            if keeps and outcome.replica is not None:
+                kept.append((outcome.replica, outcome.links, outcome.first, len(outcome.ids)))
             if isinstance(outcome, DeliverResults):
                 if batch is None or batch.content_type != outcome.content_type:
                     batch = frame.batches.add(content_type=outcome.content_type)
                 batch.call_ids.extend(outcome.ids)
                 batch.payloads.extend(outcome.payloads)
+            elif isinstance(outcome, DeliverDone):
+                frame.done.extend(convert.ranges_of_ids(outcome.ids))
             else:
                 frame.errors.add(call_ids=outcome.ids, failure=to_wire(outcome.failure))
+        if kept:
+            self._unacked.append((self._frame_no, kept))
         self._unread_bytes -= size
         self.caller.released(calls, request_bytes)
         return response
@@ -161,6 +206,16 @@ class ClientStream:
                     call_ids=batch.call_ids,
                 )
             )
+        )
+
+    def _resend_mistake(self, batch: router_service_pb2.CallBatch) -> Failure | None:
+        session = self.caller.session
+        if not batch.resend or (session is not None and session.resumption is not None):
+            return None
+        return Failure(
+            reason=Reason.BAD_REQUEST,
+            message="resend: calls are sent again only where a session goes on (epoch 2 and above)",
+            metadata={"field": "resend"},
         )
 
     def _not_reading(self) -> Failure | None:
@@ -188,6 +243,8 @@ class ClientStream:
         return batches
 
 
-def _bytes_of(outcome: DeliverResults | DeliverFailure) -> int:
+def _bytes_of(outcome: Outcome) -> int:
     """What the outcome adds to a frame, near enough."""
-    return sum(map(len, outcome.payloads)) if isinstance(outcome, DeliverResults) else len(outcome.failure.message)
+    if isinstance(outcome, DeliverResults):
+        return sum(map(len, outcome.payloads))
+    return len(outcome.failure.message) if isinstance(outcome, DeliverFailure) else 0

@@ -15,17 +15,22 @@ from typing import Protocol
 from router_service.core.callers import Caller
 from router_service.core.calls import Batch, Failures, Results
 from router_service.core.commands import (
+    AskReconcile,
     CancelRun,
     CloseLink,
     Command,
+    DeliverDone,
     DeliverFailure,
     DeliverResults,
     Flush,
+    Forget,
     OpenLink,
+    Outcome,
 )
 from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.scheduler import Scheduler
+from router_service.core.sessions import Found, Session
 from router_service.core.table import RoutingTable
 from slotmesh.errors import Failure
 from slotmesh.runtime.clock import Clock
@@ -34,7 +39,7 @@ from slotmesh.runtime.clock import Clock
 class Sink(Protocol):
     """Where the outcomes of one caller go."""
 
-    def deliver(self, outcome: DeliverResults | DeliverFailure) -> None:
+    def deliver(self, outcome: Outcome) -> None:
         """Takes outcomes of some of the caller's calls; must not block."""
 
 
@@ -46,6 +51,12 @@ class Link(Protocol):
 
     def cancel(self, command: CancelRun) -> None:
         """Tells the replica that nobody waits for these calls of a slice."""
+
+    def reconcile(self, session: Session) -> None:
+        """Asks the replica what became of the session's unanswered calls."""
+
+    def forget(self, first: int, count: int) -> None:
+        """Tells the replica that it need not keep the outcomes of these runs."""
 
     def close(self) -> None:
         """Disconnects for good."""
@@ -71,16 +82,29 @@ class Dispatcher:
     def attach(self, caller: Caller, sink: Sink) -> None:
         """Outcomes of the caller's calls go to `sink` from now on."""
         self._sinks[caller] = sink
+        if caller.session is not None:
+            self._do(self.scheduler.connected(caller, self.clock.now()))
 
     def detach(self, caller: Caller) -> None:
-        """The caller is gone: its calls are cancelled, and their outcomes go nowhere."""
+        """The caller is gone; outcomes go nowhere. Its calls are cancelled, unless its session may go on elsewhere."""
         self._sinks.pop(caller, None)
-        if caller.runs:
+        if caller.session is not None:
+            self._do(self.scheduler.disconnected(caller, self.clock.now()))
+        elif caller.runs:
             self._do(self.scheduler.cancel(caller, self.clock.now()))
 
     def submit(self, caller: Caller, endpoint: str, batches: Iterable[Batch]) -> None:
         """Calls that passed the edge's checks."""
         self._do(self.scheduler.submit(caller, endpoint, batches, self.clock.now()))
+
+    def submit_again(self, caller: Caller, endpoint: str, batches: Iterable[Batch], age_s: float) -> None:
+        """Calls that an earlier connection of the session has sent."""
+        self._do(self.scheduler.submit_again(caller, endpoint, batches, age_s, self.clock.now()))
+
+    def forget(self, replica: Replica, links: int, first: int, count: int) -> None:
+        """The client has the outcomes of these runs of the replica, sent when so many links to it had been lost."""
+        if replica.links == links and (link := self._links.get(replica)) is not None:
+            link.forget(first, count)
 
     def cancel(self, caller: Caller, ranges: Iterable[tuple[int, int]]) -> None:
         """The caller takes calls back: ids from first to last, both included."""
@@ -103,10 +127,19 @@ class Dispatcher:
         return self.scheduler.retry_link_in_s(replica, self.clock.now())
 
     def completed(
-        self, replica: Replica, results: Iterable[Results], failures: Iterable[Failures], capacity: Capacity | None
+        self,
+        replica: Replica,
+        results: Iterable[Results],
+        failures: Iterable[Failures],
+        capacity: Capacity | None,
+        done: list[int],
     ) -> None:
         """A result frame arrived."""
-        self._do(self.scheduler.completed(replica, results, failures, capacity, self.clock.now()))
+        self._do(self.scheduler.completed(replica, results, failures, capacity, self.clock.now(), done))
+
+    def reconciled(self, replica: Replica, session_id: str, epoch: int, found: Found) -> None:
+        """The replica has said what it knows of a session's calls."""
+        self._do(self.scheduler.reconciled(replica, session_id, epoch, found, self.clock.now()))
 
     def refused(self, replica: Replica, ids: list[int], failure: Failure, capacity: Capacity) -> None:
         """Runs came back untouched."""
@@ -149,7 +182,7 @@ class Dispatcher:
     def _do(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
-                case DeliverResults() | DeliverFailure():
+                case DeliverResults() | DeliverDone() | DeliverFailure():
                     sink = self._sinks.get(command.caller)
                     if sink is not None:
                         sink.deliver(command)
@@ -157,6 +190,10 @@ class Dispatcher:
                     self._links[replica].flush()
                 case CancelRun(sent):
                     self._links[sent.replica].cancel(command)
+                case AskReconcile(replica, session):
+                    self._links[replica].reconcile(session)
+                case Forget(replica, first, count):
+                    self._links[replica].forget(first, count)
                 case OpenLink(replica):
                     self._links[replica] = self._open_link(replica, self)
                 case CloseLink(replica):

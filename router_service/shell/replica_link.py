@@ -9,6 +9,7 @@ Owner: the app, through the dispatcher; it has one task.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import grpc
@@ -17,6 +18,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from router_service import convert
 from router_service.core.commands import CancelRun
 from router_service.core.replicas import Replica
+from router_service.core.sessions import Session
+from router_service.shell.acks import RunAcks
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.clock import Clock
@@ -43,6 +46,10 @@ as a hundred calls. A call that comes alone never waits."""
 
 HEALTH_TIMEOUT_S = 1.0
 
+SILENCE_S = 4.0
+"""A replica that gives signs of life each second, and then none for so long, is cut off or stopped. It starts nothing
+any more by then: its fence is shorter."""
+
 _log = get_logger(__name__)
 
 
@@ -68,6 +75,13 @@ class ReplicaLink:
         self._unanswered_since = -HOLD_S
         """When the newest frame of runs was written; long ago once anything was answered."""
         self._holding: asyncio.TimerHandle | None = None
+        self._questions: list[Session] = []
+        self._acks = RunAcks(self._wake)
+        self._echo = 0
+        """The newest stamp of the replica that was not echoed; 0 where there is none."""
+        self._heard_at = 0.0
+        self._is_silent = False
+        self._watch: asyncio.TimerHandle | None = None
 
     # -- called by the dispatcher ----------------------------------------------------------------------------------
 
@@ -79,6 +93,15 @@ class ReplicaLink:
         """Tells the replica that nobody waits for these calls any more."""
         self._cancels.append(command)
         self._wake()
+
+    def reconcile(self, session: Session) -> None:
+        """Asks what became of the session's unanswered calls. Only while the link is up."""
+        self._questions.append(session)
+        self._wake()
+
+    def forget(self, first: int, count: int) -> None:
+        """The replica need not keep the outcomes of these runs. Only while the link is up."""
+        self._acks.add(first, count)
 
     def close(self) -> None:
         """Ends the link: the replica owes no answer any more."""
@@ -116,6 +139,10 @@ class ReplicaLink:
             await call.write(self._opening())
             await run_stream(self._pump, self._read(call), call.done_writing)
             why = "the replica ended the stream"
+        except asyncio.CancelledError:
+            if not self._is_silent:
+                raise
+            why = f"the replica has given no sign of life for {SILENCE_S:g} s"
         except grpc.aio.AioRpcError as error:
             why = f"{error.code().name}: {error.details()}"
         except _ProtocolViolation as violation:
@@ -123,12 +150,17 @@ class ReplicaLink:
         finally:
             call.cancel()
             self._pump = None
+            self._stop_watching()
             self._went_down(why)
         return why
 
     async def _read(self, call: Call) -> None:
         while (response := await read_frame(call)) is not None:
-            self._handle(response)
+            self._heard_at = self._clock.now()
+            if response.WhichOneof("frame") == "heartbeat":
+                self._answer_heartbeat(call, response.heartbeat)
+            else:
+                self._handle(response)
 
     def _handle(self, response: Response) -> None:
         replica, dispatcher = self._replica, self._dispatcher
@@ -141,7 +173,8 @@ class ReplicaLink:
                             f"a batch of results has {len(batch.call_ids)} ids and {len(batch.payloads)} payloads"
                         )
                 capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
-                dispatcher.completed(replica, convert.results_of(frame), convert.failures_of(frame), capacity)
+                results, failures = convert.results_of(frame), convert.failures_of(frame)
+                dispatcher.completed(replica, results, failures, capacity, self._ids_of(frame.done, "ended"))
                 self._answered()
             case "capacity":
                 capacity = convert.capacity_from_wire(response.capacity)
@@ -153,16 +186,16 @@ class ReplicaLink:
                     dispatcher.link_up(replica, capacity)
             case "refused":
                 refused = response.refused
-                count = sum(max(0, each.last - each.first + 1) for each in refused.runs)
-                if count > (holds := replica.own + replica.keyed):
-                    raise _ProtocolViolation(f"the replica refused {count} calls, and has {holds}")
                 dispatcher.refused(
                     replica,
-                    convert.run_ids_of(refused.runs),
+                    self._ids_of(refused.runs, "refused"),
                     from_wire(refused.failure),
                     convert.capacity_from_wire(refused.capacity),
                 )
                 self._answered()
+            case "reconciled":
+                for session_id, epoch, found in convert.found_of(response.reconciled):
+                    dispatcher.reconciled(replica, session_id, epoch, found)
             case "go_away":
                 _log.info("replica drains", reason=response.go_away.message, **self._who())
                 dispatcher.draining(replica)
@@ -170,11 +203,44 @@ class ReplicaLink:
             case unknown:
                 raise _ProtocolViolation(f"router {VERSION} does not take the replica's frame {unknown}")
 
+    def _ids_of(self, ranges: Iterable[call_pb2.IdRange], what: str) -> list[int]:
+        """The run ids in ranges that a few bytes could make endless."""
+        count = sum(max(0, each.last - each.first + 1) for each in ranges)
+        if count > (holds := self._replica.own + self._replica.keyed):
+            raise _ProtocolViolation(f"the replica says that {count} calls {what}, and has {holds}")
+        return convert.run_ids_of(ranges)
+
+    # -- signs of life ---------------------------------------------------------------------------------------------
+
+    def _answer_heartbeat(self, call: Call, heartbeat: call_pb2.Heartbeat) -> None:
+        """The echo is what lets the replica start runs. One that beats is expected to go on doing so."""
+        self._echo = heartbeat.stamp
+        self._wake()
+        if self._watch is None:
+            self._is_silent = False
+            self._watch = asyncio.get_running_loop().call_later(SILENCE_S, self._listen, call)
+
+    def _listen(self, call: Call) -> None:
+        left_s = self._heard_at + SILENCE_S - self._clock.now()
+        if left_s > 0:
+            self._watch = asyncio.get_running_loop().call_later(left_s, self._listen, call)
+        else:
+            self._is_silent = True
+            call.cancel()
+
+    def _stop_watching(self) -> None:
+        self._echo = 0
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
     def _went_down(self, why: str) -> None:
         if not self._up:
             return
         self._up = False
         self._cancels.clear()
+        self._questions.clear()
+        self._acks.drop()
         log = _log.info if self._closing or self._replica.draining else _log.warning
         log("replica link ended", reason=why, unanswered=self._replica.own + self._replica.keyed, **self._who())
         self._dispatcher.link_down(self._replica, why)
@@ -185,12 +251,19 @@ class ReplicaLink:
         replica_id, incarnation = self._replica.key
         return Request(
             open=replica_service_pb2.OpenExecute(
-                router_id=self._router_id, replica_id=replica_id, incarnation=incarnation, version=VERSION
+                router_id=self._router_id,
+                replica_id=replica_id,
+                incarnation=incarnation,
+                version=VERSION,
+                features=["heartbeats"],
             )
         )
 
     def _next_frame(self) -> Request | None:
-        """Cancels first: they make room."""
+        """The sign of life first, then what makes room, then what only routers wait for."""
+        if self._echo:
+            stamp, self._echo = self._echo, 0
+            return Request(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
         if self._cancels:
             ranges = [
                 call_pb2.IdRange(first=each.sent.first + each.lo, last=each.sent.first + each.lo + each.count - 1)
@@ -198,6 +271,11 @@ class ReplicaLink:
             ]
             self._cancels.clear()
             return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges))
+        if self._questions:
+            sessions, self._questions = self._questions, []
+            return Request(reconcile=convert.reconcile_of(sessions))
+        if (acked := self._acks.take()) is not None:
+            return Request(ack=replica_service_pb2.AckRuns(runs=convert.ranges_to_wire(acked)))
         return self._run_frame() if self._replica.outbox and not self._holds_back() else None
 
     def _run_frame(self) -> Request | None:

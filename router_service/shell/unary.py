@@ -12,11 +12,12 @@ import asyncio
 from router_service import convert
 from router_service.core.callers import START_WINDOW, Caller, Flow
 from router_service.core.calls import CallOptions
-from router_service.core.commands import DeliverFailure, DeliverResults
+from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
 
 _IDS = range(1, 2)
+_Answer = DeliverResults | DeliverDone | Failure
 
 
 class UnaryCalls:
@@ -35,7 +36,7 @@ class UnaryCalls:
         """Returns when no call is pending."""
         await self._is_idle.wait()
 
-    async def call(self, peer: str, endpoint: str, options: CallOptions, payload: bytes) -> DeliverResults | Failure:
+    async def call(self, peer: str, endpoint: str, options: CallOptions, payload: bytes) -> _Answer:
         """The outcome of one call; `peer` tells connections apart."""
         if self._pending >= self._max_pending:
             return Failure(
@@ -82,8 +83,8 @@ class _Pending:
     __slots__ = ("outcome",)
 
     def __init__(self) -> None:
-        self.outcome: asyncio.Future[DeliverResults | Failure] = asyncio.get_running_loop().create_future()
+        self.outcome: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
 
-    def deliver(self, outcome: DeliverResults | DeliverFailure) -> None:
+    def deliver(self, outcome: Outcome) -> None:
         if not self.outcome.done():
-            self.outcome.set_result(outcome if isinstance(outcome, DeliverResults) else outcome.failure)
+            self.outcome.set_result(outcome.failure if isinstance(outcome, DeliverFailure) else outcome)

@@ -167,7 +167,6 @@ async def test_over_the_window_a_batch_is_rejected_and_room_returns_with_results
         ({"timeout": duration_pb2.Duration(seconds=-1)}, grpc.StatusCode.INVALID_ARGUMENT, "BAD_REQUEST"),
         ({"metadata": {"slotmesh-x": "1"}}, grpc.StatusCode.INVALID_ARGUMENT, "BAD_REQUEST"),
         ({"method": "_private"}, grpc.StatusCode.NOT_FOUND, "METHOD_NOT_FOUND"),
-        ({"no_reply": True}, grpc.StatusCode.UNIMPLEMENTED, "NOT_IMPLEMENTED"),
         ({"relative_slo": duration_pb2.Duration(seconds=-1)}, grpc.StatusCode.INVALID_ARGUMENT, "BAD_REQUEST"),
         (
             {"relative_slo": duration_pb2.Duration(), "absolute_slo": timestamp_pb2.Timestamp(seconds=1)},
@@ -313,17 +312,17 @@ async def test_a_client_that_leaves_cancels_what_it_left(mesh: RouterBench) -> N
         ([Request(open=router_service_pb2.OpenStream())], grpc.StatusCode.INVALID_ARGUMENT, "open.endpoint"),
         (
             [Request(open=router_service_pb2.OpenStream(endpoint="echo", session_id="ab", epoch=1))],
-            grpc.StatusCode.UNIMPLEMENTED,
-            "session_id",
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "open.session_id",
         ),
         ([Request(open=router_service_pb2.OpenStream(endpoint="echo"))] * 2, grpc.StatusCode.INVALID_ARGUMENT, "open"),
         (
             [
                 Request(open=router_service_pb2.OpenStream(endpoint="echo")),
-                Request(heartbeat=call_pb2.Heartbeat(stamp=1)),
+                Request(chunk=call_pb2.Chunk(call_id=1)),
             ],
             grpc.StatusCode.UNIMPLEMENTED,
-            "heartbeat",
+            "chunk",
         ),
         (
             [Request(open=router_service_pb2.OpenStream(endpoint="echo")), Request()],

@@ -127,12 +127,6 @@ def test_the_largest_that_is_allowed_is(fields: dict[str, Any]) -> None:
     options(**fields)
 
 
-def test_what_is_not_here_says_so() -> None:
-    failure = mistake(no_reply=True)
-    assert failure.reason is Reason.NOT_IMPLEMENTED
-    assert failure.metadata["field"] == "options.no_reply"
-
-
 def test_private_methods_are_not_methods() -> None:
     assert mistake(method="__init__").reason is Reason.METHOD_NOT_FOUND
     assert options(method="__call__").method == "__call__"

@@ -73,7 +73,6 @@ def test_ids_are_a_range_or_listed(batch: Batch, ids: Sequence[int]) -> None:
         (Batch(first_call_id=5), Reason.BAD_REQUEST, "payloads"),
         (Batch(call_ids=[1, 2], payloads=[b""]), Reason.BAD_REQUEST, "call_ids"),
         (Batch(call_ids=[1], payloads=[b"", b""]), Reason.BAD_REQUEST, "call_ids"),
-        (Batch(first_call_id=1, payloads=[b""], resend=True), Reason.NOT_IMPLEMENTED, "resend"),
     ],
 )
 def test_a_batch_that_does_not_add_up_is_told_by_its_field(batch: Batch, reason: Reason, field: str) -> None:

@@ -13,15 +13,30 @@ from typing import Any
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
-from router_service.core.commands import CancelRun, CloseLink, Command, DeliverFailure, DeliverResults, Flush, OpenLink
+from router_service.core.commands import (
+    AskReconcile,
+    CancelRun,
+    CloseLink,
+    Command,
+    DeliverDone,
+    DeliverFailure,
+    DeliverResults,
+    Flush,
+    Forget,
+    OpenLink,
+)
 from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.scheduler import Scheduler
+from router_service.core.sessions import Found, Session, Span
 from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.partitions import PARTITIONS, partition_of
 
 OK = "ok"
+DONE = "done"
+"""How a call ends that wants no reply."""
+SESSION = "5e55" * 8
 
 Fields = dict[str, Any]
 """Options of calls."""
@@ -39,6 +54,11 @@ def options(**fields: Any) -> CallOptions:
 def caller() -> Caller:
     """A caller whose window is of no concern, with a flow of its own."""
     return Caller(Window(calls=10**9, bytes=10**12))
+
+
+def session_caller(epoch: int = 1, *unanswered: Span, session_id: str = SESSION) -> Caller:
+    """A caller whose calls are those of a session."""
+    return Caller(Window(calls=10**9, bytes=10**12), session=Session(session_id, epoch, unanswered))
 
 
 class World:
@@ -77,6 +97,10 @@ class World:
         self.failure_commands: list[DeliverFailure] = []
         self.cancelled: dict[str, list[int]] = defaultdict(list)
         """Run ids that each replica was told to cancel."""
+        self.asked: list[tuple[str, Session]] = []
+        """The replicas that were asked about the calls of a session."""
+        self.forgotten: dict[str, list[int]] = defaultdict(list)
+        """Run ids whose outcomes each replica need not keep."""
         self.flushes: list[str] = []
         """The links that were told that there is something to send."""
         self.closed: list[str] = []
@@ -122,6 +146,22 @@ class World:
         batch = options(**fields), calls, [b"%d" % each for each in calls]
         self.do(self.scheduler.submit(by or self.caller, to, [batch], self.now))
 
+    def connect(self, epoch: int = 1, *unanswered: Span, session_id: str = SESSION) -> Caller:
+        """A client opens a connection of a session."""
+        caller = session_caller(epoch, *unanswered, session_id=session_id)
+        self.do(self.scheduler.connected(caller, self.now))
+        return caller
+
+    def disconnect(self, by: Caller) -> None:
+        """The connection of a session breaks."""
+        self.do(self.scheduler.disconnected(by, self.now))
+
+    def resend(self, ids: Iterable[int], by: Caller, age: float = 0.0, to: str = "e", **fields: Any) -> None:
+        """One batch of calls that an earlier connection has sent."""
+        calls = list(ids)
+        batch = options(**fields), calls, [b"%d" % each for each in calls]
+        self.do(self.scheduler.submit_again(by, to, [batch], age, self.now))
+
     def cancel(self, *ranges: tuple[int, int], by: Caller | None = None) -> None:
         """The caller takes calls back."""
         self.do(self.scheduler.cancel_calls(by or self.caller, ranges, self.now))
@@ -155,6 +195,13 @@ class World:
         ids = self._take(name, calls)
         self.do(self.scheduler.refused(self.replicas[name], ids, failure, self.capacity(**capacity), self.now))
 
+    def reconcile(self, name: str, by: Caller, **found: Sequence[Span]) -> None:
+        """The replica says what it has of the session's calls."""
+        session = by.session
+        assert session is not None
+        replica = self.replicas[name]
+        self.do(self.scheduler.reconciled(replica, session.session_id, session.epoch, Found(**found), self.now))
+
     def report(self, name: str, **capacity: Any) -> None:
         """The replica says how loaded it is."""
         self.do(self.scheduler.capacity_changed(self.replicas[name], self.capacity(**capacity), self.now))
@@ -169,7 +216,8 @@ class World:
         frame = self.scheduler.cut_frame(self.replicas[name], max_calls, 10**9)
         for batch in frame:
             self.batches[name].append(batch)
-            self.held[name].update(enumerate(map(int, batch.payloads), batch.first_run_id))
+            ids = map(int, batch.payloads) if batch.session is None else batch.call_ids
+            self.held[name].update(enumerate(ids, batch.first_run_id))
         return frame
 
     def capacity(self, **fields: Any) -> Capacity:
@@ -189,7 +237,11 @@ class World:
 
     def got(self, name: str) -> list[int]:
         """All calls that the replica ever got, in order of arrival."""
-        return [int(payload) for batch in self.batches[name] for payload in batch.payloads]
+        return [int(payload) for batch in self.batches[name] for payload in batch.payloads if not batch.recovers]
+
+    def recovered(self, name: str) -> list[int]:
+        """All calls whose outcomes the replica was asked for."""
+        return [call_id for batch in self.batches[name] if batch.recovers for call_id in batch.call_ids]
 
     @property
     def queued(self) -> dict[str, int]:
@@ -216,6 +268,13 @@ class World:
                 case CancelRun(sent, lo, count):
                     first = sent.first + lo
                     self.cancelled[sent.replica.replica_id] += range(first, first + count)
+                case AskReconcile(replica, session):
+                    assert replica.linked
+                    self.asked.append((replica.replica_id, session))
+                case Forget(replica, first, count):
+                    self.forgotten[replica.replica_id] += range(first, first + count)
+                case DeliverDone(ids=ids):
+                    self._end(ids, DONE)
                 case DeliverResults(ids=ids):
                     self._end(ids, OK)
                 case DeliverFailure(ids=ids, failure=failure):
