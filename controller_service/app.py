@@ -93,8 +93,9 @@ async def open_controller(
 ) -> AsyncIterator[Controller]:
     """Starts a controller, and stops it in order. `on_failure` is called when a part of it fails."""
     lease_s = settings.lease.total_seconds()
-    feed, queue, board = EventFeed(), WorkQueue[Key](), TableBoard()
-    state = MeshState(MonotonicClock(), queue, feed)
+    clock = MonotonicClock()
+    feed, queue, board = EventFeed(), WorkQueue[Key](), TableBoard(clock)
+    state = MeshState(clock, queue, feed)
     store = MemoryStore(generation=secrets.token_hex(16), epoch_floor=int(time.time() * 1e3))
     replicas = ReplicaLinks(state, store, lease_s=lease_s)
     routers = RouterLinks(state, board, lease_s=lease_s)

@@ -213,6 +213,18 @@ def table_to_wire(
     return wire
 
 
+def departures_to_wire(ages: Mapping[tuple[str, str], float]) -> membership_service_pb2.Departures:
+    """Seconds since each incarnation (replica id, incarnation) left the table."""
+    return membership_service_pb2.Departures(
+        replicas=[
+            membership_service_pb2.DepartedReplica(
+                replica_id=replica_id, incarnation=incarnation, age=duration_to_wire(age_s)
+            )
+            for (replica_id, incarnation), age_s in ages.items()
+        ]
+    )
+
+
 def ownership_to_bytes(ownership: Ownership) -> bytes:
     """What an EndpointRoute says of owners, to be merged into it."""
     base = min(ownership.epochs, default=0)

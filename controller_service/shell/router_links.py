@@ -41,15 +41,19 @@ class RouterLinks:
     async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Runs one `AttachRouter`."""
         sent: wire.AttachRouterResponse | None = None
+        departures = self._board.departures()
 
-        def newest_table() -> wire.AttachRouterResponse | None:
-            nonlocal sent
+        def next_frame() -> wire.AttachRouterResponse | None:
+            nonlocal sent, departures
+            if departures is not None:
+                frame, departures = departures, None
+                return frame
             if self._board.message is sent:
                 return None
             sent = self._board.message
             return sent
 
-        stream = RouterStream(context, newest_table)
+        stream = RouterStream(context, next_frame)
         first = await context.read()
         if first is grpc.aio.EOF:
             return

@@ -19,11 +19,12 @@ from router_service.convert.runs import (
     too_large,
 )
 from router_service.convert.sessions import found_of, reconcile_of, session_of
-from router_service.convert.table import table_from_wire
+from router_service.convert.table import ages_of, table_from_wire
 
 __all__ = [
     "MAX_PAYLOAD_BYTES",
     "add_batch",
+    "ages_of",
     "capacity_from_wire",
     "failures_of",
     "found_of",

@@ -23,6 +23,11 @@ def table_from_wire(wire: membership_service_pb2.RoutingTable) -> RoutingTable:
     )
 
 
+def ages_of(wire: membership_service_pb2.Departures) -> dict[ReplicaKey, float]:
+    """Seconds since each of these replicas left."""
+    return {(each.replica_id, each.incarnation): each.age.ToNanoseconds() / 1e9 for each in wire.replicas}
+
+
 def _endpoint(wire: membership_service_pb2.EndpointRoute) -> EndpointRoute:
     keys = tuple((owner.replica_id, owner.incarnation) for owner in wire.owners)
     return EndpointRoute(

@@ -29,7 +29,7 @@ from router_service.core.topology import Topology
 from slotmesh.errors import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from router_service.core.callers import Caller
     from router_service.core.calls import Sent
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from router_service.core.draws import Chance
     from router_service.core.frames import OutgoingBatch
     from router_service.core.sessions import Found
-    from router_service.core.table import RoutingTable
+    from router_service.core.table import ReplicaKey, RoutingTable
     from slotmesh.errors import Failure
 
 
@@ -280,10 +280,15 @@ class Scheduler:
 
     # -- configuration and time ------------------------------------------------------------------------------------
 
+    def replicas_left(self, ages_s: Mapping[ReplicaKey, float], now: float) -> list[Command]:
+        """Replicas that tables named before this router was there, and when they left: seconds ago."""
+        self.topology.left({key: now - age_s for key, age_s in ages_s.items()}, now)
+        return self._commands()
+
     def apply(self, table: RoutingTable, now: float) -> list[Command]:
         """A table from the controller; an older one changes nothing."""
         if table.supersedes(self.topology.table):
-            for run in self.topology.apply(table):
+            for run in self.topology.apply(table, now):
                 cancellation.uncharge(run)
                 self._intake.route(run, now, admitted=True)
             for partition in self.topology.partitions():

@@ -241,7 +241,8 @@ class Sessions:
                 self._unseen(part, trace.replica.replica_id, now)
 
     def _unseen(self, run: Run, deaf: str, now: float) -> None:
-        """No replica has the calls; `deaf` could not be asked."""
+        """No replica that was asked has the calls; `deaf` could not be asked."""
+        deaf = deaf or self._topology.who_left_since(run.arrived)
         if deaf and not run.options.idempotent:
             self._outcomes.fail_waiting(run, failures.not_heard(deaf))
             return

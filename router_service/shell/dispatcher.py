@@ -9,7 +9,7 @@ Owner: the app.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from router_service.core.callers import Caller
@@ -31,7 +31,7 @@ from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions import Found, Session
-from router_service.core.table import RoutingTable
+from router_service.core.table import ReplicaKey, RoutingTable
 from slotmesh.errors import Failure
 from slotmesh.runtime.clock import Clock
 
@@ -165,6 +165,10 @@ class Dispatcher:
     def apply(self, table: RoutingTable) -> None:
         """A routing table arrived."""
         self._do(self.scheduler.apply(table, self.clock.now()))
+
+    def replicas_left(self, ages_s: Mapping[ReplicaKey, float]) -> None:
+        """Replicas that left before this router was there, and how many seconds ago."""
+        self._do(self.scheduler.replicas_left(ages_s, self.clock.now()))
 
     def linked_replica_ids(self) -> list[str]:
         """Ids of the replicas of the table that there is a working link to."""

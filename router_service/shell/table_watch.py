@@ -86,7 +86,9 @@ class TableWatch:
 
     async def _read(self, call: Call) -> None:
         while (response := await read_frame(call)) is not None:
-            if response.WhichOneof("frame") == "table":
+            if response.WhichOneof("frame") == "departures":
+                self._dispatcher.replicas_left(convert.ages_of(response.departures))
+            elif response.WhichOneof("frame") == "table":
                 self._backoff.reset()
                 table = convert.table_from_wire(response.table)
                 self._dispatcher.apply(table)

@@ -477,24 +477,86 @@ class AttachRouterResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TABLE_FIELD_NUMBER: _builtins.int
+    DEPARTURES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def table(self) -> Global___RoutingTable:
         """The whole routing table."""
+
+    @_builtins.property
+    def departures(self) -> Global___Departures:
+        """Who left before the router attached. Sent once, before the first table, where there is somebody."""
 
     def __init__(
         self,
         *,
         table: Global___RoutingTable | None = ...,
+        departures: Global___Departures | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["departures", b"departures", "frame", b"frame", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["departures", b"departures", "frame", b"frame", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["table"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["table", "departures"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
 Global___AttachRouterResponse: _TypeAlias = AttachRouterResponse  # noqa: Y015
+
+@_typing.final
+class Departures(_message.Message):
+    """Replicas that routing tables named until a while ago. What they may have executed cannot be asked for any more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___DepartedReplica]:
+        """One for each incarnation that left within the last two minutes."""
+
+    def __init__(
+        self,
+        *,
+        replicas: _abc.Iterable[Global___DepartedReplica] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Departures: _TypeAlias = Departures  # noqa: Y015
+
+@_typing.final
+class DepartedReplica(_message.Message):
+    """A replica that no table names any more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    """The replica."""
+    incarnation: _builtins.str
+    """Which of its lives."""
+    @_builtins.property
+    def age(self) -> _duration_pb2.Duration:
+        """How long ago it left."""
+
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        age: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "incarnation", b"incarnation", "replica_id", b"replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DepartedReplica: _TypeAlias = DepartedReplica  # noqa: Y015
 
 @_typing.final
 class RoutingTable(_message.Message):

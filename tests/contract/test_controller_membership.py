@@ -314,3 +314,18 @@ async def test_members_learn_that_the_controller_stops() -> None:
         for member in (a, router):
             assert isinstance(member.ended, grpc.aio.AioRpcError)
             assert member.ended.code() == grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.asyncio
+async def test_a_router_that_attaches_hears_who_has_left() -> None:
+    async with running_controller() as mesh, FakeRouter(mesh.channel, "first", "127.0.0.1:1") as first:
+        await mesh.apply(DIGITS % 1)
+        async with FakeReplica(mesh.channel, "v1", "a") as a:
+            await a.report("READY")
+            await first.wait_for(lambda table: replica_routes(table, "v1"), "a in the table")
+            await a.report("STOPPED")
+            await first.wait_for(lambda table: not replica_routes(table, "v1"), "a out of the table")
+        async with FakeRouter(mesh.channel, "second", "127.0.0.1:2") as second:
+            await second.wait_for(lambda table: True, "a table")
+            assert second.departures == {"a": a.incarnation}
+        assert not first.departures

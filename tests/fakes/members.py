@@ -176,6 +176,8 @@ class FakeRouter(_Member):
         self.router_id = router_id
         self.address = address
         self.tables: list[pb.RoutingTable] = []
+        self.departures: dict[str, str] = {}
+        """Incarnation of each replica that had left before it attached, by id."""
 
     @property
     def table(self) -> pb.RoutingTable:
@@ -204,8 +206,12 @@ class FakeRouter(_Member):
         )
 
     async def _received(self, frame: pb.AttachRouterResponse) -> None:
-        assert frame.WhichOneof("frame") == "table"
-        self.tables.append(frame.table)
+        if frame.WhichOneof("frame") == "departures":
+            assert not self.tables, "it comes before the first table"
+            self.departures = {each.replica_id: each.incarnation for each in frame.departures.replicas}
+        else:
+            assert frame.WhichOneof("frame") == "table"
+            self.tables.append(frame.table)
 
 
 def owners(table: pb.RoutingTable, endpoint: str) -> dict[str, int]:

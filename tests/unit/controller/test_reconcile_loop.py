@@ -57,7 +57,7 @@ class World:
         self.queue = WorkQueue[Key]()
         self.state = MeshState(MonotonicClock(), self.queue, EventFeed())
         self.store = TroubledStore()
-        self.board = TableBoard()
+        self.board = TableBoard(MonotonicClock())
         self.loop = ReconcileLoop(
             store=self.store,
             state=self.state,
@@ -153,7 +153,7 @@ async def test_a_report_without_news_wakes_nobody(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_board_never_goes_back() -> None:
-    board = TableBoard()
+    board = TableBoard(MonotonicClock())
     board.post(RoutingTable(generation="g", revision=7, routes=Routes()))
     with pytest.raises(ValueError, match="revision 7 after 7"):
         board.post(RoutingTable(generation="g", revision=7, routes=Routes()))

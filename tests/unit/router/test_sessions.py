@@ -249,3 +249,34 @@ def test_calls_that_want_no_reply_end_as_done() -> None:
     world.do(world.scheduler.completed(world.replicas["r1"], [], [], None, world.now, ids))
     world.lose("r1")
     assert world.outcomes == {1: DONE, 2: DONE, 3: DONE}
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_what_may_have_run_at_a_replica_that_left_is_not_run_again(is_new: bool) -> None:
+    world = World({"b": ["r1", "r2"]}, slots=100)
+    world.at(100.0)
+    if is_new:
+        world.do(world.scheduler.replicas_left({("r0", "life"): 5.0}, world.now))
+    else:
+        world.backends["b"] = ["r1"]
+        world.push()
+        world.at(105.0)
+    client = world.connect(2, (1, 3))
+    world.resend([1], by=client, age=4.9)
+    world.resend([2], by=client, age=5.1)
+    world.resend([3], by=client, age=5.1, idempotent=True)
+    for name in world.backends["b"]:
+        world.reconcile(name, client)
+    assert world.outcomes == {2: Reason.REPLICA_LOST}
+    assert world.failures[2].executed is Executed.UNKNOWN
+    assert sorted(world.got("r1") + world.got("r2")) == [1, 3]
+
+
+def test_who_left_long_ago_is_forgotten() -> None:
+    world = World({"b": ["r1", "r2"]}, slots=100)
+    world.backends["b"] = ["r1"]
+    world.push()
+    assert world.scheduler.topology.who_left_since(0.0) == "r2"
+    world.at(121.0)
+    world.push()
+    assert world.scheduler.topology.who_left_since(0.0) == ""
