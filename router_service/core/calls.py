@@ -87,6 +87,7 @@ class Run:
         "session",
         "shadow_of",
         "unanswered",
+        "was_answered",
     )
 
     def __init__(
@@ -127,6 +128,8 @@ class Run:
         """The connection of its session is gone: whoever asks for the outcomes later finds them at the replicas."""
         self.may_have_run = False
         """An earlier connection has sent these calls, and it is not known what became of them."""
+        self.was_answered = False
+        """The router has had the outcomes before, and asks for them once more."""
         self.recovers = False
         """A replica has these calls already: it is only asked for their outcomes."""
 
@@ -160,7 +163,7 @@ class Run:
         part.attempt = self.attempt if attempt is None else attempt
         part.partition = self.partition
         part.shadow_of = self.shadow_of
-        part.may_have_run = self.may_have_run
+        part.may_have_run, part.was_answered = self.may_have_run, self.was_answered
         part.recovers = self.recovers and attempt is None
         return part
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from router_service.core.callers import Caller
-    from router_service.core.calls import Sent
+    from router_service.core.calls import CallOptions, Sent
     from router_service.core.replicas import Replica
     from router_service.core.sessions import Session
     from slotmesh.errors import Failure
@@ -62,6 +62,7 @@ class DeliverResults:
     """Run id of the first of them at the replica, from where they follow one by one."""
     links: int
     """Links to the replica that had been lost when it answered: the run ids are those of the next one."""
+    options: CallOptions
 
 
 @dataclass(slots=True, eq=False)

@@ -47,7 +47,15 @@ class Outcomes:
         first = sent.first + lo
         self._out.append(
             DeliverResults(
-                run.caller, ids, payloads, content_type, replica, sum(map(len, requests)), first, replica.links
+                run.caller,
+                ids,
+                payloads,
+                content_type,
+                replica,
+                sum(map(len, requests)),
+                first,
+                replica.links,
+                run.options,
             )
         )
 

@@ -12,7 +12,9 @@ Owner: the dispatcher, on one event loop. No clock, no I/O: `now` is monotonic s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from router_service.core import cancellation, failures, frames
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from router_service.core.callers import Caller
     from router_service.core.calls import Sent
     from router_service.core.cancellation import Withdrawn
-    from router_service.core.commands import Command
+    from router_service.core.commands import Command, DeliverResults
     from router_service.core.draws import Chance
     from router_service.core.frames import OutgoingBatch
     from router_service.core.sessions import Found
@@ -103,6 +105,20 @@ class Scheduler:
                 self._intake.route(run, now)
         return self._commands()
 
+    def fetch(self, caller: Caller, endpoint: str, answered: DeliverResults, now: float) -> list[Command]:
+        """The payloads of these results were dropped here: asks the replica, which keeps them, once more."""
+        self._seq += 1
+        options = replace(answered.options, partition=-1, timeout_s=inf)
+        payloads = [b""] * len(answered.ids)
+        run = Run(self._seq, caller, endpoint, options, answered.ids, payloads, now)
+        run.may_have_run = run.was_answered = True
+        caller.runs[run] = None
+        if answered.replica.linked:
+            self._intake.recover(run, answered.replica, now)
+        else:
+            self._outcomes.fail_waiting(run, failures.result_evicted(answered.replica))
+        return self._commands()
+
     def disconnected(self, caller: Caller, now: float) -> list[Command]:
         """The connection of a session is gone: what replicas have of it goes on there, the rest will be sent again."""
         if caller.session is not None:
@@ -153,6 +169,9 @@ class Scheduler:
         for sent in (*lost, *(each for each in unsent if each.run.recovers)):
             for lo, count in sent.open_parts():
                 retried = 0
+                if sent.run.was_answered:
+                    self._outcomes.failed(sent, lo, count, failures.result_evicted(replica))
+                    continue
                 if sent.run.options.idempotent and sent.run.shadow_of is None:
                     retried = backend.retries.take(count, now)
                     self.counters.retries[backend.name,] += retried
@@ -257,8 +276,9 @@ class Scheduler:
         for sent, offset, _, count in replica.slices(ids):
             parts = replica.answer(sent, offset, count)
             if sent.run.recovers:
+                gone = failures.result_evicted(replica) if sent.run.was_answered else None
                 for lo, many in parts:
-                    self._outcomes.failed(sent, lo, many, failures.not_heard(replica.replica_id))
+                    self._outcomes.failed(sent, lo, many, gone or failures.not_heard(replica.replica_id))
             elif failure.reason is Reason.SESSION_FENCED:
                 # The client has moved on: whoever serves it now sends these calls, if they are wanted.
                 for lo, many in parts:

@@ -1,8 +1,8 @@
 """One StreamCalls stream: the router's side of a conversation with a client.
 
 Purpose: reads frames of calls, writes frames of results; the stream lives on through every failure of a call.
-Invariants: the reader never waits for the writer. Results leave in the order in which they became known. A call counts
-against the window until its outcome was put into a frame. After half-close the stream ends once all are answered.
+Invariants: the reader never waits for the writer. After half-close the stream ends once all are answered. What of a
+session's calls replicas have goes on when the stream breaks.
 Owner: the servicer's task of this stream.
 """
 
@@ -15,30 +15,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from router_service import convert
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, CallOptions
-from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
-from router_service.core.replicas import Replica
+from router_service.core.commands import DeliverFailure, Outcome
 from router_service.core.sessions import Session
 from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.result_outbox import MAX_UNREAD_BYTES, ResultOutbox
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
-from slotmesh.telemetry.names import DIRECTION_IN, DIRECTION_OUT
+from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, router_service_pb2
 
 Response = router_service_pb2.StreamCallsResponse
 
-MAX_FRAME_CALLS = 16_384
-MAX_FRAME_BYTES = 1024 * 1024
-MAX_UNREAD_BYTES = 4 * 1024 * 1024
-"""Results that may wait for a client that does not read; over it no more calls are admitted."""
-MAX_UNACKED_FRAMES = 16_384
-"""Of a client that never acknowledges: replicas forget by themselves what is older."""
 MAX_UNREAD_REJECTIONS = 16_384
 """Rejected batches that may wait likewise; they cost the client nothing to cause, so more of them end the stream."""
-
-
-_Kept = tuple[Replica, int, int, int]
-"""Runs whose outcomes a replica keeps: the replica, its lost links when they were sent, first run id, count."""
 
 
 class ClientStream:
@@ -58,16 +48,12 @@ class ClientStream:
         self._endpoint = endpoint
         self._default_options = default_options
         self._dispatcher = dispatcher
-        self._outcomes: deque[Outcome] = deque()
+        self._results = ResultOutbox(self.caller, endpoint, dispatcher)
         self._control: deque[Response] = deque()
-        self._unread_bytes = 0
-        self._frame_no = 0
         self._half_closed = False
         self._all_answered = asyncio.Event()
         self.fenced = asyncio.Event()
         """A newer connection of the session has been opened: this one must end."""
-        self._unacked: deque[tuple[int, list[_Kept]]] = deque(maxlen=MAX_UNACKED_FRAMES)
-        """What replicas keep until the client has it: frame number, and the runs whose outcomes the frame has."""
         self._echo = 0
         """The client's newest stamp that was not echoed; 0 where there is none."""
 
@@ -121,10 +107,7 @@ class ClientStream:
 
     def acknowledge(self, through_frame: int) -> None:
         """The client has all result frames up to this one: their runs need not be kept any longer."""
-        unacked, forget = self._unacked, self._dispatcher.forget
-        while unacked and unacked[0][0] <= through_frame:
-            for kept in unacked.popleft()[1]:
-                forget(*kept)
+        self._results.acknowledge(through_frame)
 
     def heard(self, stamp: int) -> None:
         """A sign of life of the client, which waits for one of ours."""
@@ -150,8 +133,7 @@ class ClientStream:
 
     def deliver(self, outcome: Outcome) -> None:
         """Outcomes of calls, for the next frame."""
-        self._outcomes.append(outcome)
-        self._unread_bytes += _bytes_of(outcome)
+        self._results.add(outcome)
         self.pump.wake()
 
     def next_frame(self) -> Response | None:
@@ -161,40 +143,10 @@ class ClientStream:
             return Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
         if self._control:
             return self._control.popleft()
-        if not self._outcomes:
-            if self._half_closed and not self.caller.runs:
-                self._all_answered.set()
-            return None
-        self._dispatcher.scheduler.counters.frames[DIRECTION_OUT,] += 1
-        self._frame_no += 1
-        response = Response()
-        frame = response.results
-        frame.frame_no = self._frame_no
-        calls = size = request_bytes = 0
-        batch: call_pb2.ResultBatch | None = None
-        kept: list[_Kept] = []
-        keeps = self.caller.session is not None
-        while self._outcomes and calls < MAX_FRAME_CALLS and size < MAX_FRAME_BYTES:
-            outcome = self._outcomes.popleft()
-            calls += len(outcome.ids)
-            request_bytes += outcome.size
-            size += _bytes_of(outcome)
-            if keeps and outcome.replica is not None:
-                kept.append((outcome.replica, outcome.links, outcome.first, len(outcome.ids)))
-            if isinstance(outcome, DeliverResults):
-                if batch is None or batch.content_type != outcome.content_type:
-                    batch = frame.batches.add(content_type=outcome.content_type)
-                batch.call_ids.extend(outcome.ids)
-                batch.payloads.extend(outcome.payloads)
-            elif isinstance(outcome, DeliverDone):
-                frame.done.extend(convert.ranges_of_ids(outcome.ids))
-            else:
-                frame.errors.add(call_ids=outcome.ids, failure=to_wire(outcome.failure))
-        if kept:
-            self._unacked.append((self._frame_no, kept))
-        self._unread_bytes -= size
-        self.caller.released(calls, request_bytes)
-        return response
+        frame = self._results.next_frame()
+        if frame is None and self._half_closed and not self.caller.runs and not self._results:
+            self._all_answered.set()
+        return frame
 
     def _reject(self, batch: router_service_pb2.CallBatch, failure: Failure) -> None:
         self.say(
@@ -219,11 +171,12 @@ class ClientStream:
         )
 
     def _not_reading(self) -> Failure | None:
-        if self._unread_bytes <= MAX_UNREAD_BYTES:
+        unread = self._results.unread_bytes
+        if unread <= MAX_UNREAD_BYTES or self.caller.session is not None:
             return None
         return Failure(
             reason=Reason.WINDOW_EXCEEDED,
-            message=f"{self._unread_bytes} bytes of results wait to be read: read them before sending more",
+            message=f"{unread} bytes of results wait to be read: read them before sending more",
             retry_delay_s=0.1,
         )
 
@@ -241,10 +194,3 @@ class ClientStream:
                 self.deliver(DeliverFailure(self.caller, ids[at : at + 1], convert.too_large(size), size))
             start = at + 1
         return batches
-
-
-def _bytes_of(outcome: Outcome) -> int:
-    """What the outcome adds to a frame, near enough."""
-    if isinstance(outcome, DeliverResults):
-        return sum(map(len, outcome.payloads))
-    return len(outcome.failure.message) if isinstance(outcome, DeliverFailure) else 0

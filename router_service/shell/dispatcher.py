@@ -101,6 +101,10 @@ class Dispatcher:
         """Calls that an earlier connection of the session has sent."""
         self._do(self.scheduler.submit_again(caller, endpoint, batches, age_s, self.clock.now()))
 
+    def fetch(self, caller: Caller, endpoint: str, answered: DeliverResults) -> None:
+        """Asks for results once more whose payloads were dropped."""
+        self._do(self.scheduler.fetch(caller, endpoint, answered, self.clock.now()))
+
     def forget(self, replica: Replica, links: int, first: int, count: int) -> None:
         """The client has the outcomes of these runs of the replica, sent when so many links to it had been lost."""
         if replica.links == links and (link := self._links.get(replica)) is not None:

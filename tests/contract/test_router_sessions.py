@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -11,9 +11,20 @@ import pytest_asyncio
 from google.protobuf import duration_pb2
 
 from router_service.shell import replica_link
+from slotmesh.runtime.duplex import read_frame
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 from tests.fakes.replica import FakeReplica, Response, fail, hold, results
-from tests.support.router_bench import Request, RouterBench, batch, calls, next_frame, outcomes, router_bench, taken
+from tests.support.router_bench import (
+    Call,
+    Request,
+    RouterBench,
+    batch,
+    calls,
+    next_frame,
+    outcomes,
+    router_bench,
+    taken,
+)
 from tests.support.wait import wait_until
 
 SESSION = "5e55" * 8
@@ -45,6 +56,19 @@ def questions(replica: FakeReplica) -> list[replica_service_pb2.SessionCalls]:
 def acked(replica: FakeReplica) -> list[tuple[int, int]]:
     """Runs whose outcomes the replica need not keep."""
     return [(each.first, each.last) for frame in replica.frames for each in frame.ack.runs]
+
+
+def call_ids_of(run: replica_service_pb2.RunBatch) -> Sequence[int]:
+    """The client's ids of the run's calls."""
+    count = len(run.payloads)
+    return run.call_ids if len(run.call_ids) == count else range(run.call_ids[0], run.call_ids[0] + count)
+
+
+async def read_to_end(call: Call) -> grpc.StatusCode:
+    """How the stream ends, on which nothing more comes."""
+    assert await read_frame(call) is None
+    code: grpc.StatusCode = await call.code()
+    return code
 
 
 async def tell(replica: FakeReplica, **found: list[call_pb2.IdRange]) -> None:
@@ -257,3 +281,36 @@ async def test_a_replica_that_never_gave_signs_of_life_may_be_silent(
     await call.write(calls(1, b"a", timeout=duration_pb2.Duration(nanos=100_000_000)))
     _, failed = await outcomes(call, 1)
     assert failed[1].reason == "DEADLINE_RUNNING"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_results_that_nobody_reads_are_dropped_and_fetched_again(mesh: RouterBench, is_lost: bool) -> None:
+    (replica, _) = mesh.replicas
+    await mesh.linked(replica)
+    count, size = 256, 64 * 1024
+
+    def answers(run: replica_service_pb2.RunBatch) -> Response:
+        return results(run, [b"%d" % call_id + b" " * size for call_id in call_ids_of(run)])
+
+    replica.answer = lambda run: answers(run) if run.recover else hold(run)
+    call = await mesh.open(session_id=SESSION, epoch=1)
+    for first in range(1, count + 1):
+        await call.write(calls(first, b"a"))
+    await wait_until(lambda: sum(len(run.payloads) for run in replica.held) == count)
+    for run in replica.held:
+        await replica.say(answers(run))
+    await taken(await mesh.open())  # the router has read what the replica said, or will before it reads on
+    if is_lost:
+        replica.break_link()
+        await wait_until(lambda: not mesh.controller.reports[-1].linked_replica_ids)
+    await call.done_writing()
+    done, failed = await outcomes(call, count)
+    recovered = sum(len(run.payloads) for run in replica.runs if run.recover)
+    assert all(payload.split()[0] == b"%d" % call_id for call_id, payload in done.items())
+    if is_lost:
+        assert {(each.reason, each.executed) for each in failed.values()} == {("RESULT_EVICTED", call_pb2.EXECUTED_YES)}
+    else:
+        assert not failed
+        assert recovered >= count - 2 * 5 * 1024 * 1024 // size, "what is not read waits at the replica"
+    assert await read_to_end(call) == grpc.StatusCode.OK
