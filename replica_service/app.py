@@ -65,6 +65,7 @@ class ReplicaApp:
             settings.handler or "",
             self._make_engine,
             graceful_timeout_s=settings.graceful_timeout.total_seconds(),
+            resume_ttl_s=settings.resume_ttl.total_seconds(),
         )
 
     async def run(self) -> int:
@@ -133,6 +134,7 @@ class ReplicaApp:
             max_ongoing=max_ongoing,
             prefetch=prefetch,
             chance=random.random,
+            resume_ttl_s=self._settings.resume_ttl.total_seconds(),
         )
         observe(self._meter, engine, self.identity.backend)
         self._servicer.engine = engine

@@ -37,6 +37,11 @@ class ReplicaSettings(ServiceSettings):
         ge=timedelta(0),
         description="Time to finish what runs when it is told to stop; the controller's configuration goes before it.",
     )
+    resume_ttl: Duration = Field(
+        timedelta(seconds=60),
+        gt=timedelta(0),
+        description="How long results of sessions are kept for clients that come back.",
+    )
     describe: Annotated[str | None, FlagOnly()] = Field(
         None, min_length=1, description="MODULE:NAME: print what this handler's decorators say, as JSON, and exit."
     )

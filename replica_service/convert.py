@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import inf
+from operator import lt
 
 from replica_service.core.calls import CallOptions, Link, Run
 from replica_service.core.capacity import Capacity
+from replica_service.core.ranges import Range
+from replica_service.core.records import Record
+from replica_service.core.sessions import Report
 from slotmesh.codec import CONTENT_TYPES, OCTET_STREAM
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import CALL
@@ -50,10 +54,19 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: Link, now: float) -> tupl
         run = Run(link, first, payloads, options, batch.endpoint, now, deadline)
         if options.ordering_key:
             run.partition, run.owner_epoch = batch.partition, batch.owner_epoch
-        if failure := _run_mistake(batch, run):
+        if failure := _run_mistake(run):
             rejected.append((run, failure))
-        else:
-            runs.append(run)
+            continue
+        if session_id := batch.session_id:
+            record = _record(batch, session_id, len(payloads))
+            if isinstance(record, Failure):
+                rejected.append((run, record))
+                continue
+            run.record = record
+        elif batch.recover:
+            rejected.append((run, _NO_SESSION))
+            continue
+        runs.append(run)
     link.last_run_id = last
     return runs, rejected
 
@@ -63,7 +76,41 @@ def ranges_of(ranges: Iterable[call_pb2.IdRange]) -> list[tuple[int, int]]:
     return [(each.first, each.last) for each in ranges]
 
 
+def questions_of(frame: replica_service_pb2.Reconcile) -> list[tuple[str, int, list[Range]]]:
+    """Session, epoch and calls, a session at a time."""
+    return [(each.session_id, each.epoch, ranges_of(each.calls)) for each in frame.sessions]
+
+
+def _record(batch: replica_service_pb2.RunBatch, session_id: str, count: int) -> Record | Failure:
+    """What is kept of a run of a session."""
+    epoch = batch.epoch
+    if epoch < 1:
+        return Failure(
+            reason=Reason.BAD_REQUEST,
+            message=f"epoch: must be at least 1 with a session, got {epoch}",
+            metadata={"field": "epoch"},
+        )
+    sent = batch.call_ids
+    ids: Sequence[int]
+    if len(sent) == 1:
+        first = sent[0]
+        ids = range(first, first + count)
+    elif len(sent) == count and all(map(lt, sent, sent[1:])):
+        ids = tuple(sent)
+    else:
+        return _NO_CALL_IDS
+    return Record(session_id, epoch, ids, count, attempt=batch.attempt, recovers=batch.recover)
+
+
 _NO_OPTIONS = CallOptions()
+_NO_CALL_IDS = Failure(
+    reason=Reason.BAD_REQUEST,
+    message="call_ids: a run of a session has one, or one for each call, strictly increasing",
+    metadata={"field": "call_ids"},
+)
+_NO_SESSION = Failure(
+    reason=Reason.BAD_REQUEST, message="session_id: required with recover", metadata={"field": "session_id"}
+)
 
 
 @lru_cache(maxsize=16_384)
@@ -76,19 +123,16 @@ def _options(raw: bytes) -> CallOptions | Failure:
             message=f"options.content_type: must be one of {known}, got {wire.content_type!r}",
             metadata={"field": "options.content_type"},
         )
-    if wire.no_reply:
-        return not_yet("options.no_reply")
     return CallOptions(
         method="" if wire.method == CALL else wire.method,
         content_type=wire.content_type or OCTET_STREAM,
         ordering_key=wire.ordering_key,
         metadata=dict(wire.metadata) or NO_METADATA,
+        no_reply=wire.no_reply,
     )
 
 
-def _run_mistake(batch: replica_service_pb2.RunBatch, run: Run) -> Failure | None:
-    if batch.session_id:
-        return not_yet("session_id")
+def _run_mistake(run: Run) -> Failure | None:
     if not 0 <= run.partition < PARTITIONS:
         return Failure(
             reason=Reason.BAD_REQUEST,
@@ -112,15 +156,6 @@ def _disorder(first: int, last: int, count: int) -> Failure:
     )
 
 
-def not_yet(field: str) -> Failure:
-    """What this replica does not have."""
-    return Failure(
-        reason=Reason.NOT_IMPLEMENTED,
-        message=f"{field}: this replica does not have it; leave it unset",
-        metadata={"field": field},
-    )
-
-
 # -- out ---------------------------------------------------------------------------------------------------------
 
 
@@ -140,3 +175,20 @@ def capacity_to_wire(capacity: Capacity) -> call_pb2.Capacity:
 def id_ranges(ids: Sequence[tuple[int, int]]) -> list[call_pb2.IdRange]:
     """Ranges given as (first, count)."""
     return [call_pb2.IdRange(first=first, last=first + count - 1) for first, count in ids]
+
+
+def reconciled_to_wire(answers: Iterable[tuple[str, int, Report]]) -> replica_service_pb2.Reconciled:
+    """What became of calls: session, epoch, report."""
+    wire = replica_service_pb2.Reconciled()
+    for session_id, epoch, report in answers:
+        wire.joined.append(_session_calls(session_id, epoch, report.running))
+        if report.kept:
+            wire.kept.append(_session_calls(session_id, epoch, report.kept))
+        if report.evicted:
+            wire.evicted.append(_session_calls(session_id, epoch, report.evicted))
+    return wire
+
+
+def _session_calls(session_id: str, epoch: int, ranges: Iterable[Range]) -> replica_service_pb2.SessionCalls:
+    calls = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
+    return replica_service_pb2.SessionCalls(session_id=session_id, epoch=epoch, calls=calls)

@@ -55,7 +55,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             raise to_exception(
                 Failure(reason=Reason.BACKEND_UNAVAILABLE, message="the replica is starting", retry_delay_s=1.0)
             )
-        stream = RouterStream(self.engine, context, self._clock)
+        stream = RouterStream(self.engine, context, self._clock, request.open.features)
         self._streams.add(stream)
         _log.info("router linked", router=router_id)
         try:

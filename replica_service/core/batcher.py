@@ -111,10 +111,14 @@ class Batcher:
         deadline = self.next_deadline()
         return deadline is None or deadline <= now
 
-    def cut(self, now: float) -> tuple[StartBatch, list[Part]]:
-        """The next batch, and the calls found expired on the way. A batch without calls does not count as running."""
+    def cut(self, now: float) -> tuple[StartBatch, list[Part], list[Part]]:
+        """The next batch, and what was found on the way: expired calls, and calls whose link is not fresh.
+
+        A batch without calls does not count as running.
+        """
         parts: list[Part] = []
         expired: list[Part] = []
+        stale: list[Part] = []
         lanes: list[Lane] = []
         room = self.size
         queue = self.queue
@@ -123,11 +127,16 @@ class Batcher:
             if isinstance(entry, Lane):
                 queue.popleft()
                 lanes.append(entry)
-                room -= self._take(entry, room, parts, expired, now)
+                room -= self._take(entry, room, parts, expired, stale, now)
                 continue
             run, lo, hi = entry.run, entry.lo, entry.hi
             if run.deadline <= now:
                 expired.append((run, lo, hi))
+                self.waiting -= hi - lo
+                queue.popleft()
+                continue
+            if run.link.fresh_until <= now:
+                stale.append((run, lo, hi))
                 self.waiting -= hi - lo
                 queue.popleft()
                 continue
@@ -141,9 +150,11 @@ class Batcher:
         count = self.size - room
         if count:
             self.running += 1
-        return StartBatch(self, parts, lanes, count), expired
+        return StartBatch(self, parts, lanes, count), expired, stale
 
-    def _take(self, lane: Lane, room: int, parts: list[Part], expired: list[Part], now: float) -> int:
+    def _take(
+        self, lane: Lane, room: int, parts: list[Part], expired: list[Part], stale: list[Part], now: float
+    ) -> int:
         """Takes the lane's first calls; returns how many."""
         self.waiting -= lane.offered
         lane.offered = lane.offered_runs = 0
@@ -154,6 +165,10 @@ class Batcher:
             if run.deadline <= now:
                 run.lo = run.hi
                 expired.append((run, lo, run.hi))
+                continue
+            if run.link.fresh_until <= now:
+                lane.runs.popleft()
+                stale.append((run, lo, run.hi))
                 continue
             run.lo = lo + min(room - taken, run.hi - lo)
             parts.append((run, lo, run.lo))

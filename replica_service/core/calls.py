@@ -4,6 +4,7 @@ Purpose: the values that lanes, batches and executors pass around. One object a 
 Invariants: `0 <= lo <= hi <= len(payloads)`; calls before `lo` have been handed to an executor or a batch, or answered;
 calls from `lo` to `hi` wait; calls from `hi` on were answered, or belong to a run that was split off. A run is in its
 link's `waiting` for as long as one of its calls could still be taken back.
+A link is fresh until `fresh_until`; from then on none of its calls starts, and its runs are parked when they would.
 Owner: the scheduler; executors read.
 """
 
@@ -18,6 +19,10 @@ from slotmesh.handlers.context import NO_METADATA
 
 if TYPE_CHECKING:
     from replica_service.core.lanes import Lane
+    from replica_service.core.records import Record, Taker
+
+FRESH_S = 3.0
+"""Seconds for which a router's echo of a stamp lets its runs start, counted from the stamp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +34,8 @@ class CallOptions:
     content_type: str = ""
     ordering_key: str = ""
     metadata: Mapping[str, str] = field(default_factory=lambda: NO_METADATA)
+    no_reply: bool = False
+    """Nobody waits for the result: only that the call has ended is told."""
 
 
 class Link:
@@ -37,11 +44,16 @@ class Link:
     __slots__ = (
         "closed",
         "freed_at",
+        "fresh_until",
         "handed",
+        "has_joined",
         "keyed",
         "last_run_id",
         "outbox",
         "overrun",
+        "parked",
+        "sent",
+        "splits",
         "unkeyed",
         "untold_until",
         "waiting",
@@ -63,6 +75,16 @@ class Link:
         """It went past its keyed window: nothing keyed is taken until all that is here has been answered."""
         self.waiting: dict[int, Run] = {}
         """Its runs with calls that can still be taken back, by `key`."""
+        self.fresh_until = inf
+        """Monotonic seconds, exclusive. Infinite where the router echoes nothing."""
+        self.parked: list[Run] = []
+        """Its runs that would have started when it was no longer fresh, in order. They are in no queue and no lane."""
+        self.splits = 0
+        """Runs of it that were split off others."""
+        self.has_joined = False
+        """It has asked for outcomes of calls that ran already."""
+        self.sent: dict[int, Record | Taker] = {}
+        """What of sessions is owed or kept under its run ids, by the first of them."""
         self.freed_at: float | None = None
         """When a call of it ended and so made room that others wait for, until it sends the next one."""
         self.untold_until = -inf
@@ -78,6 +100,7 @@ class Run:
         "endpoint",
         "first",
         "hi",
+        "is_split",
         "key",
         "lane",
         "link",
@@ -87,6 +110,7 @@ class Run:
         "owner_epoch",
         "partition",
         "payloads",
+        "record",
         "withdrawn",
     )
 
@@ -117,26 +141,33 @@ class Run:
         self.hi = self.open = len(payloads)
         """`open`: calls that can still be taken back."""
         self.key = first
-        """Where it is in its link's `waiting`; unique there."""
+        """Where it is in its link's `waiting`; unique there. Negative where it was split off another run."""
+        self.is_split = False
+        """Calls of it may be in a run that was split off."""
         self.lane: Lane | None = None
+        self.record: Record | None = None
+        """What is kept of its calls, where they belong to a session."""
         self.withdrawn: set[int] | None = None
         """Indices of calls that were handed to an executor and must not start any more, if it has not started them."""
 
     def split(self, lo: int, hi: int) -> Run:
         """A run of its own for the calls from `lo` up to `hi`; they keep their indices. The caller adjusts this one."""
-        part = Run(
-            self.link,
-            self.first,
-            self.payloads,
-            self.options,
-            self.endpoint,
-            self.arrived,
-            self.deadline,
-        )
+        self.open -= hi - lo
+        return self.reopen(lo, hi)
+
+    def reopen(self, lo: int, hi: int) -> Run:
+        """The same for calls that could no longer be taken back, and that have come back unstarted."""
+        link = self.link
+        part = Run(link, self.first, self.payloads, self.options, self.endpoint, self.arrived, self.deadline)
         part.partition, part.owner_epoch, part.lane = self.partition, self.owner_epoch, self.lane
-        part.lo, part.hi, part.open, part.key = lo, hi, hi - lo, self.first + lo
-        self.open -= part.open
-        self.link.waiting[part.key] = part
+        part.lo, part.hi, part.open = lo, hi, hi - lo
+        link.splits += 1
+        part.key = -link.splits
+        self.is_split = part.is_split = True
+        link.waiting[part.key] = part
+        if self.record is not None:
+            part.record = self.record
+            part.record.runs = [*part.record.runs, part]
         return part
 
     def withdraw(self, lo: int, hi: int) -> None:

@@ -1,7 +1,7 @@
 """What the scheduler wants done. The engine carries these out in order; they carry no behaviour.
 
 The three `Start…` commands are the work of an executor too, which keeps its place in them and gives them back with
-`calls_ended`, `turn_ended` and `batch_ended`.
+`calls_ended`, `turn_ended` and `batch_ended`, or `returned` where it was not started.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ class StartCalls:
 
 
 class StartTurn:
-    """Execute the calls from `lo` up to `hi` of the run one after another, for a turn's time; the first in any case."""
+    """Execute the calls from `lo` up to `hi` of the run one after another, while time lasts and the link is fresh."""
 
-    __slots__ = ("hi", "lane", "lo", "run")
+    __slots__ = ("hi", "lane", "lo", "next", "run", "stop")
 
     def __init__(self, lane: Lane, run: Run, lo: int, hi: int) -> None:
         self.lane = lane
         self.run = run
         self.lo = lo
         self.hi = hi
+        self.next = lo
+        """The executor moves it: the first call that has not started."""
+        self.stop = hi
+        """Calls from here on must not start any more."""
 
 
 class StartBatch:

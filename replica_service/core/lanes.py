@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from replica_service.core.batcher import Batcher
     from replica_service.core.calls import Run
+    from replica_service.core.commands import StartTurn
 
 MAX_TURN_CALLS = 256
 """Calls that a lane executes before others get their turn."""
@@ -26,7 +27,7 @@ MAX_TURN_S = 0.050
 class Lane:
     """The queue of one ordering key. Compared by identity."""
 
-    __slots__ = ("batcher", "is_idle", "key", "offered", "offered_runs", "partition", "runs")
+    __slots__ = ("batcher", "is_idle", "key", "offered", "offered_runs", "partition", "runs", "turn")
 
     def __init__(self, key: tuple[str, str], partition: int) -> None:
         self.key = key
@@ -42,6 +43,8 @@ class Lane:
         """Calls that the batcher counts as its own."""
         self.offered_runs = 0
         """Runs at the head that these calls belong to."""
+        self.turn: StartTurn | None = None
+        """The turn that it has."""
 
     def head(self) -> Run | None:
         """The first run with waiting calls."""
@@ -71,6 +74,17 @@ class Lanes:
 
     def add(self, run: Run) -> Lane:
         """Puts the run at the end of its key's lane, which becomes ready if it was idle."""
+        lane = self._lane_of(run)
+        lane.runs.append(run)
+        return lane
+
+    def put_back(self, run: Run) -> Lane:
+        """Puts the run at the head of its key's lane, which becomes ready if it was idle."""
+        lane = self._lane_of(run)
+        lane.runs.appendleft(run)
+        return lane
+
+    def _lane_of(self, run: Run) -> Lane:
         key = (run.endpoint, run.options.ordering_key)
         lane = self._by_key.get(key)
         if lane is None:
@@ -78,7 +92,6 @@ class Lanes:
             if self._leaving and (run.endpoint, run.partition) in self._leaving:
                 self._leaving[run.endpoint, run.partition] += 1
         run.lane = lane
-        lane.runs.append(run)
         if lane.is_idle:
             lane.is_idle = False
             self.ready.append(lane)

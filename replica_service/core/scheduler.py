@@ -4,7 +4,7 @@ Purpose: the core that the engine feeds with what routers send and what executor
 Invariants: `in_use <= max_ongoing` unless `max_ongoing` was lowered meanwhile, then nothing starts until it holds
 again; an unkeyed call holds one permit from its start, or its way into a batcher, to its end, a lane one for its turn;
 no permit is free while something waits for one; each call of a run is started at most once and answered or refused
-exactly once. Cost is per run, never per call.
+exactly once; nothing starts whose link is not fresh. Cost is per run, never per call.
 Owner: the engine.
 """
 
@@ -17,9 +17,9 @@ from types import MappingProxyType
 
 from replica_service.core import verdicts
 from replica_service.core.batcher import Batcher
-from replica_service.core.calls import Link, Run
+from replica_service.core.calls import FRESH_S, Link, Run
 from replica_service.core.capacity import Capacity
-from replica_service.core.commands import Command, Fail, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
+from replica_service.core.commands import Command, Fail, Part, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
 from replica_service.core.lanes import MAX_TURN_CALLS, Lane, Lanes
 from replica_service.core.ownership import Ownership
 from replica_service.core.vacancies import CAPACITY_GAP_S, Vacancies
@@ -68,6 +68,8 @@ class Scheduler:
         self._queue: deque[Run] = deque()
         """Unkeyed runs with calls that wait for permits, by age. Some may have been emptied by a cancel."""
         self._lanes = Lanes()
+        self._parked: dict[Link, None] = {}
+        """Links that have parked runs."""
         self._ownership = Ownership()
         self._odd = 0
         """Who gets the odd permit when lanes and unkeyed runs share: 1 for lanes."""
@@ -93,9 +95,10 @@ class Scheduler:
 
     def cancel(self, link: Link, ranges: Iterable[tuple[int, int]], now: float) -> list[Command]:
         """A router takes calls back, by run ids, both ends included. What has not started never does."""
+        self._unpark(link)
         for first, last in ranges:
             run = link.waiting.get(first)
-            if run is not None and run.first == first and last - first + 1 == len(run.payloads) == run.hi:
+            if run is not None and last - first + 1 == len(run.payloads) == run.hi and not run.is_split:
                 self._take_back(run, 0, run.hi, verdicts.CANCELLED)
                 continue
             for run in list(link.waiting.values()):
@@ -107,15 +110,33 @@ class Scheduler:
     def close(self, link: Link, now: float) -> list[Command]:
         """A router's stream has ended: nothing of it that has not started will. Nobody reads the answers."""
         link.closed = True
+        link.fresh_until = -inf
         self._vacancies.told(link, is_full=False)
+        self._unpark(link)
         for run in list(link.waiting.values()):
             self._take_back(run, 0, len(run.payloads), verdicts.CANCELLED)
+        return self._settle(now)
+
+    def echoed(self, link: Link, stamp_s: float, now: float) -> list[Command]:
+        """A router has echoed a stamp, monotonic seconds, of this replica: until `FRESH_S` after it, its runs start."""
+        if not link.closed:
+            link.fresh_until = max(link.fresh_until, min(stamp_s, now) + FRESH_S)
+            if link.fresh_until > now:
+                self._unpark(link)
+        return self._settle(now)
+
+    def hand_back(self, runs: Iterable[Run], failure: Failure, now: float) -> list[Command]:
+        """What of these runs has not started is handed back."""
+        for run in runs:
+            if run.link.waiting.get(run.key) is run:
+                self._unpark(run.link)
+                self._take_back(run, 0, len(run.payloads), failure)
         return self._settle(now)
 
     def capacity(self, link: Link) -> Capacity:
         """What the router is told now. Where that means full because of others, it is told when it no longer is."""
         taken = self.in_use + self.waiting
-        others = taken - link.unkeyed
+        others = taken - link.unkeyed + sum(run.hi - run.lo for run in link.parked if run.lane is None)
         is_full = others > 0 and taken >= self.max_ongoing + self.prefetch and not link.closed
         self._vacancies.told(link, is_full=is_full)
         return Capacity(
@@ -135,17 +156,19 @@ class Scheduler:
     def turn_ended(self, turn: StartTurn, reached: int, now: float) -> list[Command]:
         """The turn's calls before index `reached` have ended, however; those from there on have not started."""
         run, lane = turn.run, turn.lane
+        lane.turn = None
         ended = reached - turn.lo
         if reached < turn.hi:
             rest = run.split(reached, turn.hi)
             lane.runs.appendleft(rest)
-            for index in sorted(run.withdrawn or ()):
-                if reached <= index < turn.hi:
-                    self._take_back(rest, index, index + 1, verdicts.CANCELLED)
-            if self.draining:
-                self._hand_back(lane, verdicts.DRAINING)
-            elif not self._ownership.serves(run.endpoint, run.partition, run.owner_epoch):
-                self._hand_back(lane, verdicts.STALE, through_epoch=run.owner_epoch)
+            if run.record is None or not run.record.is_fenced:
+                # From the last one on: what is taken out in the middle splits off what follows.
+                for index in sorted(run.withdrawn or (), reverse=True):
+                    if reached <= index < turn.hi:
+                        self._take_back(rest, index, index + 1, verdicts.CANCELLED)
+            if failure := self._verdict_on(rest):
+                for part in [each for each in lane.runs if each.payloads is run.payloads and each.key < 0]:
+                    self._take_back_waiting(part, part.lo, part.hi, failure)
         self._close(run, ended)
         run.link.handed -= turn.hi - turn.lo
         self._keyed_gone(run.link, ended)
@@ -169,6 +192,28 @@ class Scheduler:
         self._release(batch.lanes)
         return self._settle(now)
 
+    def returned(self, work: StartCalls | StartBatch, now: float) -> list[Command]:
+        """The calls of this work have not started: their links were not fresh, or they were recalled."""
+        if isinstance(work, StartCalls):
+            parts: Sequence[Part] = ((work.run, work.lo, work.hi),)
+        else:
+            work.batcher.running -= 1
+            parts = work.parts
+        for run, lo, hi in reversed(parts):
+            part = run.reopen(lo, hi)
+            if run.lane is None:
+                self.in_use -= hi - lo
+                self.waiting += hi - lo
+                self._queue.appendleft(part)
+            else:
+                run.link.handed -= hi - lo
+                run.lane.runs.appendleft(part)
+            if failure := self._verdict_on(part):
+                self._take_back_waiting(part, lo, hi, failure)
+        if isinstance(work, StartBatch):
+            self._release(work.lanes)
+        return self._settle(now)
+
     # -- time ------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
@@ -189,6 +234,7 @@ class Scheduler:
     def drain(self, now: float) -> list[Command]:
         """Takes nothing new from now on, and hands back what has not started."""
         self.draining = True
+        self._unpark_all()
         for run in list(self._queue):
             self._take_back_waiting(run, run.lo, run.hi, verdicts.DRAINING)
         for batcher in self._gathering:
@@ -202,7 +248,7 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
-        return not self.in_use and not self.waiting and not len(self._lanes)
+        return not self.in_use and not self.waiting and not len(self._lanes) and not self._parked
 
     def configure(self, *, max_ongoing: int, prefetch: int, now: float) -> list[Command]:
         """New settings. What runs goes on; where there are fewer permits than that, nothing starts until there are."""
@@ -213,6 +259,7 @@ class Scheduler:
 
     def revoke(self, endpoint: str, epochs: Mapping[int, int], now: float) -> list[Command]:
         """Partitions move away: nothing of them that was sent at these epochs or older ones starts from now on."""
+        self._unpark_all()
         self._ownership.revoke(endpoint, epochs)
         for lane in self._lanes.of(endpoint, epochs):
             self._hand_back(lane, verdicts.STALE, through_epoch=epochs[lane.partition])
@@ -226,6 +273,7 @@ class Scheduler:
 
     def fence(self, epoch: int, now: float) -> list[Command]:
         """All partitions move away: nothing that was sent at this epoch or an older one starts from now on."""
+        self._unpark_all()
         self._ownership.fence(epoch)
         for lane in self._lanes.all():
             self._hand_back(lane, verdicts.STALE, through_epoch=epoch)
@@ -238,6 +286,10 @@ class Scheduler:
         for lane in self._lanes.all():
             busy.setdefault(lane.key[0], set()).add(lane.partition)
         return busy
+
+    def turns_of(self, runs: Iterable[Run]) -> list[StartTurn]:
+        """The turns under way in which calls of these runs are."""
+        return [run.lane.turn for run in runs if run.lane is not None and run.lane.turn and run.lane.turn.run is run]
 
     # -- in --------------------------------------------------------------------------------------------------------
 
@@ -275,6 +327,34 @@ class Scheduler:
         if lane.batcher is not None:
             lane.batcher.extend(lane, run)
 
+    # -- links that are not fresh ----------------------------------------------------------------------------------
+
+    def _park(self, run: Run) -> None:
+        """The run was taken from where it waited: it stays with its link until that is fresh."""
+        if run.lane is None:
+            self.waiting -= run.hi - run.lo
+        run.link.parked.append(run)
+        self._parked[run.link] = None
+
+    def _unpark(self, link: Link) -> None:
+        """Its runs wait again where they were, before those of other links."""
+        if link not in self._parked:
+            return
+        del self._parked[link]
+        parked, link.parked = link.parked, []
+        for run in reversed(parked):
+            if run.lane is None:
+                self.waiting += run.hi - run.lo
+                self._queue.appendleft(run)
+                continue
+            lane = self._lanes.put_back(run)
+            if (batcher := lane.batcher) is not None and not batcher.recount(lane):
+                self._release((lane,))
+
+    def _unpark_all(self) -> None:
+        for link in list(self._parked):
+            self._unpark(link)
+
     # -- back ------------------------------------------------------------------------------------------------------
 
     def _take_back(self, run: Run, lo: int, hi: int, failure: Failure) -> None:
@@ -308,6 +388,18 @@ class Scheduler:
         self._answer(run, lo, hi, failure)
         if lane is not None and (batcher := lane.batcher) is not None and not batcher.recount(lane):
             self._release((lane,))
+
+    def _verdict_on(self, run: Run) -> Failure | None:
+        """Why calls that came back from an executor cannot wait for another turn, if they cannot."""
+        if self.draining:
+            return verdicts.DRAINING
+        if run.link.closed:
+            return verdicts.CANCELLED
+        if run.record is not None and run.record.is_fenced:
+            return verdicts.FENCED
+        if run.lane is not None and not self._ownership.serves(run.endpoint, run.partition, run.owner_epoch):
+            return verdicts.STALE
+        return None
 
     def _answer(self, run: Run, lo: int, hi: int, failure: Failure) -> None:
         """Calls that never start have their answer."""
@@ -385,9 +477,15 @@ class Scheduler:
 
     def _start_turn(self, now: float) -> None:
         lane = self._lanes.ready.popleft()
-        while (run := lane.head()) is not None and run.deadline <= now:
-            lo, run.lo = run.lo, run.hi
-            self._answer(run, lo, run.hi, verdicts.EXPIRED)
+        while (run := lane.head()) is not None:
+            if run.deadline <= now:
+                lo, run.lo = run.lo, run.hi
+                self._answer(run, lo, run.hi, verdicts.EXPIRED)
+            elif run.link.fresh_until <= now:
+                lane.runs.popleft()
+                self._park(run)
+            else:
+                break
         if run is None:
             self._lanes.give_back(lane)
             return
@@ -400,7 +498,8 @@ class Scheduler:
         lo = run.lo
         run.lo = hi = min(run.hi, lo + MAX_TURN_CALLS)
         run.link.handed += hi - lo
-        self._out.append(StartTurn(lane, run, lo, hi))
+        lane.turn = turn = StartTurn(lane, run, lo, hi)
+        self._out.append(turn)
 
     def _start_calls(self, permits: int, now: float) -> None:
         """Starts calls of the oldest unkeyed runs, `permits` at most."""
@@ -414,6 +513,10 @@ class Scheduler:
                 self.waiting -= count
                 run.lo = hi
                 self._answer(run, lo, hi, verdicts.EXPIRED)
+                continue
+            if run.link.fresh_until <= now and count:
+                queue.popleft()
+                self._park(run)
                 continue
             if count > permits:
                 count = permits
@@ -439,7 +542,7 @@ class Scheduler:
         in_use = self.in_use
         for batcher in list(self._gathering):
             while batcher.is_due(now):
-                batch, expired = batcher.cut(now)
+                batch, expired, stale = batcher.cut(now)
                 for run, lo, hi in batch.parts:
                     self._close(run, hi - lo)
                     if run.lane is not None:
@@ -448,6 +551,8 @@ class Scheduler:
                     if run.lane is None:
                         self.in_use -= hi - lo
                     self._answer(run, lo, hi, verdicts.EXPIRED)
+                for run, lo, hi in stale:
+                    self._park_gathered(run, lo, hi)
                 if batch.count:
                     self._out.append(batch)
                 else:
@@ -455,3 +560,13 @@ class Scheduler:
             if not batcher.queue:
                 del self._gathering[batcher]
         return self.in_use < in_use
+
+    def _park_gathered(self, run: Run, lo: int, hi: int) -> None:
+        """Calls that were in a batcher."""
+        if run.lane is None:
+            self.in_use -= hi - lo
+            self.waiting += hi - lo
+            part = run.split(lo, hi)
+            self._close(run, 0)
+            run = part
+        self._park(run)

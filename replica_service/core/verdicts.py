@@ -1,6 +1,6 @@
 """Why calls are not executed, in the core's words.
 
-Invariant: all of them say `executed` = no, but for the one that was cancelled while it ran.
+Invariant: all of them say `executed` = no, but for the ones about calls that had started.
 """
 
 from __future__ import annotations
@@ -19,10 +19,24 @@ STALE = Failure(
     reason=Reason.STALE_TABLE, message="the replica is not the partition's owner at this epoch: the table is older"
 )
 
+FENCED = Failure(
+    reason=Reason.SESSION_FENCED, message="the session went on over a newer connection; nothing older starts"
+)
+OVERTAKEN = Failure(
+    reason=Reason.SESSION_FENCED,
+    message="the session went on over a newer connection; the outcome is kept for it",
+    executed=Executed.UNKNOWN,
+)
+EVICTED = Failure(
+    reason=Reason.RESULT_EVICTED,
+    message="the call ended, but its result is no longer kept",
+    executed=Executed.YES,
+)
+
 
 def hands_back(failure: Failure) -> bool:
     """Whether the router sends the calls elsewhere, so that their caller hears nothing of it."""
-    return failure is DRAINING or failure is STALE
+    return failure is DRAINING or failure is STALE or failure is FENCED
 
 
 def no_such_method(method: str, offered: Iterable[str]) -> Failure:

@@ -9,7 +9,8 @@ calls after the first step of each of them. It begins a new generation; a runner
 waited. Results that a waiting runner had gathered are handed over by whoever comes after it.
 
 Invariants: calls of a StartTurn run one after another, in one task; all calls are started within a bounded time of the
-loop, `STEP_S`, unless handlers block it; every outcome is told exactly once, as is the end of each piece of work.
+loop, `STEP_S`, unless handlers block it, and none whose link is not fresh; every outcome is told exactly once, like the
+end of each piece of work.
 Owner: the engine, on its event loop.
 """
 
@@ -18,14 +19,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf
 from typing import Any, NamedTuple, cast
 
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn
 from replica_service.core.lanes import MAX_TURN_S
 from replica_service.core.verdicts import CANCELLED, EXPIRED, TAKEN_BACK
-from replica_service.shell.batches import invocations
+from replica_service.shell.batches import invocations, is_fresh, is_of
 from replica_service.shell.handler_errors import HandlerErrors
 from replica_service.shell.methods import Method
 from replica_service.shell.sink import Sink
@@ -87,6 +87,15 @@ class AsyncExecutor:
                     self._cancelled.add(task)
                     task.cancel()
 
+    def hold(self, turn: StartTurn) -> None:
+        turn.stop = turn.next
+
+    def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
+        recalled = [work for work in self._queue if not isinstance(work, StartTurn) and is_of(work, is_wanted)]
+        for work in recalled:
+            self._queue.remove(work)
+        return recalled
+
     async def close(self) -> None:
         self._closing = True
         self._queue.clear()
@@ -128,6 +137,8 @@ class AsyncExecutor:
             work.lo = lo + len(values) + 1
             if work.lo < work.hi:
                 self._queue.appendleft(work)
+        else:
+            work.next = lo + len(values) + 1
         if values:
             self._sink.results(work.run, lo, values)
             if isinstance(work, StartCalls):
@@ -166,16 +177,20 @@ class AsyncExecutor:
 
     async def _run_calls(self, work: StartCalls, generation: int) -> None:
         run, sink = work.run, self._sink
+        link = run.link
         while (lo := work.lo) < work.hi:
             now = self._now()
             if now >= run.deadline:
                 sink.failed(run, lo, work.hi - lo, EXPIRED)
                 sink.calls_ended(run, work.hi - lo)
                 return
+            if now >= link.fresh_until:
+                sink.returned(work)
+                return
             if now >= self._until:
                 self._queue.appendleft(work)
                 return
-            reached = await self._execute(work, lo, generation, min(self._until, run.deadline))
+            reached = await self._execute(work, lo, generation, min(self._until, run.deadline, link.fresh_until))
             if generation != self._generation:
                 sink.calls_ended(run, 1)  # the one that waited; `_hand_over` has seen to the others
                 return
@@ -184,35 +199,42 @@ class AsyncExecutor:
 
     async def _run_turn(self, turn: StartTurn, generation: int) -> None:
         run, sink = turn.run, self._sink
+        link = run.link
         index = turn.lo
         until = self._until
         over = until - STEP_S + MAX_TURN_S
-        if run.withdrawn is None and run.deadline == inf:
-            index = await self._execute(turn, index, generation, until)
-        while index < turn.hi:
+        while index < turn.stop:
             now = self._now()
             if now >= run.deadline:
-                sink.failed(run, index, turn.hi - index, EXPIRED)
-                index = turn.hi
+                sink.failed(run, index, turn.stop - index, EXPIRED)
+                index = turn.stop
+                break
+            if now >= link.fresh_until:
                 break
             if index > turn.lo:
                 if now >= over:
                     break
                 if now >= until:
+                    turn.next = index
                     await asyncio.sleep(0)
                     until = self._now() + STEP_S
+                    continue
             if run.withdrawn is not None and index in run.withdrawn:
                 sink.failed(run, index, 1, CANCELLED)
                 index += 1
             elif run.withdrawn is None and generation == self._generation:
-                index = await self._execute(turn, index, generation, min(until, run.deadline))
+                index = await self._execute(turn, index, generation, min(until, run.deadline, link.fresh_until))
             else:
+                turn.next = index + 1
                 await self._execute_one(run, index)
                 index += 1
         sink.turn_ended(turn, index)
 
     async def _run_batch(self, batch: StartBatch) -> None:
         sink = self._sink
+        if not is_fresh(batch, self._now()):
+            sink.returned(batch)
+            return
         method = self._methods[batch.batcher.method]
         for invocation in invocations(batch, method, sink.failed):
             try:
@@ -242,7 +264,9 @@ class AsyncExecutor:
         try:
             start = self._methods[run.options.method].start(run.options.content_type)
             # Where calls wait, runners take one each: a copy of all that is left would be too much for that.
-            hi = work.hi if self._runners == 1 else min(work.hi, lo + MAX_RUNNERS)
+            hi = work.hi if isinstance(work, StartCalls) else work.stop
+            if self._runners > 1:
+                hi = min(hi, lo + MAX_RUNNERS)
             for payload in run.payloads[lo:hi]:
                 value = await start(payload)
                 if generation != self._generation:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from replica_service.core.calls import Run
-from replica_service.core.commands import Part, StartBatch
+from replica_service.core.commands import Part, StartBatch, StartCalls
 from replica_service.shell.handler_errors import wrong_length
 from replica_service.shell.methods import Method
 from slotmesh.codec import DecodeError
@@ -101,6 +101,18 @@ def invocations(batch: StartBatch, method: Method, on_failed: OnFailed) -> Itera
             _extend(current.parts, run, index)
     if current is not None:
         yield current
+
+
+def is_fresh(batch: StartBatch, now: float) -> bool:
+    """Whether all of its calls may start."""
+    return all(now < run.link.fresh_until for run, _, _ in batch.parts)
+
+
+def is_of(work: StartCalls | StartBatch, is_wanted: Callable[[Run], bool]) -> bool:
+    """Whether calls of a wanted run are in it."""
+    if isinstance(work, StartCalls):
+        return is_wanted(work.run)
+    return any(is_wanted(run) for run, _, _ in work.parts)
 
 
 def _extend(parts: list[Part], run: Run, index: int) -> None:

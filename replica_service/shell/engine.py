@@ -12,14 +12,18 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from replica_service.core.calls import Link, Run
+from replica_service.core.calls import FRESH_S, Link, Run
 from replica_service.core.commands import Command, Fail, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
+from replica_service.core.records import Mark
 from replica_service.core.scheduler import Scheduler
+from replica_service.core.sessions import RESUME_TTL_S, Report
+from replica_service.core.verdicts import FENCED
 from replica_service.shell.async_executor import AsyncExecutor
 from replica_service.shell.counters import Counters
 from replica_service.shell.handler_errors import HandlerErrors, too_large, unsendable
 from replica_service.shell.methods import Method, generators_among
 from replica_service.shell.outbox import Outbox
+from replica_service.shell.sessions import Question, Sessions
 from replica_service.shell.sink import Executor
 from replica_service.shell.thread_executor import ThreadExecutor
 from slotmesh.codec import OCTET_STREAM, encoder
@@ -45,6 +49,7 @@ class Engine:
         max_ongoing: int,
         prefetch: int,
         chance: Callable[[], float] = lambda: 0.5,
+        resume_ttl_s: float = RESUME_TTL_S,
     ) -> None:
         """Made on the event loop that it works on. `chance` draws from [0, 1), for what is told to routers."""
         absent = generators_among(methods)
@@ -60,6 +65,7 @@ class Engine:
         self._executors: dict[str, Executor] = {
             name: self._async if method.kind is Kind.ASYNC else self._threads for name, method in methods.items()
         }
+        self.sessions = Sessions(self._fence_runs, clock.now, resume_ttl_s)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._links: dict[Link, Outbox] = {}
@@ -67,9 +73,11 @@ class Engine:
 
     # -- routers ---------------------------------------------------------------------------------------------------
 
-    def open(self) -> tuple[Link, Outbox]:
-        """A router's stream begins."""
+    def open(self, *, echoes: bool = False) -> tuple[Link, Outbox]:
+        """A router's stream begins. One that echoes stamps has its runs started only for as long as it does."""
         link = Link()
+        if echoes:
+            link.fresh_until = self._now() + FRESH_S
         outbox = link.outbox = Outbox(lambda: self.scheduler.capacity(link))
         self._links[link] = outbox
         if self.scheduler.draining:
@@ -80,7 +88,26 @@ class Engine:
         """A frame of runs, and those of them that fail as they are."""
         for run, failure in rejected:
             self.failed(run, 0, len(run.payloads), failure)
+        if any(run.record is not None for run in runs):
+            runs = self.sessions.admit(runs)
         self._carry_out(self.scheduler.submit(runs, self._now()))
+
+    def echoed(self, link: Link, stamp_s: float) -> None:
+        """A router has echoed this stamp, seconds of this replica's clock."""
+        self._carry_out(self.scheduler.echoed(link, stamp_s, self._now()))
+
+    def reconcile(self, questions: Iterable[Question]) -> list[tuple[str, int, Report]]:
+        """What became of calls of sessions that moved to this router."""
+        answers = self.sessions.reconcile(questions)
+        if self._waiters:
+            self._look_around()
+        return answers
+
+    def acknowledge(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+        """Clients have the outcomes of these run ids, both ends included."""
+        self.sessions.acknowledge(link, ranges)
+        if self._waiters:
+            self._look_around()
 
     def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
         """Run ids that a router takes back, both ends included: what waits never starts, what runs is cancelled.
@@ -90,17 +117,21 @@ class Engine:
         ranges = list(ranges)
         self._carry_out(self.scheduler.cancel(link, ranges, self._now()))
         self._async.cancel(link, ranges)
+        for run, first, last in self.sessions.running_of(link, ranges):
+            self._async.cancel(run.link, [(run.first + first, run.first + last)])
 
     async def finish(self, link: Link) -> None:
         """The router sends nothing more: returns when all of its calls have been answered."""
-        await self._until(lambda: not (link.unkeyed or link.keyed))
+        await self._until(lambda: not (link.unkeyed or link.keyed or self.sessions.owes(link)))
 
     def close(self, link: Link) -> None:
         """The router's stream has ended, however."""
         outbox = self._links.pop(link, None)
         if outbox is not None:
             outbox.discard()
+            self.sessions.close(link)
             self._carry_out(self.scheduler.close(link, self._now()))
+            self._recall(link.waiting.values(), lambda run: run.link is link)
 
     # -- the replica -----------------------------------------------------------------------------------------------
 
@@ -119,6 +150,10 @@ class Engine:
     async def idle(self) -> None:
         """Returns when nothing runs and nothing waits."""
         await self._until(lambda: self.scheduler.is_idle)
+
+    async def acknowledged(self) -> None:
+        """Returns when no outcome of a session is kept any more."""
+        await self._until(lambda: not self.sessions.unacknowledged)
 
     async def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> AsyncGenerator[dict[int, int], None]:
         """Partitions (partition -> epoch) move away: yields those of which nothing is here any more, until none is."""
@@ -140,12 +175,16 @@ class Engine:
         """Ends what still runs."""
         if self._timer is not None:
             self._timer.cancel()
+        self.sessions.stop()
         await self._async.close()
         await self._threads.close()
 
     # -- outcomes (the executors' sink) ----------------------------------------------------------------------------
 
     def results(self, run: Run, lo: int, values: Sequence[Any]) -> None:
+        if run.options.no_reply:
+            self._done(run, lo, len(values))
+            return
         content_type = run.options.content_type
         payloads: Sequence[bytes] | None = None
         if content_type == OCTET_STREAM and set(map(type, values)) == _BYTES:
@@ -167,6 +206,9 @@ class Engine:
                 self.payloads(run, index, (payload,))
 
     def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
+        if run.options.no_reply:
+            self._done(run, lo, len(payloads))
+            return
         size = sum(map(len, payloads))
         if size > MAX_RESULT_BYTES and max(map(len, payloads)) > MAX_RESULT_BYTES:
             if len(payloads) > 1:
@@ -176,13 +218,29 @@ class Engine:
                 self.failed(run, lo, 1, too_large(size, MAX_RESULT_BYTES))
             return
         self.counters.calls += len(payloads)
-        run.link.outbox.results(run.first + lo, payloads, size, run.options.content_type)
+        if run.record is None:
+            run.link.outbox.results(run.first + lo, payloads, size, run.options.content_type)
+        else:
+            self.sessions.results(run, run.record, lo, payloads, size)
+
+    def _done(self, run: Run, lo: int, count: int) -> None:
+        """Calls that nobody waits for have ended well."""
+        self.counters.calls += count
+        if run.record is None:
+            run.link.outbox.done(run.first + lo, count)
+        else:
+            self.sessions.ended(run, run.record, lo, count, Mark.DONE)
 
     def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
         if failure.executed is Executed.YES:
             self.counters.calls += count
         self.counters.failures[failure.reason] += count
-        run.link.outbox.failed(run.first + lo, count, failure)
+        if run.record is not None:
+            self.sessions.failed(run, run.record, lo, count, failure)
+        elif run.options.no_reply:
+            run.link.outbox.done(run.first + lo, count)
+        else:
+            run.link.outbox.failed(run.first + lo, count, failure)
 
     def calls_ended(self, run: Run, count: int) -> None:
         self._carry_out(self.scheduler.calls_ended(run, count, self._now()))
@@ -199,6 +257,28 @@ class Engine:
         if self._waiters:
             self._look_around()
 
+    def returned(self, work: StartCalls | StartBatch) -> None:
+        self._carry_out(self.scheduler.returned(work, self._now()))
+        if self._waiters:
+            self._look_around()
+
+    # -- what must not start any more ------------------------------------------------------------------------------
+
+    def _fence_runs(self, runs: Sequence[Run]) -> None:
+        """Sessions went on elsewhere: what of these runs has not started is handed back."""
+        self._recall(runs, frozenset(runs).__contains__)
+        self._carry_out(self.scheduler.hand_back(runs, FENCED, self._now()))
+
+    def _recall(self, runs: Iterable[Run], is_one_of_them: Callable[[Run], bool]) -> None:
+        """Takes from the executors what has not started."""
+        for turn in self.scheduler.turns_of(runs):
+            self._executors[turn.run.options.method].hold(turn)
+            if turn.run.record is not None:
+                self.sessions.unstarted(turn.run.record, turn.stop, turn.hi)
+        for executor in (self._async, self._threads):
+            for work in executor.recall(is_one_of_them):
+                self._carry_out(self.scheduler.returned(work, self._now()))
+
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def _carry_out(self, commands: list[Command]) -> None:
@@ -210,7 +290,10 @@ class Engine:
                     self._count_batch(command)
                     self._executors[command.batcher.method].start(command)
                 case Refuse(run=run, lo=lo, hi=hi, failure=failure):
-                    run.link.outbox.refused(run.first + lo, hi - lo, failure)
+                    if run.record is None:
+                        run.link.outbox.refused(run.first + lo, hi - lo, failure)
+                    else:
+                        self.sessions.refused(run, run.record, lo, hi - lo, failure)
                 case Fail(run=run, lo=lo, hi=hi, failure=failure):
                     self.failed(run, lo, hi - lo, failure)
                 case TellCapacity(link=link):

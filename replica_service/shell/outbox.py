@@ -46,8 +46,10 @@ class Outbox:
         self._chunks: deque[_Chunk] = deque()
         self._last: _Chunk | None = None
         self._failed: list[tuple[list[int], Failure]] = []
-        self._failed_calls = 0
+        self._done: list[tuple[int, int]] = []
         self._refused: list[tuple[list[tuple[int, int]], Failure]] = []
+        self._answers: deque[replica_service_pb2.Reconciled] = deque()
+        self._heartbeat: Callable[[], call_pb2.Heartbeat] | None = None
         self._capacity_due = True
         self._is_open = False
         """The first frame has left: capacity, whatever else there is."""
@@ -66,6 +68,8 @@ class Outbox:
         self._chunks.clear()
         self._failed.clear()
         self._refused.clear()
+        self._done.clear()
+        self._answers.clear()
         self._last = None
 
     # -- in --------------------------------------------------------------------------------------------------------
@@ -104,6 +108,28 @@ class Outbox:
         self._failed[-1][0].extend(range(first, first + count))
         self._wake()
 
+    def done(self, first: int, count: int) -> None:
+        """Consecutive calls that nobody waits for have ended."""
+        if self._discards:
+            return
+        if self._done and sum(self._done[-1]) == first:
+            self._done[-1] = (self._done[-1][0], self._done[-1][1] + count)
+        else:
+            self._done.append((first, count))
+        self._wake()
+
+    def reconciled(self, answer: replica_service_pb2.Reconciled) -> None:
+        """What became of calls of sessions."""
+        if not self._discards:
+            self._answers.append(answer)
+            self._wake()
+
+    def heartbeat(self, beat: Callable[[], call_pb2.Heartbeat]) -> None:
+        """A sign of life is due; `beat` is asked when it leaves."""
+        if not self._discards:
+            self._heartbeat = beat
+            self._wake()
+
     def refused(self, first: int, count: int, failure: Failure) -> None:
         """Consecutive calls were not taken."""
         if self._discards:
@@ -131,6 +157,9 @@ class Outbox:
         if self._capacity_due and not (self._chunks and self._is_open):
             self._is_open = True
             return Response(capacity=self._capacity_to_wire())
+        if self._heartbeat is not None:
+            beat, self._heartbeat = self._heartbeat, None
+            return Response(heartbeat=beat())
         if self._go_away:
             message, self._go_away = self._go_away, ""
             return Response(go_away=call_pb2.GoAway(message=message))
@@ -141,7 +170,9 @@ class Outbox:
                     runs=convert.id_ranges(runs), failure=to_wire(failure), capacity=self._capacity_to_wire()
                 )
             )
-        if self._chunks or self._failed:
+        if self._answers:
+            return Response(reconciled=self._answers.popleft())
+        if self._chunks or self._failed or self._done:
             return self._result_frame()
         return None
 
@@ -172,6 +203,8 @@ class Outbox:
                 self._failed[0] = (rest, failure)
             else:
                 self._failed.pop(0)
+        frame.done.extend(convert.id_ranges(self._done[:MAX_FRAME_CALLS]))
+        del self._done[:MAX_FRAME_CALLS]
         frame.capacity.CopyFrom(self._capacity_to_wire())
         return response
 

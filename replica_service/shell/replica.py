@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
 
 from replica_service.core.lifecycle import Event, State, next_state
+from replica_service.core.sessions import RESUME_TTL_S
 from replica_service.shell.controller_link import Configuration, Report
 from replica_service.shell.engine import Engine
 from replica_service.shell.loading import construct, load_handler
@@ -35,7 +36,14 @@ _log = get_logger(__name__)
 class Replica:
     """Hosts one copy of a handler."""
 
-    def __init__(self, handler: str, make_engine: MakeEngine, *, graceful_timeout_s: float) -> None:
+    def __init__(
+        self,
+        handler: str,
+        make_engine: MakeEngine,
+        *,
+        graceful_timeout_s: float,
+        resume_ttl_s: float = RESUME_TTL_S,
+    ) -> None:
         self.state = State.STARTING
         self.stop_asked = asyncio.Event()
         self.configured = asyncio.Event()
@@ -48,6 +56,7 @@ class Replica:
         self._handler = handler
         self._make_engine = make_engine
         self._graceful_timeout_s = graceful_timeout_s
+        self._resume_ttl_s = resume_ttl_s
         self._configuration = Configuration(user_config={})
         self._description: HandlerDescription | None = None
         self._error = ""
@@ -119,7 +128,10 @@ class Replica:
         return await self._unless_stopped(asyncio.ensure_future(self.configured.wait()))
 
     async def finish(self) -> bool:
-        """Drains. False where calls still ran when the grace was over."""
+        """Drains. False where calls still ran when the grace was over.
+
+        What is kept of sessions goes with this process: it stays, within the grace, until clients have it.
+        """
         if self.engine is None:
             return True
         self._move(Event.STOP_ASKED)
@@ -128,12 +140,19 @@ class Replica:
         grace_s = self._graceful_timeout_s if grace_s is None else grace_s
         scheduler = self.engine.scheduler
         _log.info("draining", running=scheduler.in_use, grace_s=grace_s)
+        now = asyncio.get_running_loop().time
+        ends = now() + grace_s
         try:
-            async with asyncio.timeout(grace_s):
+            async with asyncio.timeout_at(ends):
                 await self.engine.idle()
         except TimeoutError:
             _log.error("calls still run at the end of the grace; they are lost", running=scheduler.in_use)
             return False
+        try:
+            async with asyncio.timeout_at(min(ends, now() + self._resume_ttl_s)):
+                await self.engine.acknowledged()
+        except TimeoutError:
+            _log.warning("clients have not acknowledged all results", runs=self.engine.sessions.unacknowledged)
         return True
 
     def stopped(self) -> None:

@@ -1,6 +1,7 @@
 """One Execute stream: the replica's side of a conversation with a router.
 
-Purpose: reads runs and cancels, writes results; both halves live and end together.
+Purpose: reads runs, cancels, acknowledgements and questions, writes results and signs of life; both halves live and end
+together.
 Invariants: the reader never waits for the writer; after half-close the stream ends OK once all is answered and written;
 a frame that this replica does not take ends it with UNIMPLEMENTED, a broken contract with INVALID_ARGUMENT.
 Owner: the servicer's task of this stream.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Collection
 
 import grpc
 
@@ -20,11 +22,16 @@ from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import read_request, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_exception
-from slotmesh.v1 import replica_service_pb2
+from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.version import VERSION
 
 LAST_WRITE_S = 1.0
 """How long a router that broke the contract has to read what it is owed, before it reads why the stream ends."""
+
+HEARTBEAT_S = 1.0
+"""How often a router that echoes hears from here."""
+HEARTBEATS = "heartbeats"
+"""The feature of routers that echo heartbeats: their runs start only while they do."""
 
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
@@ -33,11 +40,21 @@ Response = replica_service_pb2.ExecuteResponse
 class RouterStream:
     """Brings a router's frames to the engine, and the engine's answers back."""
 
-    def __init__(self, engine: Engine, context: grpc.aio.ServicerContext[Request, Response], clock: Clock) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        context: grpc.aio.ServicerContext[Request, Response],
+        clock: Clock,
+        features: Collection[str] = (),
+    ) -> None:
+        """`features`: the router's."""
         self._engine = engine
         self._context = context
         self._clock = clock
-        self._link, self._outbox = engine.open()
+        self._echoes = HEARTBEATS in features
+        self._link, self._outbox = engine.open(echoes=self._echoes)
+        self._heard_stamp = 0
+        self._heartbeat: asyncio.TimerHandle | None = None
         self._pump: StreamPump[Response] = StreamPump(context.write, self._next_frame)
         self._outbox.connect(self._pump.wake)
         self._ended = asyncio.Event()
@@ -46,9 +63,13 @@ class RouterStream:
 
     async def run(self) -> None:
         """Serves the router until one of the two ends the stream."""
+        if self._echoes:
+            self._beat()
         try:
             await run_stream(self._pump, self._converse())
         finally:
+            if self._heartbeat is not None:
+                self._heartbeat.cancel()
             self._engine.close(self._link)
 
     def end(self) -> None:
@@ -91,6 +112,13 @@ class RouterStream:
                 self._engine.submit(runs, rejected)
             case "cancel":
                 self._engine.cancel(self._link, convert.ranges_of(request.cancel.runs))
+            case "ack":
+                self._engine.acknowledge(self._link, convert.ranges_of(request.ack.runs))
+            case "reconcile":
+                answers = self._engine.reconcile(convert.questions_of(request.reconcile))
+                self._outbox.reconciled(convert.reconciled_to_wire(answers))
+            case "heartbeat":
+                self._heard(request.heartbeat)
             case "open":
                 failure = Failure(
                     reason=Reason.BAD_REQUEST, message="open: the stream is open already", metadata={"field": "open"}
@@ -103,6 +131,19 @@ class RouterStream:
                     metadata={"field": frame or "frame"},
                 )
                 raise to_exception(failure)
+
+    def _beat(self) -> None:
+        self._outbox.heartbeat(self._make_heartbeat)
+        self._heartbeat = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
+
+    def _make_heartbeat(self) -> call_pb2.Heartbeat:
+        """The stamp is that of the moment in which the frame leaves: what the transport holds up is not fresh."""
+        return call_pb2.Heartbeat(stamp=round(self._clock.now() * 1e9), echoed_stamp=self._heard_stamp)
+
+    def _heard(self, heartbeat: call_pb2.Heartbeat) -> None:
+        self._heard_stamp = heartbeat.stamp or self._heard_stamp
+        if self._echoes and heartbeat.echoed_stamp:
+            self._engine.echoed(self._link, heartbeat.echoed_stamp / 1e9)
 
     def _next_frame(self) -> Response | None:
         frame = self._outbox.next_frame()

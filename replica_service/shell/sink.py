@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from replica_service.core.calls import Run
@@ -31,12 +31,21 @@ class Sink(Protocol):
     def batch_ended(self, batch: StartBatch) -> None:
         """All calls of the batch have their outcome."""
 
+    def returned(self, work: StartCalls | StartBatch) -> None:
+        """None of these calls was started: links were no longer fresh."""
+
 
 class Executor(Protocol):
     """Runs what the scheduler has decided to start."""
 
     def start(self, work: StartCalls | StartTurn | StartBatch) -> None:
         """Takes work, and returns at once."""
+
+    def hold(self, turn: StartTurn) -> None:
+        """No further call of the turn starts; `turn.stop` says from which one on."""
+
+    def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
+        """Gives up what has not started of the wanted runs, and of batches in which they are."""
 
     async def close(self) -> None:
         """Ends what still runs, as far as it can be ended."""

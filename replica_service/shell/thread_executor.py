@@ -6,7 +6,8 @@ the interpreter's lock); otherwise one works alone, and a look every `LOOK_S` wa
 threads with quick calls would only fight for the interpreter. Outcomes come back in bursts: the loop is woken once,
 however many there are.
 Invariants: calls of a StartTurn run one after another, in one thread; there are never more threads than calls may run
-at once, nor more than `MAX_THREADS`; every outcome is told exactly once, as is the end of each piece of work.
+at once, nor more than `MAX_THREADS`; no call starts whose link is not fresh; every outcome is told exactly once, as is
+the end of each piece of work.
 Owner: the engine. `start` and `close` are called on its loop; `_lock` guards the queue and the numbers of workers.
 """
 
@@ -23,7 +24,7 @@ from replica_service.core.calls import Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn
 from replica_service.core.lanes import MAX_TURN_S
 from replica_service.core.verdicts import CANCELLED, EXPIRED
-from replica_service.shell.batches import invocations
+from replica_service.shell.batches import invocations, is_fresh, is_of
 from replica_service.shell.handler_errors import HandlerErrors, unsendable
 from replica_service.shell.methods import Method
 from replica_service.shell.sink import Sink
@@ -39,7 +40,11 @@ LOOK_S = 0.001
 
 Work = StartCalls | StartTurn | StartBatch
 Done = tuple[Work, Run | None, int, Any]
-"""Work, run, index of the first call, outcome: a payload, payloads, a (count, Failure), or None for the end."""
+"""Work, run, index of the first call, outcome: a payload, payloads, a (count, Failure), or None for the end.
+
+Without a run and with the outcome `_UNSTARTED`: the work comes back as it is.
+"""
+_UNSTARTED = "unstarted"
 
 
 class ThreadExecutor:
@@ -86,6 +91,17 @@ class ThreadExecutor:
             self._taken_at_look = self._taken
             self._look = self._loop.call_later(LOOK_S, self._look_after)
 
+    def hold(self, turn: StartTurn) -> None:
+        with self._lock:
+            turn.stop = turn.next
+
+    def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
+        with self._lock:
+            recalled = [work for work in self._queue if not isinstance(work, StartTurn) and is_of(work, is_wanted)]
+            for work in recalled:
+                self._queue.remove(work)
+            return recalled
+
     async def close(self) -> None:
         """Threads end with the call they are in; a call that never ends does not keep the process."""
         if self._look is not None:
@@ -125,7 +141,9 @@ class ThreadExecutor:
     def _tell(self, work: Work, run: Run | None, index: int, outcome: Any) -> None:
         sink = self._sink
         if run is None:
-            if isinstance(work, StartTurn):
+            if outcome is _UNSTARTED and not isinstance(work, StartTurn):
+                sink.returned(work)
+            elif isinstance(work, StartTurn):
                 sink.turn_ended(work, index)
             elif isinstance(work, StartBatch):
                 sink.batch_ended(work)
@@ -156,10 +174,13 @@ class ThreadExecutor:
             threading.Thread(target=self._serve, name=f"handler-{self._threads}", daemon=True).start()
 
     def _serve(self) -> None:
-        is_fresh = True
-        while (taken := self._take(is_fresh=is_fresh)) is not None:
-            is_fresh = False
+        is_new = True
+        while (taken := self._take(is_new=is_new)) is not None:
+            is_new = False
             work, index = taken
+            if index is None:
+                self._put(work, None, 0, _UNSTARTED)
+                continue
             metadata = NO_METADATA if isinstance(work, StartBatch) else work.run.options.metadata
             token = current_metadata.set(metadata) if metadata else None
             if isinstance(work, StartCalls):
@@ -171,10 +192,13 @@ class ThreadExecutor:
             if token is not None:
                 current_metadata.reset(token)
 
-    def _take(self, *, is_fresh: bool) -> tuple[Work, int] | None:
-        """The next call of a StartCalls, or a whole turn or batch; None at the end."""
+    def _take(self, *, is_new: bool) -> tuple[Work, int | None] | None:
+        """The next call of a StartCalls, or a whole turn or batch; None at the end.
+
+        Without an index it is work that must not start, whole. What was taken has started: nobody recalls it.
+        """
         with self._lock:
-            if is_fresh:
+            if is_new:
                 self._waking -= 1
             while not self._queue:
                 if self._is_closed:
@@ -183,11 +207,16 @@ class ThreadExecutor:
                 self._wanted.wait()  # whoever wakes it takes it off the idle ones
                 self._waking -= 1
             work = self._queue[0]
-            index = 0
+            index: int | None = 0
             if isinstance(work, StartCalls):
-                index = work.lo
-                work.lo += 1
-            if not isinstance(work, StartCalls) or work.lo == work.hi:
+                if self._now() < work.run.link.fresh_until:
+                    index = work.lo
+                    work.lo += 1
+                else:
+                    index = None
+            elif isinstance(work, StartBatch) and not is_fresh(work, self._now()):
+                index = None
+            if index is None or not isinstance(work, StartCalls) or work.lo == work.hi:
                 self._queue.popleft()
             self._taken += 1
             if self._queue and self._mean_s > SLOW_S and not self._waking:
@@ -198,13 +227,24 @@ class ThreadExecutor:
         run = turn.run
         index = turn.lo
         over = self._now() + MAX_TURN_S
-        while index < turn.hi and not (index > turn.lo and self._now() >= over):
+        while self._may_start(turn, index, over):
             if run.withdrawn is not None and index in run.withdrawn:
                 self._put(turn, run, index, (1, CANCELLED))
             else:
                 self._execute(turn, run, index)
             index += 1
         self._put(turn, None, index, None)
+
+    def _may_start(self, turn: StartTurn, index: int, over: float) -> bool:
+        """Whether the turn goes on with this call. If so, it has started."""
+        now = self._now()
+        if now >= turn.run.link.fresh_until or (index > turn.lo and now >= over):
+            return False
+        with self._lock:
+            if index >= turn.stop:
+                return False
+            turn.next = index + 1
+        return True
 
     def _execute_batch(self, batch: StartBatch) -> None:
         method = self._methods[batch.batcher.method]
@@ -245,6 +285,8 @@ class ThreadExecutor:
 
     @staticmethod
     def _encoded(run: Run, value: Any) -> Any:
+        if run.options.no_reply:
+            return b""
         try:
             return encoder(run.options.content_type)(value)
         except Exception as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read

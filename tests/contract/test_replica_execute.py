@@ -59,7 +59,7 @@ async def test_the_first_frame_must_be_open(replica: RunningReplica) -> None:
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("frame", ["slots", "reconcile", "heartbeat", "chunk"])
+@pytest.mark.parametrize("frame", ["slots", "chunk"])
 async def test_frames_that_it_does_not_take_end_the_stream(replica: RunningReplica, frame: str) -> None:
     async with replica.router() as stream:
         request = Request()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from replica_service.core.batcher import Batcher
-from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.core.calls import FRESH_S, CallOptions, Link, Run
 from replica_service.core.commands import Command, Fail, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
 from replica_service.core.lanes import MAX_TURN_CALLS, Lane
 from replica_service.core.scheduler import Scheduler
@@ -27,6 +27,7 @@ from slotmesh.handlers import BatchSettings
 BATCH = BatchSettings(max_batch_size=3, batch_wait_timeout_s=0.5, max_concurrent_batches=1)
 METHODS = {"plain": None, "batch": BATCH}
 KEYED_WINDOW = 12
+LONGEST_RUN = 5
 KEYS = ("red", "green", "blue")
 
 CallId = tuple[int, int]
@@ -59,9 +60,11 @@ class Router:
 
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
-        max_ongoing=st.integers(1, 5),
+        max_ongoing=st.integers(1, LONGEST_RUN),
         prefetch=st.integers(0, 3),
-        troubles=st.sets(st.sampled_from(("cancel", "close", "revoke", "configure", "expiry", "stale")), max_size=3),
+        troubles=st.sets(
+            st.sampled_from(("cancel", "close", "revoke", "configure", "expiry", "stale", "silence")), max_size=3
+        ),
         chances=st.randoms(use_true_random=False),
     )
     def start(self, max_ongoing: int, prefetch: int, troubles: set[str], chances: Random) -> None:
@@ -78,13 +81,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             chance=chances.random,
         )
         self.order = 0
-        self.routers: list[Router] = [Router(Link(), 0), Router(Link(), 1)]
+        self.routers: list[Router] = [Router(self.new_link(), 0), Router(self.new_link(), 1)]
         self.router_of = {router.link: router for router in self.routers}
         self.running_calls: list[Run] = []
         """One entry for each unkeyed call that runs."""
         self.turns: list[StartTurn] = []
         self.batches: list[StartBatch] = []
-        self.last_started: dict[str, int] = {}
+        self.last_started: dict[tuple[str, Link | None], int] = {}
+        """By key, and by link where those that are silent let others overtake them."""
         self.epoch = 1
         self.revoked_through = -1
         self.floor: dict[str, int] = {}
@@ -92,13 +96,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.told_full: set[Link] = set()
         self.told_at: dict[Link, float] = {}
 
+    def new_link(self) -> Link:
+        link = Link()
+        if "silence" in self.troubles:
+            link.fresh_until = self.now + FRESH_S
+        return link
+
     # -- events ----------------------------------------------------------------------------------------------------
 
     @rule(
         router=st.integers(0, 1),
         runs=st.lists(
             st.tuples(
-                st.integers(1, 5),
+                st.integers(1, LONGEST_RUN),
                 st.sampled_from(("plain", "batch")),
                 st.sampled_from(("", "", *KEYS)),
                 st.sampled_from((inf, inf, 0.0, 0.3, 2.0)),
@@ -173,19 +183,21 @@ class SchedulerMachine(RuleBasedStateMachine):
     def calls_end(self, data: st.DataObject) -> None:
         run = data.draw(st.sampled_from(self.running_calls))
         running = [
-            call for call in self.router_of[run.link].calls.values() if call.run is run and call.state == "running"
+            call
+            for call in self.router_of[run.link].calls.values()
+            if call.run.payloads is run.payloads and call.state == "running"
         ]
         count = data.draw(st.integers(1, len(running)))
         for call in running[:count]:
             call.state = "ended"
-            self.running_calls.remove(run)
+            self.leaves(run)
         self.carry_out(self.core.calls_ended(run, count, self.now))
 
     @precondition(lambda self: self.turns)
     @rule(data=st.data())
     def turn_ends(self, data: st.DataObject) -> None:
         turn = data.draw(st.sampled_from(self.turns))
-        reached = data.draw(st.integers(turn.lo + 1, turn.hi))
+        reached = data.draw(st.integers(turn.lo + self.is_fresh(turn.run), turn.hi))
         self.turns.remove(turn)
         for index in range(turn.lo, turn.hi):
             call = self.call(turn.run, index)
@@ -216,19 +228,75 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.told_full.discard(old.link)
         self.carry_out(self.core.close(old.link, self.now))
         assert not any(call.state == "waiting" and not self.is_held(call) for call in old.calls.values())
-        self.routers[router] = new = Router(Link(), router)
+        self.routers[router] = new = Router(self.new_link(), router)
         self.router_of[new.link] = new
 
     @rule(router=st.integers(0, 1))
     def capacity_is_told(self, router: int) -> None:
         link = self.routers[router].link
         capacity = self.core.capacity(link)
-        assert capacity.others + link.unkeyed == capacity.ongoing + capacity.waiting
+        parked = sum(run.hi - run.lo for run in link.parked if run.lane is None)
+        assert capacity.others + link.unkeyed - parked == capacity.ongoing + capacity.waiting
         full = capacity.others and capacity.ongoing + capacity.waiting >= capacity.max_ongoing + capacity.prefetch
         if full:
             self.told_full.add(link)
         else:
             self.told_full.discard(link)
+
+    @precondition(lambda self: "silence" in self.troubles)
+    @rule(router=st.integers(0, 1))
+    def router_falls_silent(self, router: int) -> None:
+        self.routers[router].link.fresh_until = self.now
+
+    @precondition(lambda self: "silence" in self.troubles)
+    @rule(router=st.integers(0, 1), age=st.sampled_from((0.0, 1.0, FRESH_S, FRESH_S + 1)))
+    def router_echoes(self, router: int, age: float) -> None:
+        link = self.routers[router].link
+        self.carry_out(self.core.echoed(link, self.now - age, self.now))
+        assert link.fresh_until >= self.now - age + FRESH_S
+
+    @precondition(lambda self: any(not self.is_fresh(run) for run in self.running_calls))
+    @rule(data=st.data())
+    def calls_come_back(self, data: st.DataObject) -> None:
+        run = data.draw(st.sampled_from([run for run in self.running_calls if not self.is_fresh(run)]))
+        running = [index for index in range(len(run.payloads)) if self.is_running(run, index)]
+        lo = data.draw(st.sampled_from(running))
+        hi = lo + 1
+        while hi in running:
+            hi += 1
+        for index in range(lo, hi):
+            self.call(run, index).state = "waiting"
+            self.leaves(run)
+        self.carry_out(self.core.returned(StartCalls(run, lo, hi), self.now))
+
+    @precondition(lambda self: any(self.is_stale(batch) for batch in self.batches))
+    @rule()
+    def a_batch_comes_back(self) -> None:
+        batch = next(batch for batch in self.batches if self.is_stale(batch))
+        self.batches.remove(batch)
+        for run, lo, hi in reversed(batch.parts):
+            for index in range(lo, hi):
+                call = self.call(run, index)
+                call.state = "waiting"
+                if call.key:
+                    key = self.lane_of(call)
+                    self.last_started[key] = min(self.last_started[key], call.order - 1)
+        self.carry_out(self.core.returned(batch, self.now))
+
+    def leaves(self, run: Run) -> None:
+        """One call less of the run runs, whichever part of it was started."""
+        at = next(at for at, each in enumerate(self.running_calls) if each.payloads is run.payloads)
+        del self.running_calls[at]
+
+    def is_fresh(self, run: Run) -> bool:
+        return self.now < run.link.fresh_until
+
+    def is_stale(self, batch: StartBatch) -> bool:
+        return not all(self.is_fresh(run) for run, _, _ in batch.parts)
+
+    def is_running(self, run: Run, index: int) -> bool:
+        call = self.router_of[run.link].calls.get(run.first + index)
+        return call is not None and call.run.payloads is run.payloads and call.state == "running"
 
     @precondition(lambda self: "configure" in self.troubles)
     @rule(max_ongoing=st.integers(1, 5))
@@ -274,6 +342,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for command in commands:
             match command:
                 case StartCalls(run=run):
+                    assert self.is_fresh(run)
                     assert not run.options.ordering_key
                     assert run.options.method == "plain"
                     for index in range(command.lo, command.hi):
@@ -281,6 +350,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                         self.call(run, index).state = "running"
                         self.running_calls.append(run)
                 case StartTurn(run=run):
+                    assert self.is_fresh(run)
                     assert run.options.method == "plain"
                     assert 0 < command.hi - command.lo <= MAX_TURN_CALLS
                     assert not any(turn.lane is command.lane for turn in self.turns)
@@ -309,13 +379,19 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def batch_begins(self, batch: StartBatch) -> None:
         assert batch.batcher.method == "batch"
+        assert not self.is_stale(batch)
         assert batch.count == sum(hi - lo for _, lo, hi in batch.parts)
         assert 1 <= batch.count <= BATCH.max_batch_size
         assert len(self.batches) < BATCH.max_concurrent_batches
         first = self.call(batch.parts[0][0], batch.parts[0][1])
         is_full = batch.count == min(BATCH.max_batch_size, self.max_ongoing)
         # Calls found expired while it is cut make it smaller.
-        assert is_full or self.some_expired or self.now >= first.arrived + BATCH.batch_wait_timeout_s
+        assert (
+            is_full
+            or self.some_expired
+            or "silence" in self.troubles
+            or self.now >= first.arrived + BATCH.batch_wait_timeout_s
+        )
         for run, lo, hi in batch.parts:
             for index in range(lo, hi):
                 self.begins(run, index)
@@ -333,8 +409,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.now < call.deadline
         call.state = "waiting"
         if call.key:
-            assert call.order > self.last_started.get(call.key, 0), "a call of a key was overtaken"
-            self.last_started[call.key] = call.order
+            key = self.lane_of(call)
+            assert call.order > self.last_started.get(key, 0), "a call of a key was overtaken"
+            self.last_started[key] = call.order
+
+    def lane_of(self, call: Call) -> tuple[str, Link | None]:
+        return call.key, call.run.link if "silence" in self.troubles else None
 
     def call(self, run: Run, index: int) -> Call:
         return self.router_of[run.link].calls[run.first + index]
@@ -357,6 +437,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.core.in_use < self.max_ongoing:
             assert self.core.waiting == 0
             assert not self.core._lanes.ready
+
+    @invariant()
+    def nothing_is_parked_without_need(self) -> None:
+        for router in self.routers:
+            assert not router.link.parked or router.link.fresh_until <= self.now
 
     @invariant()
     def room_is_told_before_long(self) -> None:
@@ -391,7 +476,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             here = [call for call in router.calls.values() if call.state in {"waiting", "held", "running"}]
             assert router.link.unkeyed == sum(not call.key for call in here)
             assert router.link.keyed == sum(bool(call.key) for call in here)
-            assert 0 <= router.link.handed <= router.link.keyed <= KEYED_WINDOW + router.link.handed
+            assert 0 <= router.link.handed <= router.link.keyed <= KEYED_WINDOW + LONGEST_RUN * len(KEYS)
             can_be_taken_back = {run_id for run in router.link.waiting.values() for run_id in open_ids(run)}
             waiting = {run_id for run_id, call in router.calls.items() if call.state == "waiting"}
             assert waiting <= can_be_taken_back
@@ -424,7 +509,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 for index in range(lo, hi):
                     self.call(run, index).state = "ended"
             self.carry_out(self.core.batch_ended(batch, self.now))
-        for run in self.running_calls:
+        for run in list(self.running_calls):
             self.carry_out(self.core.calls_ended(run, 1, self.now))
         for router in self.router_of.values():
             for call in router.calls.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 
@@ -31,6 +32,12 @@ class ExecuteStream:
         self.frames: list[str] = []
         """Kinds of all frames, in order."""
         self.frame_numbers: list[int] = []
+        self.heartbeats: list[call_pb2.Heartbeat] = []
+        self.echoes = True
+        """Whether heartbeats are echoed."""
+        self.reconciled: list[replica_service_pb2.Reconciled] = []
+        self.done: set[int] = set()
+        """Run ids of calls that nobody waits for, and that ended."""
         self.go_away = ""
         self.error: grpc.aio.AioRpcError | None = None
         self.ended = False
@@ -52,18 +59,26 @@ class ExecuteStream:
         time_left_s: float | None = None,
         endpoint: str = "e",
         metadata: dict[str, str] | None = None,
+        no_reply: bool = False,
+        **session: Any,
     ) -> replica_service_pb2.RunBatch:
-        """A run under the next ids."""
+        """A run under the next ids. `session`: fields of the batch, its epoch as `session_epoch`."""
         first, self._next = self._next, self._next + len(payloads)
         run = replica_service_pb2.RunBatch(
             first_run_id=first,
             options=call_pb2.CallOptions(
-                method=method, content_type=content_type, ordering_key=key, metadata=metadata or {}
+                method=method,
+                content_type=content_type,
+                ordering_key=key,
+                metadata=metadata or {},
+                no_reply=no_reply,
             ),
             payloads=payloads,
             endpoint=endpoint,
             partition=partition,
             owner_epoch=epoch if key else 0,
+            epoch=session.pop("session_epoch", 1 if session else 0),
+            **session,
         )
         if time_left_s is not None:
             run.time_left.FromNanoseconds(round(time_left_s * 1e9))
@@ -74,10 +89,24 @@ class ExecuteStream:
         wire = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
         await self.call.write(Request(cancel=replica_service_pb2.CancelRuns(runs=wire)))
 
+    async def acknowledge(self, *ranges: tuple[int, int]) -> None:
+        """Says that clients have the outcomes of these run ids, both ends included."""
+        wire = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
+        await self.call.write(Request(ack=replica_service_pb2.AckRuns(runs=wire)))
+
+    async def reconcile(self, session_id: str, epoch: int, *ranges: tuple[int, int]) -> replica_service_pb2.Reconciled:
+        """Asks what became of calls of one session."""
+        wire = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
+        asked = replica_service_pb2.SessionCalls(session_id=session_id, epoch=epoch, calls=wire)
+        heard = len(self.reconciled)
+        await self.call.write(Request(reconcile=replica_service_pb2.Reconcile(sessions=[asked])))
+        await wait_until(lambda: len(self.reconciled) > heard, what="an answer")
+        return self.reconciled[heard]
+
     @property
     def answered(self) -> int:
         """Run ids with an outcome of any kind."""
-        return len(self.results) + len(self.failures) + len(self.refused)
+        return len(self.results) + len(self.failures) + len(self.refused) + len(self.done)
 
     async def wait_answers(self, count: int, timeout: float = 5.0) -> None:
         await wait_until(
@@ -92,6 +121,9 @@ class ExecuteStream:
         try:
             while (response := await read_frame(self.call)) is not None:
                 self._take(response)
+                if response.WhichOneof("frame") == "heartbeat" and self.echoes:
+                    echo = call_pb2.Heartbeat(echoed_stamp=response.heartbeat.stamp)
+                    await self.call.write(Request(heartbeat=echo))
         except grpc.aio.AioRpcError as error:
             self.error = error
         finally:
@@ -114,6 +146,10 @@ class ExecuteStream:
                     for run_id in errors.call_ids:
                         self._answer(run_id)
                         self.failures[run_id] = errors.failure
+                for each in response.results.done:
+                    for run_id in range(each.first, each.last + 1):
+                        self._answer(run_id)
+                        self.done.add(run_id)
             case "refused":
                 self.capacities.append(response.refused.capacity)
                 for each in response.refused.runs:
@@ -122,6 +158,10 @@ class ExecuteStream:
                         self.refused[run_id] = response.refused.failure
             case "capacity":
                 self.capacities.append(response.capacity)
+            case "heartbeat":
+                self.heartbeats.append(response.heartbeat)
+            case "reconciled":
+                self.reconciled.append(response.reconciled)
             case "go_away":
                 self.go_away = response.go_away.message
             case _:
@@ -131,18 +171,23 @@ class ExecuteStream:
         assert run_id not in self.results, f"{run_id} was answered twice"
         assert run_id not in self.failures, f"{run_id} was answered twice"
         assert run_id not in self.refused, f"{run_id} was answered twice"
+        assert run_id not in self.done, f"{run_id} was answered twice"
         self.answer_order.append(run_id)
 
 
 @asynccontextmanager
 async def execute_stream(
-    address: str, replica_id: str, incarnation: str, router_id: str = "router-1"
+    address: str,
+    replica_id: str,
+    incarnation: str,
+    router_id: str = "router-1",
+    features: Sequence[str] = (),
 ) -> AsyncIterator[ExecuteStream]:
     """Opens a stream, waits for the first capacity or the end, reads in the background."""
     async with open_channel(address) as channel:
         call = replica_service_pb2_grpc.ReplicaServiceStub(channel).Execute()
         opening = replica_service_pb2.OpenExecute(
-            router_id=router_id, replica_id=replica_id, incarnation=incarnation, version="0"
+            router_id=router_id, replica_id=replica_id, incarnation=incarnation, version="0", features=features
         )
         await call.write(Request(open=opening))
         stream = ExecuteStream(call)

@@ -58,9 +58,12 @@ def test_equal_options_are_one_object() -> None:
 @pytest.mark.parametrize(
     ("options", "fields", "reason", "field"),
     [
-        ({"no_reply": True}, {}, Reason.NOT_IMPLEMENTED, "options.no_reply"),
         ({"content_type": "text/plain"}, {}, Reason.BAD_REQUEST, "options.content_type"),
-        ({}, {"session_id": "s"}, Reason.NOT_IMPLEMENTED, "session_id"),
+        ({}, {"session_id": "s", "call_ids": [1]}, Reason.BAD_REQUEST, "epoch"),
+        ({}, {"session_id": "s", "epoch": 1}, Reason.BAD_REQUEST, "call_ids"),
+        ({}, {"session_id": "s", "epoch": 1, "call_ids": [1, 2]}, Reason.BAD_REQUEST, "call_ids"),
+        ({}, {"session_id": "s", "epoch": 1, "call_ids": [1, 3, 3]}, Reason.BAD_REQUEST, "call_ids"),
+        ({}, {"recover": True}, Reason.BAD_REQUEST, "session_id"),
         ({"ordering_key": "k"}, {"partition": 4096}, Reason.BAD_REQUEST, "partition"),
         ({"ordering_key": "k"}, {"partition": -1}, Reason.BAD_REQUEST, "partition"),
     ],
@@ -75,6 +78,17 @@ def test_what_is_wrong_with_a_run_fails_that_run(
     assert (run.first, len(run.payloads)) == (2, 3)
     assert (failure.reason, failure.executed, failure.metadata["field"]) == (reason, Executed.NO, field)
     assert field in failure.message
+
+
+@pytest.mark.parametrize(("sent", "ids"), [([7], range(7, 10)), ([7, 9, 12], (7, 9, 12))])
+def test_a_run_of_a_session_says_whose_calls_it_has(sent: list[int], ids: Any) -> None:
+    fields: dict[str, Any] = {"session_id": "s", "epoch": 4, "attempt": 1, "recover": True}
+    (run, other), _ = convert.runs_of(frame(batch(1, 3, call_ids=sent, **fields), batch(4)), Link(), NOW)
+    record = run.record
+    assert record is not None
+    assert (record.session_id, record.epoch, record.attempt, record.recovers) == ("s", 4, 1, True)
+    assert (record.call_ids, record.count, record.pending) == (ids, 3, 3)
+    assert other.record is None
 
 
 @pytest.mark.parametrize("second", [2, 3, 1])

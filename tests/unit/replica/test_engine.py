@@ -32,8 +32,10 @@ class Unspeakable(Exception):
 class Handler:
     def __init__(self) -> None:
         self.gate = asyncio.Event()
+        self.waiting = 0
 
     async def wait(self, payload: bytes) -> bytes:
+        self.waiting += 1
         await self.gate.wait()
         return payload
 
@@ -140,6 +142,7 @@ async def test_a_router_that_had_no_room_hears_of_room() -> None:
 async def test_a_link_that_is_closed_starts_nothing_more() -> None:
     async with hosting(Handler, max_ongoing=1, prefetch=5) as host:
         host.engine.submit([host.run("wait", [b"1", b"2"]), host.run("wait", [b"3"], key="k")])
+        await wait_until(lambda: host.handler.waiting)
         host.engine.close(host.link)
         host.handler.gate.set()
         await asyncio.wait_for(host.engine.idle(), 5)

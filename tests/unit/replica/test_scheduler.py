@@ -156,7 +156,7 @@ def test_calls_that_a_turn_did_not_come_to_are_answered_when_it_ends() -> None:
     core, link = scheduler(), Link()
     turn = turn_of(core.submit([run(link, 1, 5, key="k")], 0.0))
     core.cancel(link, [(3, 4)], 0.0)
-    assert told(core.turn_ended(turn, 2, 0.0)) == ["fail 3-3 CANCELLED", "fail 4-4 CANCELLED", "turn 5-5"]
+    assert told(core.turn_ended(turn, 2, 0.0)) == ["fail 4-4 CANCELLED", "fail 3-3 CANCELLED", "turn 5-5"]
 
 
 def test_calls_in_a_batcher_can_be_taken_back_and_free_their_permits() -> None:

@@ -1,0 +1,200 @@
+"""What is known of the calls of one run of a session: one record a run, never one a call.
+
+Invariants: of each call exactly one holds: it is pending (it waits or runs), its outcome is kept, or it is gone (its
+outcome was acknowledged or evicted, or it never started, or nobody wants it any more); `pending` and `left` count them.
+Owner: the session table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from slotmesh.errors import Failure
+
+if TYPE_CHECKING:
+    from replica_service.core.calls import Link, Run
+    from replica_service.core.ranges import Range
+    from replica_service.core.sessions import Session
+
+
+class Mark(Enum):
+    """What stands where an outcome has no payload."""
+
+    DONE = "done"
+    """A call that nobody waits for has ended."""
+    GONE = "gone"
+
+
+Outcome = Sequence[bytes] | Failure | Mark
+"""A result for each call, or what all of them share."""
+Piece = tuple[int, int, Outcome | None]
+"""The calls from the first index up to the second. Without an outcome they are pending."""
+
+
+class Taker:
+    """Who has asked for the outcomes of calls that ran already: those from `lo` up to `hi` of a record."""
+
+    __slots__ = ("first", "hi", "link", "lo", "record")
+
+    def __init__(self, record: Record, lo: int, hi: int, link: Link, first: int) -> None:
+        self.record = record
+        self.lo = lo
+        self.hi = hi
+        self.link = link
+        self.first = first
+        """Run id of the call at `lo` on this link."""
+
+
+class Record:
+    """The calls of one run, by index as in its payloads. Compared by identity."""
+
+    __slots__ = (
+        "attempt",
+        "call_ids",
+        "content_type",
+        "count",
+        "epoch",
+        "first",
+        "has_gaps",
+        "is_fenced",
+        "left",
+        "link",
+        "pending",
+        "pieces",
+        "recovers",
+        "runs",
+        "session",
+        "session_id",
+        "shelf",
+        "size",
+        "takers",
+    )
+
+    def __init__(
+        self, session_id: str, epoch: int, call_ids: Sequence[int], count: int, *, attempt: int, recovers: bool
+    ) -> None:
+        self.session_id = session_id
+        self.epoch = epoch
+        self.call_ids = call_ids
+        """The client's, strictly increasing; a `range` where they follow one by one."""
+        self.attempt = attempt
+        self.recovers = recovers
+        """The run only asks what became of calls."""
+        self.count = self.pending = self.left = count
+        """Calls in all, those without outcome, and those that are not gone."""
+        self.content_type = ""
+        self.session: Session | None = None
+        """None before it was admitted, and once nothing of it is of interest."""
+        self.is_fenced = False
+        """A newer epoch has come: what of it has not started never does."""
+        self.runs: Sequence[Run] = ()
+        """The run, and those that were split off; empty once all calls have ended, as payloads go with them."""
+        self.link: Link | None = None
+        """The link that gets the outcomes, as long as it is open and of the newest epoch."""
+        self.first = 0
+        """Run id of the first call there."""
+        self.takers: Sequence[Taker] = ()
+        """Who gets outcomes besides. They never overlap."""
+        self.pieces: list[tuple[int, int, Outcome]] = []
+        """What is not pending. They never overlap."""
+        self.has_gaps = False
+        """Calls may be gone that an executor still has."""
+        self.size = 0
+        """Bytes that it keeps."""
+        self.shelf: dict[Record, None] | None = None
+        """Where the table has it, in the order in which records are evicted."""
+
+    # -- indices and ids -------------------------------------------------------------------------------------------
+
+    def stretches(self) -> Iterator[tuple[int, int, int]]:
+        """First and last id of consecutive calls, and the index of the first."""
+        ids = self.call_ids
+        if isinstance(ids, range):
+            yield ids[0], ids[-1], 0
+            return
+        begin = 0
+        for index in range(1, len(ids) + 1):
+            if index == len(ids) or ids[index] != ids[index - 1] + 1:
+                yield ids[begin], ids[index - 1], begin
+                begin = index
+
+    def ids_of(self, lo: int, hi: int) -> Iterator[Range]:
+        """The ids of the calls from index `lo` up to `hi`."""
+        for first, last, index in self.stretches():
+            begin, end = max(lo, index), min(hi, index + last - first + 1)
+            if begin < end:
+                yield first + begin - index, first + end - 1 - index
+
+    # -- what became of them ---------------------------------------------------------------------------------------
+
+    def between(self, lo: int, hi: int) -> Iterator[Piece]:
+        """All calls from index `lo` up to `hi`, in order."""
+        at = lo
+        self.pieces.sort(key=_index_of)
+        for begin, end, outcome in list(self.pieces):
+            if end <= at:
+                continue
+            if begin >= hi:
+                break
+            if begin > at:
+                yield at, begin, None
+                at = begin
+            upto = min(end, hi)
+            yield at, upto, _cut(outcome, at - begin, upto - begin)
+            at = upto
+        if at < hi:
+            yield at, hi, None
+
+    def put(self, lo: int, hi: int, outcome: Outcome) -> None:
+        """Replaces what is known of these calls."""
+        pieces: list[tuple[int, int, Outcome]] = []
+        for begin, end, known in self.pieces:
+            if end <= lo or hi <= begin:
+                pieces.append((begin, end, known))
+                continue
+            if begin < lo:
+                pieces.append((begin, lo, _cut(known, 0, lo - begin)))
+            if hi < end:
+                pieces.append((hi, end, _cut(known, hi - begin, end - begin)))
+        pieces.append((lo, hi, outcome))
+        self.pieces = pieces
+
+    # -- who is told -----------------------------------------------------------------------------------------------
+
+    def take_over(self, taker: Taker) -> list[Taker]:
+        """The taker gets the outcomes of its calls, and nobody else does. Returns those that it replaces, in part."""
+        replaced = [each for each in self.takers if each.lo < taker.hi and taker.lo < each.hi]
+        takers = [each for each in self.takers if each not in replaced]
+        for each in replaced:
+            if each.lo < taker.lo:
+                takers.append(Taker(self, each.lo, taker.lo, each.link, each.first))
+            if taker.hi < each.hi:
+                takers.append(Taker(self, taker.hi, each.hi, each.link, each.first + taker.hi - each.lo))
+        self.takers = [*takers, taker]
+        return replaced
+
+    def told(self, lo: int, hi: int) -> list[tuple[Link, int, int, int]]:
+        """Who hears of these calls: link, run id of the first, and the indices from and up to which."""
+        out: list[tuple[Link, int, int, int]] = []
+        at = lo
+        for taker in sorted(self.takers, key=lambda each: each.lo):
+            begin, end = max(at, taker.lo), min(hi, taker.hi)
+            if begin >= end:
+                continue
+            if at < begin and self.link is not None:
+                out.append((self.link, self.first + at, at, begin))
+            out.append((taker.link, taker.first + begin - taker.lo, begin, end))
+            at = end
+        if at < hi and self.link is not None:
+            out.append((self.link, self.first + at, at, hi))
+        return out
+
+
+def _index_of(piece: tuple[int, int, Outcome]) -> int:
+    return piece[0]
+
+
+def _cut(outcome: Outcome, begin: int, end: int) -> Outcome:
+    return outcome if isinstance(outcome, Failure | Mark) else outcome[begin:end]

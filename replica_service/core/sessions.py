@@ -1,0 +1,402 @@
+"""What a replica remembers of sessions: which epoch is the newest, and what became of their calls.
+
+Purpose: a client that lost its router asks again over another one, and each call is executed once all the same.
+Invariants: a session's epoch never falls; outcomes are kept until they are acknowledged, until a newer connection does
+not ask for them, until the bounds are passed (the oldest that were delivered go first, and are remembered as evicted),
+or until the session was silent for its time to live. Cost is per run and per delivery, never per call; what costs more
+happens only when a connection was lost.
+Owner: the engine's sessions (`shell/sessions.py`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from replica_service.core.ranges import Range, common, merged, without
+from replica_service.core.records import Mark, Outcome, Piece, Record, Taker
+
+if TYPE_CHECKING:
+    from replica_service.core.calls import Link, Run
+
+RESUME_TTL_S = 60.0
+MAX_KEPT_BYTES = 64 * 1024 * 1024
+MAX_KEPT_RUNS = 65_536
+MAX_SESSIONS = 65_536
+MAX_EVICTED_RANGES = 4_096
+"""Ranges of evicted calls that a session remembers; the oldest are forgotten first."""
+CALL_BYTES = 64
+"""What a kept outcome costs besides its payload."""
+
+
+class Session:
+    """One session. Compared by identity."""
+
+    __slots__ = ("epoch", "evicted", "index", "records", "seen_at", "session_id")
+
+    def __init__(self, session_id: str, epoch: int, now: float) -> None:
+        self.session_id = session_id
+        self.epoch = epoch
+        """The newest that was heard of."""
+        self.records: dict[Record, None] = {}
+        self.index: list[tuple[int, int, int, Record]] | None = None
+        """First and last id of consecutive calls, index of the first, record; sorted. None where it has to be made."""
+        self.evicted: dict[int, list[Range]] = {}
+        """Ids of calls whose outcomes were evicted, by the epoch they were sent at."""
+        self.seen_at = now
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of the calls that were asked for. Those in no list have not started, and will not."""
+
+    running: Sequence[Range]
+    kept: Sequence[Range]
+    evicted: Sequence[Range]
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """What an older connection has left behind. What of it waits is to be handed back."""
+
+    runs: list[Run]
+    """Runs with pending calls."""
+    takers: list[Taker]
+    """Who was promised outcomes, some of which are pending."""
+
+
+Stretch = tuple[int, int, Record | None, int]
+"""The calls of a run from `lo` up to `hi`, the record that knows them, and the index of the first in it."""
+
+
+class SessionTable:
+    """All sessions of one replica."""
+
+    def __init__(
+        self,
+        *,
+        max_bytes: int = MAX_KEPT_BYTES,
+        max_runs: int = MAX_KEPT_RUNS,
+        max_sessions: int = MAX_SESSIONS,
+        ttl_s: float = RESUME_TTL_S,
+    ) -> None:
+        self.bytes = 0
+        """What kept outcomes cost."""
+        self._max_bytes = max_bytes
+        self._max_runs = max_runs
+        self._max_sessions = max_sessions
+        self._ttl_s = ttl_s
+        self._sessions: dict[str, Session] = {}
+        self._delivered: dict[Record, None] = {}
+        """Records of which outcomes are kept, by age."""
+        self._retained: dict[Record, None] = {}
+        """Those of them with outcomes that nobody was there to take."""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def kept(self) -> int:
+        """Runs of which outcomes are kept."""
+        return len(self._delivered) + len(self._retained)
+
+    # -- connections -----------------------------------------------------------------------------------------------
+
+    def meet(self, session_id: str, epoch: int, now: float) -> Overtaken | None:
+        """A connection of the session shows itself. Where it is newer than all before, nothing older starts any more.
+
+        Returns what it overtook; None where it was overtaken itself.
+        """
+        session = self._sessions.get(session_id)
+        if session is None:
+            if len(self._sessions) >= self._max_sessions:
+                self._forget_idle()
+            session = self._sessions[session_id] = Session(session_id, epoch, now)
+        session.seen_at = now
+        if epoch == session.epoch:
+            return _NOTHING
+        if epoch < session.epoch:
+            return None
+        session.epoch = epoch
+        overtaken = Overtaken([], [])
+        for record in session.records:
+            record.is_fenced = True
+            if record.pending:
+                overtaken.runs.extend(record.runs)
+                overtaken.takers.extend(record.takers)
+            self._disconnect(record)
+        return overtaken
+
+    def close(self, link: Link) -> None:
+        """Nobody reads on this link any more."""
+        for entry in link.sent.values():
+            if isinstance(entry, Record):
+                entry.link = None
+            else:
+                entry.record.takers = [each for each in entry.record.takers if each.link is not link]
+        link.sent.clear()
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def add(self, run: Run) -> None:
+        """A run of a session that was met at its epoch, and of which nothing is known."""
+        record = run.record
+        if record is None:
+            raise ValueError("the run belongs to no session")
+        session = record.session = self._sessions[record.session_id]
+        session.records[record] = None
+        session.index = None
+        record.link, record.first = run.link, run.first
+        record.content_type = run.options.content_type
+        record.runs = (run,)
+        run.link.sent[run.first] = record
+
+    def ended(self, record: Record, lo: int, hi: int, outcome: Outcome, size: int) -> None:
+        """Calls that had started have their outcome; `size`: bytes of its payloads. Kept if anybody may ask for it."""
+        if record.session is None:
+            return
+        if record.has_gaps:
+            for begin, end, known in list(record.between(lo, hi)):
+                if known is None:
+                    part = outcome[begin - lo : end - lo] if isinstance(outcome, Sequence) else outcome
+                    self._keep(record, begin, end, part, bytes_of(part))
+        else:
+            self._keep(record, lo, hi, outcome, size)
+
+    def unstarted(self, record: Record, lo: int, hi: int) -> None:
+        """Calls were answered without having started: nothing is known of them."""
+        if record.session is not None:
+            self._forget(record, lo, hi, pending_too=True)
+
+    def find(self, asking: Record) -> list[Stretch]:
+        """Which records know the calls that somebody asks for, in the order of the calls."""
+        session = self._sessions.get(asking.session_id)
+        out: list[Stretch] = []
+        for first, last, index in asking.stretches():
+            at = first
+            for begin, end, inner, record in self._known(session, first, last) if session is not None else ():
+                if at < begin:
+                    out.append((index + at - first, index + begin - first, None, 0))
+                out.append((index + begin - first, index + end + 1 - first, record, inner))
+                at = end + 1
+            if at <= last:
+                out.append((index + at - first, index + last + 1 - first, None, 0))
+        return out
+
+    def take(self, record: Record, lo: int, hi: int, link: Link, first: int) -> list[Piece]:
+        """Outcomes of these calls go to this link, as those of the run ids from `first` on.
+
+        Returns all that is known; what is pending is told when it has ended.
+        """
+        taker = Taker(record, lo, hi, link, first)
+        for replaced in record.take_over(taker):
+            replaced.link.sent.pop(replaced.first, None)
+        for each in record.takers:
+            each.link.sent[each.first] = each
+        link.has_joined = True
+        if record.shelf is self._retained:
+            del self._retained[record]
+            self._delivered[record] = None
+            record.shelf = self._delivered
+        return list(record.between(lo, hi))
+
+    @staticmethod
+    def joined(link: Link) -> Iterator[tuple[int, Taker]]:
+        """What was asked for on this link under which run id, as far as some of it is pending."""
+        if link.has_joined:
+            for first, entry in link.sent.items():
+                if isinstance(entry, Taker) and any(
+                    known is None for _, _, known in entry.record.between(entry.lo, entry.hi)
+                ):
+                    yield first, entry
+
+    # -- forgetting ------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, link: Link, ranges: Iterable[Range], now: float) -> None:
+        """Clients have the outcomes of these run ids, both ends included. What is pending or unknown stays as it is."""
+        sent = link.sent
+        keys: list[int] | None = None
+        for first, last in ranges:
+            at = first
+            while at <= last:
+                entry, start = sent.get(at), at
+                if entry is None:
+                    # Rare: in the middle of a run, or unknown.
+                    if keys is None:
+                        keys = sorted(sent)
+                    place = bisect_right(keys, at)
+                    if place:
+                        start = keys[place - 1]
+                        entry = sent.get(start)
+                    if entry is None or start + _count_of(entry) <= at:
+                        if place == len(keys):
+                            break
+                        at = keys[place]
+                        continue
+                if isinstance(entry, Record):
+                    record, lo, end = entry, at - start, start + entry.count
+                else:
+                    record, lo, end = entry.record, entry.lo + at - start, start + _count_of(entry)
+                if end > last:
+                    end = last + 1
+                if record.session is not None:
+                    record.session.seen_at = now
+                    self._forget(record, lo, lo + end - at)
+                at = end
+
+    def reconcile(self, session_id: str, epoch: int, asked: Iterable[Range]) -> Report:
+        """What became of calls that were sent before this epoch, after `meet`. Others of that time are forgotten."""
+        session = self._sessions.get(session_id)
+        if session is None or session.epoch > epoch:
+            return Report((), (), ())
+        wanted = merged(asked)
+        running: list[Range] = []
+        kept: list[Range] = []
+        for record in list(session.records):
+            if record.epoch < epoch and not record.takers:
+                for first, last, index in record.stretches():
+                    for begin, end in without(first, last, wanted):
+                        self._forget(record, index + begin - first, index + end + 1 - first, pending_too=True)
+            if record.session is None:
+                continue
+            for first, last, index in record.stretches():
+                for begin, end in common(first, last, wanted):
+                    for lo, hi, known in record.between(index + begin - first, index + end + 1 - first):
+                        if known is not Mark.GONE:
+                            span = (first + lo - index, first + hi - 1 - index)
+                            (running if known is None else kept).append(span)
+        found = merged([*running, *kept])
+        evicted: list[Range] = []
+        for sent_at, ranges in list(session.evicted.items()):
+            left = [each for first, last in ranges for each in common(first, last, wanted)]
+            evicted += [each for first, last in left for each in without(first, last, found)]
+            if sent_at < epoch:
+                session.evicted[sent_at] = left
+        return Report(merged(running), merged(kept), merged(evicted))
+
+    def sweep(self, now: float) -> None:
+        """Forgets sessions that were silent for their time to live. Those of which calls are pending are not silent."""
+        for session in list(self._sessions.values()):
+            if any(record.pending for record in session.records):
+                session.seen_at = max(session.seen_at, now)
+            elif session.seen_at + self._ttl_s <= now:
+                for record in list(session.records):
+                    self._drop(record)
+                del self._sessions[session.session_id]
+
+    # -- in here ---------------------------------------------------------------------------------------------------
+
+    def _known(self, session: Session, first: int, last: int) -> Iterator[tuple[int, int, int, Record]]:
+        """Of these calls those that are pending or kept: first and last id, index of the first, record."""
+        if session.index is None:
+            session.index = sorted(
+                ((begin, end, index, record) for record in session.records for begin, end, index in record.stretches()),
+                key=lambda each: each[:2],
+            )
+        index = session.index
+        at = bisect_left(index, first, key=lambda each: each[1])
+        for begin, end, inner, record in index[at : bisect_right(index, last, key=lambda each: each[0])]:
+            if record.session is None:
+                continue
+            lo, hi = inner + max(first, begin) - begin, inner + min(last, end) + 1 - begin
+            for at_lo, at_hi, known in record.between(lo, hi):
+                if known is not Mark.GONE:
+                    yield begin + at_lo - inner, begin + at_hi - 1 - inner, at_lo, record
+
+    def _keep(self, record: Record, lo: int, hi: int, outcome: Outcome, size: int) -> None:
+        record.pending -= hi - lo
+        if not record.pending:
+            record.runs = ()
+        record.pieces.append((lo, hi, outcome))
+        size += CALL_BYTES * (hi - lo)
+        record.size += size
+        self.bytes += size
+        shelf = self._delivered if record.link is not None or record.takers else self._retained
+        if record.shelf is not shelf and record.shelf is not self._retained:
+            if record.shelf is not None:
+                del record.shelf[record]
+            record.shelf = shelf
+            shelf[record] = None
+        while self.bytes > self._max_bytes or len(self._delivered) + len(self._retained) > self._max_runs:
+            self._evict(next(iter(self._delivered or self._retained)))
+
+    def _evict(self, record: Record) -> None:
+        session = record.session
+        if session is None:
+            raise RuntimeError("a record on a shelf has a session")
+        evicted = session.evicted.setdefault(record.epoch, [])
+        for lo, hi, known in list(record.between(0, record.count)):
+            if known is not None and known is not Mark.GONE:
+                evicted += record.ids_of(lo, hi)
+        if len(evicted) > MAX_EVICTED_RANGES:
+            joined = merged(evicted)
+            session.evicted[record.epoch] = joined[len(joined) // 2 :] if len(joined) > MAX_EVICTED_RANGES else joined
+        self._forget(record, 0, record.count)
+
+    def _forget(self, record: Record, lo: int, hi: int, *, pending_too: bool = False) -> None:
+        """Nobody asks for the outcomes of these calls any more."""
+        if lo <= 0 and record.count <= hi and not record.pending:
+            self._drop(record)
+            return
+        for begin, end, known in list(record.between(lo, hi)):
+            if known is Mark.GONE or (known is None and not pending_too):
+                continue
+            if known is None:
+                record.pending -= end - begin
+                record.has_gaps = True
+            else:
+                size = bytes_of(known) + CALL_BYTES * (end - begin)
+                record.size -= size
+                self.bytes -= size
+            record.put(begin, end, Mark.GONE)
+            record.left -= end - begin
+        if not record.left:
+            self._drop(record)
+        elif not record.size and record.shelf is not None:
+            del record.shelf[record]
+            record.shelf = None
+
+    def _drop(self, record: Record) -> None:
+        if record.session is not None:
+            del record.session.records[record]
+            record.session = None
+        if record.shelf is not None:
+            del record.shelf[record]
+            record.shelf = None
+        self.bytes -= record.size
+        record.size = 0
+        record.runs = ()
+        record.pieces = []
+        self._disconnect(record)
+
+    @staticmethod
+    def _disconnect(record: Record) -> None:
+        if record.link is not None:
+            record.link.sent.pop(record.first, None)
+            record.link = None
+        if record.takers:
+            for taker in record.takers:
+                taker.link.sent.pop(taker.first, None)
+            record.takers = ()
+
+    def _forget_idle(self) -> None:
+        """Forgets the half of the sessions without records that was silent for longest."""
+        idle = sorted(
+            (session for session in self._sessions.values() if not session.records), key=lambda each: each.seen_at
+        )
+        for session in idle[: len(idle) // 2 + 1]:
+            del self._sessions[session.session_id]
+
+
+_NOTHING = Overtaken([], [])
+
+
+def _count_of(entry: Record | Taker) -> int:
+    return entry.count if isinstance(entry, Record) else entry.hi - entry.lo
+
+
+def bytes_of(outcome: Outcome) -> int:
+    """Bytes of its payloads."""
+    return sum(map(len, outcome)) if isinstance(outcome, Sequence) else 0

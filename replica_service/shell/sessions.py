@@ -1,0 +1,219 @@
+"""Sessions at work: what of their runs is executed, answered from what is kept, or refused, and who gets the outcomes.
+
+Purpose: between the engine and the session table. Runs without session do not come here.
+Invariants: of each run of a session the link that sent it hears exactly one outcome for each call, as long as it is
+open; a call that ran is not run again while its outcome is kept.
+Owner: the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from replica_service.core import verdicts
+from replica_service.core.calls import Link, Run
+from replica_service.core.ranges import Range
+from replica_service.core.records import Mark, Outcome, Record
+from replica_service.core.sessions import Report, SessionTable, bytes_of
+from slotmesh.errors import Executed, Failure
+
+SWEEPS = 4
+"""Sweeps in a session's time to live."""
+
+Question = tuple[str, int, Sequence[Range]]
+"""Session, epoch, the calls asked for."""
+
+
+class Sessions:
+    """The sessions of one replica."""
+
+    def __init__(
+        self,
+        hand_back: Callable[[Sequence[Run]], None],
+        now: Callable[[], float],
+        ttl_s: float,
+    ) -> None:
+        """`hand_back` keeps what has not started of runs from starting, and hands it back as fenced."""
+        self._table = SessionTable(ttl_s=ttl_s)
+        self._hand_back = hand_back
+        self._now = now
+        self._sweep_s = ttl_s / SWEEPS
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def unacknowledged(self) -> int:
+        """Runs of which outcomes are kept."""
+        return self._table.kept
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # -- runs ------------------------------------------------------------------------------------------------------
+
+    def admit(self, runs: Iterable[Run]) -> list[Run]:
+        """Those that are to be executed. The others are answered, now or when what they ask for has ended."""
+        admitted: list[Run] = []
+        table = self._table
+        met: tuple[str, int] | None = None
+        for run in runs:
+            record = run.record
+            if record is None:
+                admitted.append(run)
+                continue
+            connection = (record.session_id, record.epoch)
+            if connection != met and not self._meet(*connection):
+                run.link.outbox.refused(run.first, run.hi, verdicts.FENCED)
+                continue
+            met = connection
+            if record.recovers or record.attempt:
+                admitted += self._answer_known(run, record)
+            else:
+                table.add(run)
+                admitted.append(run)
+        return admitted
+
+    def _meet(self, session_id: str, epoch: int) -> bool:
+        """Whether the connection is the newest of its session; what it overtook is handed back."""
+        overtaken = self._table.meet(session_id, epoch, self._now())
+        if overtaken is None:
+            return False
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._sweep_s, self._sweep)
+        for taker in overtaken.takers:
+            for lo, hi, known in taker.record.between(taker.lo, taker.hi):
+                if known is None and not taker.link.closed:
+                    taker.link.outbox.failed(taker.first + lo - taker.lo, hi - lo, verdicts.OVERTAKEN)
+        if overtaken.runs:
+            self._hand_back(overtaken.runs)
+        return True
+
+    def _answer_known(self, run: Run, asking: Record) -> list[Run]:
+        """Calls that are known are answered, or join those that run. Returns what is left of the run."""
+        stretches = self._table.find(asking)
+        if not asking.recovers and all(record is None for _, _, record, _ in stretches):
+            self._table.add(run)
+            return [run]
+        left: list[Run] = []
+        for lo, hi, record, index in stretches:
+            if record is not None:
+                pieces = self._table.take(record, index, index + hi - lo, run.link, run.first + lo)
+                for begin, end, outcome in pieces:
+                    if outcome is not None:
+                        first = run.first + lo + begin - index
+                        _tell(run.link, first, end - begin, outcome, bytes_of(outcome), record.content_type)
+            elif asking.recovers:
+                run.link.outbox.failed(run.first + lo, hi - lo, verdicts.EVICTED)
+            else:
+                left.append(self._cut_out(run, asking, lo, hi))
+        return left
+
+    def _cut_out(self, run: Run, asking: Record, lo: int, hi: int) -> Run:
+        part = Run(run.link, run.first + lo, run.payloads[lo:hi], run.options, run.endpoint, run.arrived, run.deadline)
+        part.partition, part.owner_epoch = run.partition, run.owner_epoch
+        part.record = Record(
+            asking.session_id,
+            asking.epoch,
+            asking.call_ids[lo:hi],
+            hi - lo,
+            attempt=asking.attempt,
+            recovers=False,
+        )
+        self._table.add(part)
+        return part
+
+    # -- outcomes --------------------------------------------------------------------------------------------------
+
+    def results(self, run: Run, record: Record, lo: int, payloads: Sequence[bytes], size: int) -> None:
+        """Calls have results, `size` bytes in all."""
+        link = run.link
+        if record.link is link and not record.takers:
+            link.outbox.results(run.first + lo, payloads, size, run.options.content_type)
+        else:
+            self._deliver(run, record, lo, len(payloads), payloads)
+        self._table.ended(record, lo, lo + len(payloads), payloads, size)
+
+    def ended(self, run: Run, record: Record, lo: int, count: int, outcome: Failure | Mark) -> None:
+        """Calls that had started have ended without results."""
+        self._deliver(run, record, lo, count, outcome)
+        self._table.ended(record, lo, lo + count, outcome, 0)
+
+    def failed(self, run: Run, record: Record, lo: int, count: int, failure: Failure) -> None:
+        """Calls failed. Of those that had not started nothing is kept."""
+        if failure.executed is Executed.NO:
+            self._deliver(run, record, lo, count, Mark.DONE if run.options.no_reply else failure)
+            self._table.unstarted(record, lo, lo + count)
+        else:
+            self.ended(run, record, lo, count, Mark.DONE if run.options.no_reply else failure)
+
+    def refused(self, run: Run, record: Record, lo: int, count: int, failure: Failure) -> None:
+        """Calls are handed back."""
+        run.link.outbox.refused(run.first + lo, count, failure)
+        for taker in record.takers:
+            begin, end = max(lo, taker.lo), min(lo + count, taker.hi)
+            if begin < end:
+                taker.link.outbox.refused(taker.first + begin - taker.lo, end - begin, failure)
+        self._table.unstarted(record, lo, lo + count)
+
+    def unstarted(self, record: Record, lo: int, hi: int) -> None:
+        """These calls will not start; who waits for them is told later."""
+        self._table.unstarted(record, lo, hi)
+
+    def _deliver(self, run: Run, record: Record, lo: int, count: int, outcome: Outcome) -> None:
+        """To whoever asked for it last. An open link that is not told owes its caller nothing, and hears just that."""
+        link = run.link
+        is_told = False
+        for to, first, begin, end in record.told(lo, lo + count):
+            part = outcome[begin - lo : end - lo] if isinstance(outcome, Sequence) else outcome
+            _tell(to, first, end - begin, part, bytes_of(part), run.options.content_type)
+            is_told |= to is link and first == run.first + begin
+        if not is_told and not link.closed:
+            link.outbox.failed(run.first + lo, count, verdicts.OVERTAKEN)
+
+    # -- routers ---------------------------------------------------------------------------------------------------
+
+    def reconcile(self, questions: Iterable[Question]) -> list[tuple[str, int, Report]]:
+        """What became of calls; from now on nothing starts that was sent at older epochs."""
+        answers: list[tuple[str, int, Report]] = []
+        for session_id, epoch, asked in questions:
+            self._meet(session_id, epoch)
+            answers.append((session_id, epoch, self._table.reconcile(session_id, epoch, asked)))
+        return answers
+
+    def acknowledge(self, link: Link, ranges: Iterable[Range]) -> None:
+        self._table.acknowledge(link, ranges, self._now())
+
+    def close(self, link: Link) -> None:
+        self._table.close(link)
+
+    def owes(self, link: Link) -> bool:
+        """Whether calls that the router has joined still run."""
+        return any(True for _ in self._table.joined(link))
+
+    def running_of(self, link: Link, ranges: Iterable[Range]) -> list[tuple[Run, int, int]]:
+        """Calls by their own run, first and last index, that the router has joined under these run ids."""
+        out: list[tuple[Run, int, int]] = []
+        for at, taker in list(self._table.joined(link)):
+            for first, last in ranges:
+                lo, hi = max(first - at, 0) + taker.lo, min(last + 1 - at, taker.hi - taker.lo) + taker.lo
+                if lo < hi and taker.record.runs:
+                    out.append((taker.record.runs[0], lo, hi - 1))
+        return out
+
+    def _sweep(self) -> None:
+        self._timer = None
+        self._table.sweep(self._now())
+        if len(self._table):
+            self._timer = self._loop.call_later(self._sweep_s, self._sweep)
+
+
+def _tell(link: Link, first: int, count: int, outcome: Outcome, size: int, content_type: str) -> None:
+    """Puts an outcome into the link's outbox, under its run ids."""
+    if isinstance(outcome, Failure):
+        link.outbox.failed(first, count, outcome)
+    elif isinstance(outcome, Mark):
+        link.outbox.done(first, count)
+    else:
+        link.outbox.results(first, outcome, size, content_type)
