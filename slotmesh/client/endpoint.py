@@ -79,6 +79,9 @@ class Endpoint(MethodSpace):
 
                 `idempotent`: a call may be executed more than once, and is where its outcome is unknown.
 
+                `reply`: False where nobody wants the result. A call ends with None once it has ended at its replica,
+                well or not; an exception says that it did not get there.
+
         Raises:
             BadRequest: a value that no call may have, or both SLOs at once. It is a ValueError, too.
             TypeError: there is no such option.

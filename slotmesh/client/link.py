@@ -1,24 +1,29 @@
 """One connected StreamCalls stream: frames of calls down, outcomes up.
 
-Purpose: keeps the window, gives ids, correlates answers. One write in flight; what gathers meanwhile is the next frame.
-Invariants: unanswered calls and bytes stay within the router's newest window (one call alone is always allowed); a call
-that was taken back counts until its outcome is there, which nobody hears. When `run` returns, every call that was sent
-and not answered is still pending: `lose` gives them their outcome.
-Owner: the endpoint's `CallStream`.
+Purpose: keeps the window, correlates answers, sends again what an earlier stream of the session has left unanswered.
+One write in flight; what gathers meanwhile is the next frame.
+Invariants: unanswered calls and bytes stay within the router's newest window (one call alone is always allowed); what
+is sent again goes before all else; a call that was taken back counts until its outcome is there, which nobody hears.
+When `run` returns, every call that was sent and not answered is still pending.
+Owner: the endpoint's `Connection`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import grpc
 
 from slotmesh.client.outbox import Outbox
-from slotmesh.client.outcomes import deliver, fail
+from slotmesh.client.outcomes import deliver, fail, finish
 from slotmesh.client.pending import PendingCalls
+from slotmesh.client.pulse import Pulse
 from slotmesh.client.recall import RecallWatch
+from slotmesh.client.resend import Resends
 from slotmesh.client.spec import CallSpec
-from slotmesh.errors import Failure
+from slotmesh.errors import Executed, Failure
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, router_service_pb2
@@ -33,25 +38,48 @@ _TRANSPORT = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asynci
 class RouterLink:
     """The client's side of one stream, after `opened`."""
 
-    def __init__(self, call: StreamCall, outbox: Outbox, default_spec: CallSpec | None, next_id: int) -> None:
-        """`default_spec`: the one whose options the stream was opened with."""
+    def __init__(
+        self,
+        call: StreamCall,
+        outbox: Outbox,
+        pending: PendingCalls,
+        default_spec: CallSpec | None,
+        *,
+        in_session: bool,
+        on_leaving: Callable[[Sequence[str]], None],
+    ) -> None:
+        """`default_spec`: the one whose options the stream was opened with.
+
+        `in_session`: the router keeps sessions, so that what is pending is sent again here; without, nothing is
+        pending. `on_leaving` hears that the router leaves, and of the routers that it names instead.
+        """
         self._call = call
         self._outbox = outbox
         self._default_spec = default_spec
-        self._pending = PendingCalls(next_id)
+        self._pending = pending
+        self._on_leaving = on_leaving
         self._window_calls = 1_024
         self._window_bytes = 4 * 1024 * 1024
         self._pump: StreamPump[Request] = StreamPump(call.write, self._next_frame)
-        self._recalls = RecallWatch(self._pending, self._pump.wake)
+        self._recalls = RecallWatch(pending, self._pump.wake)
+        self._resends = Resends(pending.parts())
+        self._first_new_id = pending.next_id
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._pulse = Pulse(self._pump.wake, self._on_silence) if in_session else None
         self._leaving = False
         self._closing = False
+        self.silent = False
+        """The router is gone without a word."""
         self.answered = 0
         """Calls that got their outcome over this link."""
+        if self._resends:
+            self._pump.wake()
 
     @property
-    def next_id(self) -> int:
-        """Where the next link's ids start."""
-        return self._pending.next_id
+    def in_session(self) -> bool:
+        """Whether another stream can go on where this one ends."""
+        return self._pulse is not None
 
     @property
     def idle(self) -> bool:
@@ -63,60 +91,76 @@ class RouterLink:
         self._pump.wake()
 
     def finish(self) -> None:
-        """Half-closes once the outbox is empty; `run` returns when all was answered."""
+        """Half-closes once there is nothing more to say; `run` returns when all was answered."""
         self._closing = True
-        self._recalls.look_now()
-        self._half_close_if_empty()
+        self._look_for_recalls()
+        self._half_close_if_over()
+
+    def take_back_all(self) -> None:
+        """Nobody waits for what is pending any more: the client goes."""
+        if not self._resends:
+            self._recalls.take_back_all()
+
+    def end(self) -> None:
+        """`run` returns at once: another stream goes on."""
+        if not self._ended.done():
+            self._ended.set_result(None)
 
     async def run(self) -> None:
-        """Moves frames until the stream ends. Raises what ended it, unless that is an orderly end."""
+        """Moves frames until the stream ends. Raises what ended it, unless that is an orderly end or was asked for."""
         reader = asyncio.create_task(self._read(), name="slotmesh-client-read")
         writer = asyncio.create_task(self._write(), name="slotmesh-client-write")
         try:
-            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
-            if not reader.done():
+            await asyncio.wait((reader, writer, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            if not reader.done() and writer.done():
                 error = writer.exception()
                 if error is not None and not isinstance(error, _TRANSPORT):
                     raise error
-            await reader  # half-closed, then answers still come; or the transport broke, then this one knows why
+                # Half-closed, then answers still come; or the transport broke, then the reader knows why.
+                await asyncio.wait((reader, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            if reader.done():
+                await reader
         finally:
+            self.close()
             for task in (reader, writer):
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
-            self._recalls.stop()
-            self._call.cancel()
 
-    def lose(self, failure: Failure) -> None:
-        """Every call that was sent and not answered fails."""
-        told = False
-        for part, at, _, count in self._pending.drain():
-            fail(part, at, count, failure, told=told)
-            part.spec.queue.settled(count)
-            told = True
+    def close(self) -> None:
+        """Ends the stream, if it has not ended."""
+        self._recalls.stop()
+        if self._pulse is not None:
+            self._pulse.stop()
+        self._call.cancel()
 
     def accept(self, response: Response) -> None:
         """A frame from the router."""
+        pulse = self._pulse
+        if pulse is not None:
+            pulse.heard = True
         match response.WhichOneof("frame"):
             case "results":
                 self._accept_results(response.results)
+                if pulse is not None:
+                    pulse.delivered(response.results.frame_no)
             case "rejected":
-                rejected = response.rejected
-                ids = rejected.call_ids[:] or list(
-                    range(rejected.first_call_id, rejected.first_call_id + rejected.count)
-                )
-                self._fail(ids, from_wire(rejected.failure))
+                self._accept_rejected(response.rejected)
             case "opened":
                 self._set_window(response.opened.window)
             case "window":
                 self._set_window(response.window)
+            case "heartbeat":
+                if pulse is not None:
+                    pulse.beaten(response.heartbeat)
+                return
             case "go_away":
-                self._leaving = True
-                self._recalls.look_now()
-                self._pump.close()
+                self._leave(response.go_away)
             case _:
                 return  # clients ignore frames they do not know
-        if self._outbox:
+        if self._outbox or self._resends:
             self._pump.wake()
+        if self._closing or self._leaving:
+            self._half_close_if_over()
 
     # -- in --------------------------------------------------------------------------------------------------------
 
@@ -139,7 +183,20 @@ class RouterLink:
                 part.spec.queue.settled(count)
         for errors in frame.errors:
             self._fail(errors.call_ids[:], from_wire(errors.failure))
+        for ended in frame.done:
+            for part, at, _, count in pending.settle(pending.ids_within(ended.first, ended.last)):
+                finish(part, at, count)
+                part.spec.queue.settled(count)
         self.answered += before - pending.calls
+
+    def _accept_rejected(self, rejected: router_service_pb2.RejectedBatch) -> None:
+        last = rejected.first_call_id + rejected.count - 1
+        ids = rejected.call_ids[:] or self._pending.ids_within(rejected.first_call_id, last)
+        failure = from_wire(rejected.failure)
+        if ids and ids[0] < self._first_new_id and failure.executed is Executed.NO:
+            # True of this sending, but an earlier router had these calls, too.
+            failure = replace(failure, executed=Executed.UNKNOWN)
+        self._fail(ids, failure)
 
     def _fail(self, ids: list[int], failure: Failure) -> None:
         told = False
@@ -152,6 +209,17 @@ class RouterLink:
         self._window_calls = max(window.calls, 1)
         self._window_bytes = max(window.bytes, 1)
 
+    def _leave(self, go_away: call_pb2.GoAway) -> None:
+        if self._leaving:
+            return
+        self._leaving = True
+        self._look_for_recalls()
+        self._on_leaving(go_away.alternates[:])
+
+    def _on_silence(self) -> None:
+        self.silent = True
+        self.end()
+
     # -- out -------------------------------------------------------------------------------------------------------
 
     async def _write(self) -> None:
@@ -161,8 +229,39 @@ class RouterLink:
     def _next_frame(self) -> Request | None:
         if recalled := self._recalls.take_frame():
             return Request(cancel=recalled)
-        if not self._outbox or self._leaving:
+        if self._pulse is not None and (sign := self._pulse.next_frame()):
+            return sign
+        if self._leaving:
             return None
+        if self._resends:
+            return self._resent_frame()
+        return self._frame_of_new() if self._outbox else None
+
+    def _resent_frame(self) -> Request | None:
+        """Of calls that this router has not seen. Nobody is told of calls that were taken back until all are sent."""
+        pending, resends = self._pending, self._resends
+        here = pending.calls - resends.calls
+        taken = resends.take(
+            self._window_calls - here, self._window_bytes - pending.nbytes + resends.nbytes, alone=not here
+        )
+        if not taken:
+            return None if resends else self._frame_of_new()  # what was left has been answered meanwhile
+        request = Request()
+        batches, now = request.calls.batches, self._loop.time()
+        for resent in taken:
+            batch = batches.add(payloads=resent.payloads, resend=True)
+            if resent.consecutive:
+                batch.first_call_id = resent.ids[0]
+            else:
+                batch.call_ids.extend(resent.ids)
+            batch.age.FromNanoseconds(round((now - resent.part.sent_at) * 1e9))
+            if resent.part.spec is not self._default_spec:
+                batch.options.CopyFrom(resent.part.spec.wire)
+        if not resends:
+            self._recalls.start()
+        return request
+
+    def _frame_of_new(self) -> Request | None:
         pending = self._pending
         parts = self._outbox.take(
             self._window_calls - pending.calls, self._window_bytes - pending.nbytes, alone=not pending.calls
@@ -170,18 +269,30 @@ class RouterLink:
         if not parts:
             return None
         request = Request()
-        batches = request.calls.batches
-        for part, payloads in parts:
-            pending.add(part)
+        batches, now = request.calls.batches, self._loop.time()
+        for part in parts:
+            pending.add(part, now)
             spec = part.spec
             if spec is self._default_spec:
-                batches.add(first_call_id=part.first_id, payloads=payloads)
+                batches.add(first_call_id=part.first_id, payloads=part.payloads)
             else:
-                batches.add(first_call_id=part.first_id, payloads=payloads, options=spec.wire)
+                batches.add(first_call_id=part.first_id, payloads=part.payloads, options=spec.wire)
         self._recalls.start()
-        self._half_close_if_empty()
+        if self._closing:
+            self._half_close_if_over()
         return request
 
-    def _half_close_if_empty(self) -> None:
-        if self._closing and not self._outbox:
-            self._pump.close()
+    def _look_for_recalls(self) -> None:
+        if not self._resends:
+            self._recalls.look_now()
+
+    def _half_close_if_over(self) -> None:
+        """In a session only when all was answered, so that acks, heartbeats and cancels can be sent until then."""
+        if self._outbox and not self._leaving:
+            return
+        if self._pulse is not None:
+            if self._pending.calls:
+                return
+            self._pulse.flush()
+            self._pulse.stop()
+        self._pump.close()

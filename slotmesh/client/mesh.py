@@ -1,53 +1,57 @@
 """The client's connection to a mesh.
 
-Invariants: one channel, one stream an endpoint, opened by the first call. After `aclose` no future is left pending.
+Invariants: one channel a router, one stream an endpoint, opened by the first call. After `aclose` no future is left
+pending.
 Owner: the application; used on one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
 
-import grpc
-
 from slotmesh.client.endpoint import Endpoint
 from slotmesh.client.options import ViewOptions, seconds
+from slotmesh.client.routers import Routers, parse_addresses
 from slotmesh.client.stream import CallStream
-from slotmesh.runtime.channels import open_channel
-from slotmesh.units import parse_host_port
-from slotmesh.v1 import router_service_pb2_grpc
 
 
-def connect(address: str, *, connect_timeout: float | timedelta = 10.0, close_grace: float | timedelta = 30.0) -> Mesh:
-    """A client of the router at `HOST:PORT`. It connects when the first call is made.
+def connect(
+    addresses: str | Sequence[str],
+    *,
+    connect_timeout: float | timedelta = 10.0,
+    close_grace: float | timedelta = 30.0,
+) -> Mesh:
+    """A client of a mesh, whose routers listen at `HOST:PORT`. It connects when the first call is made.
+
+    The first router that answers is used. Where it is lost, what it has not answered goes on at another one: at any of
+    these, or of those that it has named.
 
     Args:
-        address: where a router listens.
-        connect_timeout: how long calls wait for a router that does not answer; seconds or a timedelta.
+        addresses: where routers listen: `HOST:PORT`, several with commas between them, or a sequence.
+        connect_timeout: how long calls wait where no router can be reached; seconds or a timedelta.
         close_grace: how long leaving the `async with` waits for unanswered calls; seconds or a timedelta.
 
     Raises:
-        ValueError: `address` is not HOST:PORT, or a time is not positive.
+        ValueError: an address is not HOST:PORT, or there is none, or a time is not positive.
     """
     connect_timeout_s, close_grace_s = seconds(connect_timeout), seconds(close_grace)
     if connect_timeout_s is None or not connect_timeout_s > 0:
         raise ValueError(f"connect_timeout must be more than 0 seconds, got {connect_timeout!r}")
     if close_grace_s is None or not close_grace_s >= 0:
         raise ValueError(f"close_grace must be at least 0 seconds, got {close_grace!r}")
-    parse_host_port(address)
-    return Mesh(address, connect_timeout_s, close_grace_s)
+    return Mesh(parse_addresses(addresses), connect_timeout_s, close_grace_s)
 
 
 class Mesh:
     """Endpoints by name. Made by `slotmesh.connect`."""
 
-    def __init__(self, address: str, connect_timeout_s: float, close_grace_s: float) -> None:
-        self._address = address
+    def __init__(self, addresses: Sequence[str], connect_timeout_s: float, close_grace_s: float) -> None:
+        self._routers = Routers(addresses)
         self._connect_timeout_s = connect_timeout_s
         self._close_grace_s = close_grace_s
-        self._channel: grpc.aio.Channel | None = None
         self._endpoints: dict[str, Endpoint] = {}
         self._streams: list[CallStream] = []
         self._closed = False
@@ -65,11 +69,7 @@ class Mesh:
                 raise RuntimeError("the mesh is closed")
             if not name:
                 raise ValueError("an endpoint's name must not be empty")
-            if self._channel is None:
-                asyncio.get_running_loop()  # the channel belongs to the loop that runs now
-                self._channel = open_channel(self._address)
-            stub = router_service_pb2_grpc.RouterServiceStub(self._channel)
-            stream = CallStream(name, self._address, stub, self._connect_timeout_s)
+            stream = CallStream(name, self._routers, self._connect_timeout_s)
             self._streams.append(stream)
             endpoint = self._endpoints[name] = Endpoint(stream, ViewOptions())
         return endpoint
@@ -83,8 +83,7 @@ class Mesh:
         try:
             await asyncio.gather(*(stream.aclose(grace_s) for stream in self._streams))
         finally:
-            if self._channel is not None:
-                await self._channel.close()
+            await self._routers.aclose()
 
     async def __aenter__(self) -> Mesh:
         return self
@@ -96,4 +95,4 @@ class Mesh:
         await self.aclose(None if error is None else 0)
 
     def __repr__(self) -> str:
-        return f"<slotmesh mesh at {self._address}>"
+        return f"<slotmesh mesh at {', '.join(self._routers.given)}>"

@@ -95,6 +95,8 @@ class Method(Generic[ResultT]):
         except grpc.RpcError as error:
             failure = from_rpc_error(error)
             raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
+        if not spec.options.reply:
+            return cast("ResultT", None)
         try:
             return cast("ResultT", response.payload if spec.decode is None else spec.decode(response.payload))
         except DecodeError as error:

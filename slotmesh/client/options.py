@@ -39,6 +39,7 @@ class OptionChanges(TypedDict, total=False):
     shard_key: str
     metadata: Mapping[str, str]
     idempotent: bool
+    reply: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,8 @@ class ViewOptions:
     ordering_key: str = ""
     metadata: Mapping[str, str] | None = None
     idempotent: bool = False
+    reply: bool = True
+    """False: callers hear only that the call has ended."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -109,6 +112,7 @@ class ViewOptions:
             shard_key=self.shard_key,
             ordering_key=self.ordering_key,
             idempotent=self.idempotent,
+            no_reply=not self.reply,
             metadata=self.metadata or {},
         )
         if self.timeout_s is not None:

@@ -55,13 +55,13 @@ class Outbox:
         self._append(WaitingRun(spec, payloads, [], gather, offset))
         spec.queue.tail = None
 
-    def take(self, calls: int, nbytes: int, *, alone: bool) -> list[tuple[Part, list[bytes]]]:
-        """Takes the parts of the next frame, with their payloads.
+    def take(self, calls: int, nbytes: int, *, alone: bool) -> list[Part]:
+        """Takes the parts of the next frame.
 
         At most `calls` calls of `nbytes` bytes, which is what the window has left. `alone`: nothing is unanswered, so
         that one call may have more bytes than the window.
         """
-        parts: list[tuple[Part, list[bytes]]] = []
+        parts: list[Part] = []
         rota, room = self._rota, FRAME_BYTES
         calls = min(calls, FRAME_CALLS)
         while rota and calls > 0:
@@ -76,7 +76,7 @@ class Outbox:
                         break
                     del sizes[max(fitting, 1) :]
                     total = sum(sizes)
-                parts.append(run.split(sizes, total))
+                parts.append(run.split(len(sizes), total))
                 queue.sent(len(sizes))
                 calls, nbytes, room = calls - len(sizes), nbytes - total, room - total
             if queue.tail is run:
@@ -91,7 +91,7 @@ class Outbox:
             run = queue.runs[0]
             queue.tail = None
             if sizes := run.sizes(len(run)):
-                part, _ = run.split(sizes, sum(sizes))
+                part = run.split(len(sizes), sum(sizes))
                 queue.sent(part.count)
                 yield part
             self._next_turn(queue, run)

@@ -1,4 +1,4 @@
-"""Outcomes reach those who wait: payloads become results, failures become typed exceptions.
+"""Outcomes reach those who wait: payloads become results, failures typed exceptions, ends without either None.
 
 One failure for many calls tells each of them to come again at a time of its own, so that they do not come together.
 Invariants: a future that is done already (somebody cancelled it) is left alone. Where one failure meets many calls
@@ -25,6 +25,9 @@ RETRY_SPREAD: Final = 0.2
 def deliver(part: Part, at: int, payloads: list[bytes], content_type: str) -> None:
     """Results of neighbouring calls of a part, the first of them at `at`."""
     spec = part.spec
+    if not spec.options.reply:
+        finish(part, at, len(payloads))
+        return
     if (content_type or OCTET_STREAM) != spec.content_type:
         fail(part, at, len(payloads), _other_content_type(part, content_type))
         return
@@ -49,6 +52,17 @@ def deliver(part: Part, at: int, payloads: list[bytes], content_type: str) -> No
             sink.set_exception(part.spec.undecodable(error))
         else:
             sink.set_result(result)
+
+
+def finish(part: Part, at: int, count: int) -> None:
+    """Neighbouring calls of a part have ended, and that is all there is to know."""
+    if part.gather is not None:
+        if not part.gather.done():
+            part.gather.put(part.offset + at, [None] * count)
+        return
+    for sink in _taken(part, at, count):
+        if not sink.done():
+            sink.set_result(None)
 
 
 def fail(part: Part, at: int, count: int, failure: Failure, *, told: bool = False) -> None:

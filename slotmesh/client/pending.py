@@ -1,21 +1,30 @@
 """Calls that were sent and have no outcome yet: which call an id on the wire means.
 
-Purpose: correlates answers with calls, by slices: cost is per run of neighbouring ids, not per call. Pure.
+Purpose: correlates answers with calls, by slices: cost is per run of neighbouring ids, not per call; and knows what a
+session has to send again. Pure.
 Invariants: ids strictly increase over the life of an endpoint's client. Each call is settled at most once; an id that
 is unknown or settled already is counted as stray and changes nothing. `calls` and `nbytes` are what is unanswered.
-Owner: the endpoint's `RouterLink`; the next link goes on where the ids of the last one ended.
+Owner: the endpoint's `Connection`; one `RouterLink` after the other uses it, as calls outlive a stream that broke.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from slotmesh.client.runs import Part
+
+if TYPE_CHECKING:
+    from slotmesh.client.spec import CallSpec
 
 Settled = tuple[Part, int, int, int]
 """Neighbours that have their outcome now: their part, the place of the first in it, where they start in the list of ids
 that was asked about, and how many they are."""
+
+
+_FREED: Final = [b""]
+"""Stands where a payload was that is not sent again."""
 
 
 class PendingCalls:
@@ -35,9 +44,10 @@ class PendingCalls:
         self.strays = 0
         """Answers that belonged to no unanswered call."""
 
-    def add(self, part: Part) -> None:
+    def add(self, part: Part, now: float = 0.0) -> None:
         """Gives the calls of a part their ids, for they leave now."""
         part.first_id = self.next_id
+        part.sent_at = now
         self.next_id += part.count
         self._parts[part.first_id] = part
         self._firsts.append(part.first_id)
@@ -63,6 +73,34 @@ class PendingCalls:
                 yield from self._settle_singly(part, at, start, count)
             start += count
 
+    @property
+    def first_spec(self) -> CallSpec | None:
+        """The spec of the oldest unanswered call; None where there is none."""
+        return next(iter(self._parts.values())).spec if self._parts else None
+
+    def parts(self) -> list[Part]:
+        """All that have unanswered calls, in the order of their ids."""
+        return list(self._parts.values())
+
+    def unanswered(self) -> list[tuple[int, int]]:
+        """Ranges of the ids of unanswered calls, both ends included, ascending."""
+        ranges: list[tuple[int, int]] = []
+        for first_id, part in self._parts.items():
+            for at, count in part.open_spans():
+                _extend(ranges, first_id + at, first_id + at + count - 1)
+        return ranges
+
+    def ids_within(self, first: int, last: int) -> list[int]:
+        """The ids of a range, both ends included, as far as their parts are here. Costs what is here, not the range."""
+        ids: list[int] = []
+        firsts = self._firsts
+        for index in range(max(bisect_right(firsts, first) - 1, 0), len(firsts)):
+            if firsts[index] > last:
+                break
+            if (part := self._parts.get(firsts[index])) is not None:
+                ids.extend(range(max(first, part.first_id), min(last, part.first_id + part.count - 1) + 1))
+        return ids
+
     def take_unwanted(self, before: int) -> list[tuple[int, int]]:
         """Ranges of ids, both ends included, below `before`: calls that nobody waits for any more. Each is told once.
 
@@ -73,25 +111,30 @@ class PendingCalls:
             if first_id >= before:
                 break
             for at in part.take_unwanted():
-                call_id = first_id + at
-                if ranges and ranges[-1][1] == call_id - 1:
-                    ranges[-1] = (ranges[-1][0], call_id)
-                else:
-                    ranges.append((call_id, call_id))
+                _extend(ranges, first_id + at, first_id + at)
+        return ranges
+
+    def take_untold(self) -> list[tuple[int, int]]:
+        """As `take_unwanted`, but of all unanswered calls, whoever waits for them."""
+        ranges: list[tuple[int, int]] = []
+        for first_id, part in self._parts.items():
+            for at in part.untold():
+                _extend(ranges, first_id + at, first_id + at)
         return ranges
 
     def drain(self) -> Iterator[Settled]:
         """All that is left, in the order sent, which is unanswered no longer. There is no list of ids here."""
-        for part in list(self._parts.values()):
-            if part.answered is None:
-                count = part.count
-                self._mark(part, 0, count)
-                yield part, 0, 0, count
-            else:
-                for at in range(part.count):
-                    if not part.answered[at]:
-                        self._mark(part, at, 1)
-                        yield part, at, 0, 1
+        for part in self.parts():
+            for at, count in list(part.open_spans()):
+                self._mark(part, at, count)
+                yield part, at, 0, count
+
+    def drain_unwanted(self) -> Iterator[Settled]:
+        """All that nobody waits for any more, as `drain`: told or not, a new stream does not hear of it."""
+        for part in self.parts():
+            for at in part.unwanted():
+                self._mark(part, at, 1)
+                yield part, at, 0, 1
 
     def _part_around(self, call_id: int) -> Part | None:
         index = bisect_right(self._firsts, call_id) - 1
@@ -114,7 +157,9 @@ class PendingCalls:
         if part.answered is None:
             part.answered = bytearray(part.count)
         part.answered[at : at + count] = b"\1" * count
-        nbytes = sum(part.sizes[at : at + count])
+        payloads = part.payloads
+        nbytes = sum(map(len, payloads[at : at + count]))
+        payloads[at : at + count] = _FREED * count
         part.nbytes -= nbytes
         self.nbytes -= nbytes
 
@@ -126,6 +171,14 @@ class PendingCalls:
                 yield part, at + index, start + index, 1
             else:
                 self.strays += 1
+
+
+def _extend(ranges: list[tuple[int, int]], first: int, last: int) -> None:
+    """Appends a range; neighbours become one."""
+    if ranges and ranges[-1][1] == first - 1:
+        ranges[-1] = (ranges[-1][0], last)
+    else:
+        ranges.append((first, last))
 
 
 def _consecutive(ids: list[int], start: int, limit: int) -> int:

@@ -51,6 +51,11 @@ class RecallWatch:
         """Looks at all that was sent, for it is the last chance to tell."""
         self._look(self._pending.next_id)
 
+    def take_back_all(self) -> None:
+        """Nobody waits for anything any more, whatever the futures say."""
+        self._found += self._pending.take_untold()
+        self._wake()
+
     def take_frame(self) -> router_service_pb2.CancelCalls | None:
         """What was found and not told."""
         if not self._found:

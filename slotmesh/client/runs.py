@@ -10,7 +10,7 @@ Owner: the endpoint's `CallStream`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import compress
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
@@ -106,12 +106,12 @@ class WaitingRun:
             self._drop_done()
         return list(map(len, self.payloads[self._at : self._at + count]))
 
-    def split(self, sizes: list[int], nbytes: int) -> tuple[Part, list[bytes]]:
-        """Takes as many calls off the front as `sizes` has entries."""
-        start, stop = self._at, self._at + len(sizes)
+    def split(self, count: int, nbytes: int) -> Part:
+        """Takes so many calls, of so many payload bytes, off the front."""
+        start, stop = self._at, self._at + count
         self._at = stop
-        part = Part(self.spec, sizes, nbytes, self.sinks[start:stop], self.gather, self.offset + start)
-        return part, self.payloads[start:stop]
+        payloads, sinks = self.payloads[start:stop], self.sinks[start:stop]
+        return Part(self.spec, payloads, nbytes, sinks, self.gather, self.offset + start)
 
     def _drop_done(self) -> None:
         wanted = [not sink.done() for sink in self.sinks[self._at :]]
@@ -121,7 +121,10 @@ class WaitingRun:
 
 
 class Part:
-    """Calls that left together, as one batch of a frame. Lives until each has its outcome."""
+    """Calls that left together, as one batch of a frame. Lives until each has its outcome.
+
+    Keeps their payloads, as a session sends again what its router has not answered.
+    """
 
     __slots__ = (
         "_taken_back",
@@ -132,23 +135,24 @@ class Part:
         "left",
         "nbytes",
         "offset",
+        "payloads",
+        "sent_at",
         "sinks",
-        "sizes",
         "spec",
     )
 
     def __init__(
         self,
         spec: CallSpec,
-        sizes: list[int],
+        payloads: list[bytes],
         nbytes: int,
         sinks: list[Any],
         gather: Gather | None = None,
         offset: int = 0,
     ) -> None:
         self.spec = spec
-        self.sizes = sizes
-        """Payload bytes of each call."""
+        self.payloads = payloads
+        """Of each call; empty where it has its outcome, unless all have."""
         self.nbytes = nbytes
         """Payload bytes of those without an outcome."""
         self.sinks = sinks
@@ -156,18 +160,49 @@ class Part:
         self.gather = gather
         self.offset = offset
         """Place of the first call in `gather`."""
-        self.count = len(sizes)
+        self.count = len(payloads)
         """Calls in all."""
         self.left = self.count
         """Calls without an outcome."""
         self.first_id = 0
         """Set when it leaves; the others follow one by one. 0: never left."""
+        self.sent_at = 0.0
+        """When it left for the first time, seconds of the event loop's clock."""
         self.answered: bytearray | None = None
         """1 for each call that has its outcome; None while none has."""
         self._taken_back = False
 
+    def open_spans(self, start: int = 0) -> Iterator[tuple[int, int]]:
+        """Neighbours without an outcome, from the place `start` on: the place of the first, and how many."""
+        answered, count = self.answered, self.count
+        if not self.left:
+            return  # those that were answered last are not marked
+        if answered is None:
+            if start < count:
+                yield start, count - start
+            return
+        at = answered.find(0, start)
+        while at >= 0:
+            end = answered.find(1, at)
+            yield at, (count if end < 0 else end) - at
+            at = -1 if end < 0 else answered.find(0, end)
+
+    def unwanted(self) -> list[int]:
+        """Places of the calls that have no outcome, and that nobody waits for any more."""
+        places = [place for at, many in self.open_spans() for place in range(at, at + many)]
+        if self.gather is not None:
+            return places if self.gather.done() else []
+        return [place for place in places if self.sinks[place].done()]
+
+    def untold(self) -> list[int]:
+        """Places of the calls that have no outcome, and that `take_unwanted` has not told."""
+        if self._taken_back:
+            return []
+        places = [place for at, many in self.open_spans() for place in range(at, at + many)]
+        return places if self.gather is not None else [each for each in places if self.sinks[each] is not _NOBODY]
+
     def take_unwanted(self) -> list[int]:
-        """Places of the calls that have no outcome, and that nobody waits for any more. Tells each once."""
+        """As `unwanted`, but tells each once."""
         answered, sinks = self.answered, self.sinks
         if self.gather is not None:
             if self._taken_back or not self.gather.done():

@@ -58,6 +58,8 @@ class CallSpec:
         if self.content_type == OCTET_STREAM:
             decoder(OCTET_STREAM, wanted)  # says no to types that bytes never become
             self.encode = self._encode_bytes
+        elif not options.reply:
+            pass  # there is no result to decode
         elif self.content_type == PROTOBUF and wanted is Any:
             self.encode = self._refuse
         else:
@@ -66,7 +68,7 @@ class CallSpec:
 
     def encode_each(self, columns: tuple[Iterable[Any], ...]) -> list[bytes]:
         """The payloads of a call for each row of `columns`."""
-        if self.content_type == PROTOBUF and self.wanted is Any:
+        if self.content_type == PROTOBUF and self.wanted is Any and self.options.reply:
             self._refuse((), {})
         return encode_arguments_of_each(self.content_type, columns)
 

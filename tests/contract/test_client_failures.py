@@ -140,9 +140,10 @@ async def test_without_a_word_of_the_router_the_limit_is_four_mebibytes(mesh: sl
     assert isinstance(await failure_of(echo(b"x" * (4 * 1024 * 1024 + 1))), slotmesh.PayloadTooLarge)
 
 
-async def test_a_broken_stream_loses_what_was_sent_and_sends_the_rest_again_in_order(
+async def test_without_sessions_a_broken_stream_loses_what_was_sent_and_sends_the_rest_in_order(
     router: FakeRouter, mesh: slotmesh.Mesh
 ) -> None:
+    router.sessions = False
     router.window_calls = 3
     router.held = True
     digits = mesh.endpoint("digits")
@@ -163,7 +164,10 @@ async def test_a_broken_stream_loses_what_was_sent_and_sends_the_rest_again_in_o
     assert router.opened == 2
 
 
-async def test_a_map_over_a_broken_stream_ends_with_the_loss(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
+async def test_without_sessions_a_map_over_a_broken_stream_ends_with_the_loss(
+    router: FakeRouter, mesh: slotmesh.Mesh
+) -> None:
+    router.sessions = False
     router.window_calls = 3
     router.held = True
     together = mesh.endpoint("digits").echo.map(range(8), return_exceptions=True)
@@ -182,9 +186,7 @@ async def test_an_idle_stream_that_broke_is_opened_again_by_the_next_call(
     assert await echo(1) == [1]
     router.break_streams()
     await router.until(lambda: not router.streams)
-    # The client may not have heard yet: then this call is lost, as the truth demands, and the one after it is not.
-    results = [(await asyncio.gather(echo(number), return_exceptions=True))[0] for number in (2, 3)]
-    assert results[1] == [3]
+    assert await asyncio.gather(*[echo(2), echo(3)]) == [[2], [3]]
     assert router.opened == 2
 
 
@@ -195,14 +197,13 @@ async def test_a_router_that_went_away_and_came_back_is_found_again() -> None:
             echo = mesh.endpoint("digits").echo
             assert await echo(1) == [1]
             first.held = True
-            lost = echo(2)
+            sent = echo(2)
             await first.until(lambda: first.calls() == 2)
             await first.stop()
-            error = await failure_of(lost)
-            assert (type(error), error.executed) == (slotmesh.RouterLost, Executed.UNKNOWN)
             waiting = echo(3)
             async with FakeRouter(port=port) as second:
-                assert await waiting == [3]
+                assert await asyncio.gather(*[sent, waiting]) == [[2], [3]]
+                assert second.batches[0].resend
                 assert not second.breaches
 
 
@@ -253,19 +254,24 @@ async def test_a_router_that_drains_is_asked_again_until_another_one_is_there(
     assert await call == [1]
 
 
-async def test_go_away_lets_the_stream_end_and_the_next_calls_take_another_one(
-    router: FakeRouter, mesh: slotmesh.Mesh
+@pytest.mark.parametrize("sessions", [True, False])
+async def test_a_router_that_leaves_and_is_the_only_one_answers_what_it_has_and_is_asked_again(
+    router: FakeRouter, mesh: slotmesh.Mesh, sessions: bool
 ) -> None:
+    router.sessions = sessions
     router.held = True
     echo = mesh.endpoint("digits").echo
-    before = echo(1)
-    await router.until(lambda: router.calls() == 1)
-    router.say(Response(go_away=call_pb2.GoAway(message="I leave")))
-    await router.until(lambda: router.streams[0].half_closed)
+    first, before = echo.map([0]), echo(1)
+    await router.until(lambda: router.calls() == 2)
+    router.go_away()
+    stream, batch = router.waiting.pop(0)
+    stream.answer(batch, batch.payloads)
+    assert await first == [[0]]  # so that it has heard what the router said before
     after = echo(2)
     router.release()
     assert (await before, await after) == ([1], [2])
-    assert router.opened == 2
+    assert (router.opened, router.half_closed) == (2, 1)
+    assert [list(batch.ids) for batch in router.batches] == [[1], [2], [3]]
 
 
 async def test_a_frame_that_makes_no_sense_ends_the_stream_and_not_the_client(

@@ -1,10 +1,12 @@
 """A router that does as it is told: real gRPC on a free port of 127.0.0.1, no replica behind it.
 
 It echoes each call's payload, or answers as `answer` says. Tests script it: `held` keeps answers back, `set_window`
-narrows, `refusal`, `silent`, `break_streams` and `FakeStream.reject` do what a real router does in rare moments. Calls
-that are taken back are answered CANCELLED, unless `deaf_to_cancels`. It checks what every client has to keep to (ids
-strictly increase, the window is never passed, a call is taken back once and after it was sent) in `breaches`, and
-remembers every batch in `batches`, every frame of cancels in `cancels`.
+narrows, `refusal`, `silent`, `break_streams`, `go_away`, `fence` and `FakeStream.reject` do what a real router does in
+rare moments; `mute`, `lose_results` and `cut_after` do what networks do. Calls that are taken back are answered
+CANCELLED, unless `deaf_to_cancels`. It keeps `sessions` as far as the client can see: it runs what is sent again.
+It checks what every client has to keep to (ids strictly increase, the window is never passed, a call is taken back once
+and after it was sent, what is sent again was announced and goes first, acks go up) in `breaches`, and remembers every
+opening in `openings`, every batch in `batches`, every frame of cancels in `cancels`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
@@ -34,13 +37,11 @@ class Batch:
 
     frame: int
     """Which frame of the stream, counted from 1."""
-    first_id: int
+    ids: Sequence[int]
     options: call_pb2.CallOptions
     payloads: list[bytes]
-
-    @property
-    def ids(self) -> range:
-        return range(self.first_id, self.first_id + len(self.payloads))
+    resend: bool = False
+    age_s: float = 0.0
 
 
 CANCELLED = Failure(reason=Reason.CANCELLED, message="taken back by its caller")
@@ -58,7 +59,7 @@ class FakeStream:
     """One StreamCalls stream."""
 
     router: FakeRouter
-    endpoint: str
+    opening: router_service_pb2.OpenStream
     pump: StreamPump[Response]
     outgoing: deque[Response] = field(default_factory=deque)
     unanswered: dict[int, int] = field(default_factory=dict)
@@ -67,9 +68,20 @@ class FakeStream:
     last_id: int = 0
     frames: int = 0
     frame_no: int = 0
+    acked: int = 0
+    to_resend: set[int] = field(default_factory=set)
+    """Ids that were announced as unanswered, and have not come again."""
+    is_cut: bool = False
+    """Breaks once everything is written."""
+    ending: Failure | None = None
+    """What it breaks with; None: as if the router was killed."""
     broken: asyncio.Event = field(default_factory=asyncio.Event)
     half_closed: bool = False
     all_answered: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def endpoint(self) -> str:
+        return self.opening.endpoint
 
     def say(self, response: Response) -> None:
         self.outgoing.append(response)
@@ -77,7 +89,11 @@ class FakeStream:
 
     def next_frame(self) -> Response | None:
         """One frame; neighbouring results leave together, as a real router's do."""
+        if self.router.mute:
+            return None
         if not self.outgoing:
+            if self.is_cut:
+                self.broken.set()
             return None
         response = self.outgoing.popleft()
         if response.WhichOneof("frame") == "results":
@@ -91,7 +107,9 @@ class FakeStream:
         self.frames += 1
         for wire in frame.batches:
             options = wire.options if wire.HasField("options") else defaults
-            batch = Batch(self.frames, wire.first_call_id, options, list(wire.payloads))
+            ids = list(wire.call_ids) or range(wire.first_call_id, wire.first_call_id + len(wire.payloads))
+            age_s = wire.age.ToNanoseconds() / 1e9
+            batch = Batch(self.frames, ids, options, list(wire.payloads), wire.resend, age_s)
             self._check(batch)
             self.router.accept(self, batch)
 
@@ -104,8 +122,25 @@ class FakeStream:
             self.fail(left, CANCELLED)
 
     def answer(self, batch: Batch, outcomes: Sequence[bytes | Failure]) -> None:
-        """Results and failures of a batch, in one frame."""
-        self.answer_ids(list(batch.ids), outcomes, batch.options.content_type)
+        """Results and failures of a batch, in one frame. Of calls that want no reply, that they have ended."""
+        ids = self._before_the_cut(batch.ids)
+        if self.router.lose_results or not ids:
+            return
+        if batch.options.no_reply:
+            self.end_ids(ids)
+        else:
+            self.answer_ids(ids, outcomes[: len(ids)], batch.options.content_type)
+
+    def end_ids(self, ids: Sequence[int]) -> None:
+        """These calls have ended, well or not."""
+        frame = call_pb2.ResultFrame()
+        for call_id in ids:
+            self.unanswered.pop(call_id, None)
+            if frame.done and frame.done[-1].last == call_id - 1:
+                frame.done[-1].last = call_id
+            else:
+                frame.done.add(first=call_id, last=call_id)
+        self._answered(Response(results=frame))
 
     def answer_ids(self, ids: Sequence[int], outcomes: Sequence[bytes | Failure], content_type: str = "") -> None:
         """Of calls that were answered already, too: as a client must be able to bear."""
@@ -132,10 +167,29 @@ class FakeStream:
     def reject(self, batch: Batch, failure: Failure) -> None:
         for call_id in batch.ids:
             self.unanswered.pop(call_id, None)
-        rejected = router_service_pb2.RejectedBatch(
-            first_call_id=batch.first_id, count=len(batch.payloads), failure=to_wire(failure)
-        )
+        rejected = router_service_pb2.RejectedBatch(failure=to_wire(failure))
+        if isinstance(batch.ids, range):
+            rejected.first_call_id, rejected.count = batch.ids[0], len(batch.ids)
+        else:
+            rejected.call_ids.extend(batch.ids)
         self._answered(Response(rejected=rejected))
+
+    def ack(self, through_frame: int) -> None:
+        self.router.acks.append(through_frame)
+        if not self.acked < through_frame <= self.frame_no:
+            self._breach(f"ack {through_frame} after {self.acked}, {self.frame_no} frames were sent")
+        self.acked = through_frame
+
+    def beat(self, heartbeat: call_pb2.Heartbeat) -> None:
+        self.router.heartbeats += 1
+        if not self.opening.session_id or self.half_closed:
+            self._breach("a heartbeat where none belongs")
+        self.say(Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=heartbeat.stamp)))
+
+    def end(self, failure: Failure | None = None) -> None:
+        """Ends at once, whatever is unanswered."""
+        self.ending = failure
+        self.broken.set()
 
     def finish(self) -> None:
         self.half_closed = True
@@ -149,23 +203,42 @@ class FakeStream:
         if self.half_closed and not self.unanswered:
             self.pump.close()
 
+    def _before_the_cut(self, ids: Sequence[int]) -> Sequence[int]:
+        """What still gets through of these outcomes."""
+        left = self.router.cut_after
+        if left is None:
+            return ids
+        self.router.cut_after = max(left - len(ids), 0)
+        if len(ids) >= left:
+            self.is_cut = True
+            self.pump.wake()
+        return ids[:left]
+
     def _check(self, batch: Batch) -> None:
-        if batch.first_id <= self.last_id:
-            self.router.breaches.append(f"id {batch.first_id} after {self.last_id}")
+        if any(later <= earlier for earlier, later in pairwise((self.last_id, *batch.ids))):
+            self._breach(f"ids {batch.ids} after {self.last_id}")
         self.last_id = batch.ids[-1]
+        if batch.resend and not self.to_resend.issuperset(batch.ids):
+            self._breach(f"ids {batch.ids} are sent again, and were not announced")
+        if not batch.resend and self.to_resend:
+            self._breach(f"new calls before {self.to_resend} were sent again")
+        self.to_resend.difference_update(batch.ids)
         alone = not self.unanswered and len(batch.payloads) == 1
         self.unanswered.update(zip(batch.ids, map(len, batch.payloads), strict=True))
         calls, nbytes = len(self.unanswered), sum(self.unanswered.values())
         if not alone and (calls > self.router.window_calls or nbytes > self.router.window_bytes):
-            self.router.breaches.append(f"{calls} calls of {nbytes} bytes unanswered")
+            self._breach(f"{calls} calls of {nbytes} bytes unanswered")
 
     def _check_cancel(self, ids: list[int]) -> None:
         for call_id in ids:
             if not 0 < call_id <= self.last_id:
-                self.router.breaches.append(f"call {call_id} taken back before it was sent")
+                self._breach(f"call {call_id} taken back before it was sent")
             if call_id in self.taken_back:
-                self.router.breaches.append(f"call {call_id} taken back twice")
+                self._breach(f"call {call_id} taken back twice")
             self.taken_back.add(call_id)
+
+    def _breach(self, what: str) -> None:
+        self.router.breaches.append(what)
 
 
 class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
@@ -180,11 +253,23 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
         max_payload_bytes: int = 4 * 1024 * 1024,
         port: int = 0,
         keep_batches: bool = True,
+        sessions: bool = True,
+        alternates: Sequence[str] = (),
     ) -> None:
+        """Without `sessions` it is a router that does not know of them, and refuses them."""
         self.answer = answer
         self.window_calls = window_calls
         self.window_bytes = window_bytes
         self.max_payload_bytes = max_payload_bytes
+        self.sessions = sessions
+        self.alternates = alternates
+        """What it says of other routers when a stream is opened."""
+        self.mute = False
+        """While true, nothing is written to any stream, and nothing ends."""
+        self.lose_results = False
+        """While true, outcomes are thrown away."""
+        self.cut_after: int | None = None
+        """So many outcomes get through; with them the stream breaks."""
         self.held = False
         """While true, batches wait in `waiting` for `release` or for a test that answers them itself."""
         self.refusal: Failure | None = None
@@ -193,6 +278,11 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
         """While true, opening a stream is not answered."""
         self.deaf_to_cancels = False
         """While true, calls that are taken back are answered as if they were not."""
+        self.openings: list[router_service_pb2.OpenStream] = []
+        """Refused ones, too."""
+        self.acks: list[int] = []
+        self.heartbeats = 0
+        """That came."""
         self.batches: list[Batch] = []
         self.cancels: list[list[range]] = []
         """Ids, by frame."""
@@ -217,6 +307,11 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def answers(self) -> bool:
+        """Whether nothing keeps it from answering."""
+        return not self.held and not self.mute and not self.lose_results and self.cut_after is None
 
     async def until(self, condition: Callable[[], bool], within_s: float = 10.0) -> None:
         """Waits until something is so. Looks whenever a frame came or a stream opened or ended."""
@@ -246,7 +341,15 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
     def break_streams(self) -> None:
         """Ends every stream with UNAVAILABLE, whatever is unanswered."""
         for stream in self.streams:
-            stream.broken.set()
+            stream.end()
+
+    def fence(self) -> None:
+        """Ends every stream as one whose session went on elsewhere."""
+        for stream in self.streams:
+            stream.end(Failure(reason=Reason.SESSION_FENCED, message="a newer connection has the session"))
+
+    def go_away(self, *alternates: str) -> None:
+        self.say(Response(go_away=call_pb2.GoAway(message="I leave", alternates=alternates)))
 
     # -- the service -----------------------------------------------------------------------------------------------
 
@@ -262,18 +365,26 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
         self, request_iterator: object, context: Context
     ) -> None:
         opening = (await context.read()).open
-        if self.refusal is not None:
+        self.openings.append(opening)
+        refusal = self.refusal
+        if refusal is None and opening.session_id and not self.sessions:
+            refusal = Failure(reason=Reason.NOT_IMPLEMENTED, message="open.session_id: sessions are not known here")
+        if refusal is not None:
             self.refused += 1
             await self._tell()
-            await abort(context, self.refusal)
+            await abort(context, refusal)
         pump: StreamPump[Response] = StreamPump(context.write, lambda: stream.next_frame())  # noqa: PLW0108
-        stream = FakeStream(self, opening.endpoint, pump)
+        stream = FakeStream(self, opening, pump)
+        stream.to_resend.update(each for ids in opening.unanswered for each in range(ids.first, ids.last + 1))
         self.streams.append(stream)
         self.opened += 1
         await self._tell()
         if not self.silent:
             window = router_service_pb2.Window(calls=self.window_calls, bytes=self.window_bytes)
             opened = router_service_pb2.StreamOpened(window=window, max_payload_bytes=self.max_payload_bytes)
+            opened.alternates.extend(self.alternates)
+            if self.sessions:
+                opened.features.append("sessions")
             stream.say(Response(opened=opened))
         reader = asyncio.create_task(self._read(context, stream, opening.default_options))
         writer = asyncio.create_task(pump.run())
@@ -286,11 +397,13 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
             await asyncio.gather(reader, writer, breaker, return_exceptions=True)
             self.streams.remove(stream)
             await asyncio.shield(self._tell())
+        if stream.ending is not None:
+            await abort(context, stream.ending)
         if stream.broken.is_set():
             await context.abort(grpc.StatusCode.UNAVAILABLE, "told to break")
 
     async def Call(self, request: router_service_pb2.CallRequest, context: Context) -> router_service_pb2.CallResponse:
-        outcome = self.answer(Batch(0, 0, request.options, [request.payload]))[0]
+        outcome = self.answer(Batch(0, [0], request.options, [request.payload]))[0]
         if isinstance(outcome, Failure):
             await abort(context, outcome)
         return router_service_pb2.CallResponse(payload=outcome, content_type=request.options.content_type)
@@ -310,6 +423,10 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
                     stream.accept(request.calls, defaults)
                 case "cancel":
                     stream.cancel(request.cancel)
+                case "ack":
+                    stream.ack(request.ack.through_frame)
+                case "heartbeat":
+                    stream.beat(request.heartbeat)
                 case other:
                     self.breaches.append(f"an unexpected frame: {other}")
             await self._tell()

@@ -50,22 +50,22 @@ class OutboxMachine(RuleBasedStateMachine):
         nbytes = self.window_bytes - self.pending.nbytes
         nothing_unanswered = not self.pending.calls
         parts = self.outbox.take(calls, nbytes, alone=nothing_unanswered)
-        for part, payloads in parts:
+        for part in parts:
             queue = next(index for index, specs in enumerate(self.specs) if part.spec in specs)
             wanted = [sink for sink in self.waiting[queue] if not sink.cancelled]
             assert part.sinks == wanted[: part.count], "a call overtook another one of its queue"
             assert all(
                 sink.name == (self.specs[queue].index(part.spec), len(p))
-                for sink, p in zip(part.sinks, payloads, strict=True)
+                for sink, p in zip(part.sinks, part.payloads, strict=True)
             )
             last = self.waiting[queue].index(part.sinks[-1])
             self.waiting[queue] = self.waiting[queue][last + 1 :]
             self.pending.add(part)
-            for offset, payload in enumerate(payloads):
+            for offset, payload in enumerate(part.payloads):
                 self.unanswered[part.first_id + offset] = (queue, len(payload))
-        sent = sum(part.count for part, _ in parts)
+        sent = sum(part.count for part in parts)
         assert sent <= max(calls, 0)
-        if sum(part.nbytes for part, _ in parts) > max(nbytes, 0):
+        if sum(part.nbytes for part in parts) > max(nbytes, 0):
             assert nothing_unanswered
             assert sent == 1, "only one call alone may pass the window"
         wanted_sizes = [sink.name[1] for queue in self.waiting for sink in queue if not sink.cancelled]

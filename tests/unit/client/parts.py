@@ -29,13 +29,13 @@ def make_spec(method: str = "echo", queue: CallQueue | None = None, **options: A
 
 
 def make_part(*sizes: int, spec: CallSpec | None = None) -> Part:
-    return Part(spec or make_spec(), list(sizes), sum(sizes), [Sink() for _ in sizes])
+    return Part(spec or make_spec(), [b"x" * size for size in sizes], sum(sizes), [Sink() for _ in sizes])
 
 
 def make_map_part(*sizes: int, sink: Sink | None = None) -> Part:
     """A part of a map; `sink` is its one future."""
     gather: Any = sink or Sink()
-    return Part(make_spec(), list(sizes), sum(sizes), [], gather)
+    return Part(make_spec(), [b"x" * size for size in sizes], sum(sizes), [], gather)
 
 
 def make_call(outbox: Outbox, spec: CallSpec, payload: bytes, sink: Any = None) -> Any:

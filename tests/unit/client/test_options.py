@@ -32,6 +32,11 @@ def test_options_travel() -> None:
     assert options.to_wire("add") == wire
 
 
+def test_a_call_that_wants_no_reply_says_so() -> None:
+    assert ViewOptions(reply=False).to_wire("add").no_reply
+    assert not ViewOptions().to_wire("add").no_reply
+
+
 def test_a_time_of_day_travels_in_utc() -> None:
     elsewhere = NOON.astimezone(timezone(timedelta(hours=5)))
     wire = ViewOptions(slo_at=elsewhere).to_wire("add")

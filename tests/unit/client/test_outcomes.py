@@ -7,7 +7,7 @@ import pytest
 
 from slotmesh.client.gather import Gather
 from slotmesh.client.options import ViewOptions
-from slotmesh.client.outcomes import deliver, fail
+from slotmesh.client.outcomes import deliver, fail, finish
 from slotmesh.client.runs import CallQueue, Part
 from slotmesh.client.spec import CallSpec
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, DecodeError, encode
@@ -18,7 +18,7 @@ LOST = Failure(reason=Reason.REPLICA_LOST, message="gone", executed=Executed.UNK
 
 def part_of(futures: list[asyncio.Future[Any]], content_type: str = MSGPACK, wanted: Any = Any) -> Part:
     spec = CallSpec("digits", "add", ViewOptions(content_type=content_type), CallQueue(), wanted)
-    part = Part(spec, [0] * len(futures), 0, list(futures))
+    part = Part(spec, [b""] * len(futures), 0, list(futures))
     part.first_id = 11
     return part
 
@@ -26,7 +26,7 @@ def part_of(futures: list[asyncio.Future[Any]], content_type: str = MSGPACK, wan
 def map_of(count: int, *, keeps_failures: bool, wanted: Any = Any) -> tuple[Part, asyncio.Future[list[Any]]]:
     future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
     spec = CallSpec("digits", "add", ViewOptions(), CallQueue(), wanted)
-    part = Part(spec, [0] * count, 0, [], Gather(count, future, keeps_failures=keeps_failures), 0)
+    part = Part(spec, [b""] * count, 0, [], Gather(count, future, keeps_failures=keeps_failures), 0)
     part.first_id = 11
     return part, future
 
@@ -149,3 +149,24 @@ async def test_dropped_futures_of_one_failure_are_reported_once() -> None:
     assert [str(report["exception"]) for report in reports] == ["UNAVAILABLE/REPLICA_LOST: gone"]
     fail(part_of(futures(100)), 0, 100, LOST, told=True)
     assert len(reports) == 1
+
+
+@pytest.mark.asyncio
+async def test_what_has_ended_without_a_result_is_none() -> None:
+    waiting = futures(3)
+    part = part_of(waiting)
+    waiting[1].cancel()
+    finish(part, 1, 2)
+    assert waiting[2].result() is None
+    assert not waiting[0].done()
+    together, future = map_of(2, keeps_failures=False)
+    finish(together, 0, 2)
+    assert await future == [None, None]
+
+
+@pytest.mark.asyncio
+async def test_results_that_nobody_asked_for_are_not_looked_at() -> None:
+    waiting = futures(1)
+    spec = CallSpec("digits", "add", ViewOptions(reply=False), CallQueue())
+    deliver(Part(spec, [b""], 0, list(waiting)), 0, [b"\xc1"], "no content type")
+    assert await waiting[0] is None

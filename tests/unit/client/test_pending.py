@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from slotmesh.client.pending import PendingCalls
-from tests.unit.client.parts import make_map_part, make_part
+from tests.unit.client.parts import Sink, make_map_part, make_part
 
 
 def settle(pending: PendingCalls, *ids: int) -> list[tuple[int, int, int, int]]:
@@ -140,3 +140,57 @@ def test_finished_parts_are_forgotten() -> None:
     assert len(pending._firsts) < 200
     pending.add(make_part(1, 1))
     assert settle(pending, pending.next_id - 1) == [(pending.next_id - 2, 1, 0, 1)]
+
+
+def test_unanswered_calls_are_ranges_across_parts() -> None:
+    pending = PendingCalls()
+    for sizes in ([1, 1, 1], [1, 1], [1]):
+        pending.add(make_part(*sizes))
+    assert pending.unanswered() == [(1, 6)]
+    settle(pending, 2, 5)
+    assert pending.unanswered() == [(1, 1), (3, 4), (6, 6)]
+
+
+def test_payloads_of_answered_calls_are_not_kept() -> None:
+    pending = PendingCalls()
+    part = make_part(3, 4, 5)
+    pending.add(part, now=7.0)
+    settle(pending, 2)
+    assert part.payloads == [b"xxx", b"", b"xxxxx"]
+    assert part.sent_at == 7.0
+
+
+def test_ids_within_a_range_are_those_of_parts_that_are_here() -> None:
+    pending = PendingCalls(next_id=10)
+    pending.add(make_part(1, 1, 1))
+    pending.add(make_part(1))
+    pending.add(make_part(1, 1))
+    settle(pending, 13)
+    assert pending.ids_within(-(2**60), 2**60) == [10, 11, 12, 14, 15]
+    assert pending.ids_within(11, 14) == [11, 12, 14]
+    assert pending.ids_within(13, 13) == []
+    assert pending.ids_within(16, 99) == []
+    assert pending.ids_within(12, 11) == []
+
+
+def test_what_nobody_waits_for_is_dropped_whether_it_was_told_or_not() -> None:
+    pending = PendingCalls()
+    part, together = make_part(1, 1, 1, 1), make_map_part(1, 1, sink=Sink(cancelled=True))
+    pending.add(part)
+    pending.add(together)
+    part.sinks[0].cancelled = part.sinks[2].cancelled = True
+    assert pending.take_unwanted(before=2) == [(1, 1), (3, 3)]
+    part.sinks[3].cancelled = True
+    assert [part.first_id + at for part, at, _, _ in pending.drain_unwanted()] == [1, 3, 4, 5, 6]
+    assert pending.unanswered() == [(2, 2)]
+
+
+def test_those_who_were_told_are_not_told_again_in_the_end() -> None:
+    pending = PendingCalls()
+    part, together = make_part(1, 1, 1), make_map_part(1, 1, sink=Sink(cancelled=True))
+    pending.add(part)
+    pending.add(together)
+    pending.add(make_map_part(1))
+    part.sinks[1].cancelled = True
+    assert pending.take_unwanted(before=9) == [(2, 2), (4, 5)]
+    assert pending.take_untold() == [(1, 1), (3, 3), (6, 6)]

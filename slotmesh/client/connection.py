@@ -1,0 +1,281 @@
+"""An endpoint's session: one stream after the other, at whichever router there is.
+
+Purpose: opens a stream where there is something to send, and goes on at another router where one is lost, leaves, or
+falls silent, with what is unanswered.
+Invariants: an epoch is used once. What was sent has its outcome, or is sent again; where a router keeps no sessions it
+is lost instead, executed=unknown. Calls fail for want of a router only when `Search` has found none in time.
+Owner: the endpoint's `CallStream`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+import grpc
+
+from slotmesh.client.link import Request, Response, RouterLink, StreamCall
+from slotmesh.client.outbox import Outbox
+from slotmesh.client.outcomes import fail
+from slotmesh.client.pending import PendingCalls
+from slotmesh.client.routers import Routers
+from slotmesh.client.search import FIRST_ATTEMPT_S, Search
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.runtime.backoff import Backoff
+from slotmesh.status import from_rpc_error
+from slotmesh.v1 import call_pb2, router_service_pb2
+
+SESSIONS: Final = "sessions"
+"""The feature of routers that keep sessions."""
+
+MAX_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
+"""Until the router has said how large a payload may be."""
+
+_WORTH_ANOTHER_TRY: Final = frozenset(
+    {Reason.ROUTER_LOST, Reason.CANCELLED, Reason.INTERNAL, Reason.DRAINING, Reason.SESSION_FENCED}
+)
+"""What the transport says where a router is not there yet, or no more; and a router, of a stream that came too late."""
+
+_SOUND_S: Final = 1.0
+"""A stream that lasted for so long was a good one, even if it has answered nothing."""
+
+_NO_ANSWER: Final = Failure(reason=Reason.ROUTER_LOST, message="no answer")
+
+log = logging.getLogger(__name__)
+
+
+class Connection:
+    """Serves the outbox, until nothing is left to send and nothing unanswered."""
+
+    def __init__(self, endpoint: str, routers: Routers, patience_s: float, outbox: Outbox) -> None:
+        self._endpoint = endpoint
+        self._routers = routers
+        self._patience_s = patience_s
+        self._outbox = outbox
+        self._pending = PendingCalls()
+        self._session_id = secrets.token_hex(16)
+        self._epoch = 0
+        self._link: RouterLink | None = None
+        self._mover: asyncio.Task[None] | None = None
+        self._reached: tuple[str, StreamCall] | None = None
+        """Where a router that leaves is followed by another one: the stream to it, not opened yet."""
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+        self.address = ""
+        """The router that was used last; empty before the first one."""
+        self.max_payload_bytes = MAX_PAYLOAD_BYTES
+        """Largest payload of one call."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is unanswered, and nothing waits."""
+        return not self._pending.calls and not self._outbox
+
+    def wake(self) -> None:
+        """Calls wait in the outbox."""
+        if self._link is not None:
+            self._link.wake()
+
+    def finish(self) -> None:
+        """No more calls come: the stream ends when all was answered."""
+        self._closing = True
+        if self._link is not None:
+            self._link.finish()
+
+    def abandon(self, failure: Failure) -> None:
+        """Everything fails now; the router is told that nobody waits."""
+        link = self._link
+        if link is not None:
+            link.take_back_all()
+        self.fail_all(failure)
+        if link is not None:
+            link.finish()
+
+    def fail_all(self, failure: Failure) -> None:
+        """What was sent may have been executed, the rest was not."""
+        self._fail_sent(replace(failure, executed=Executed.UNKNOWN))
+        for told, part in enumerate(self._outbox.drain()):
+            fail(part, 0, part.count, replace(failure, executed=Executed.NO), told=told > 0)
+            part.spec.queue.settled(part.count)
+
+    async def serve(self) -> Failure:
+        """Says what to tell the calls that are left."""
+        search = Search(self._routers, self._patience_s, self.address)
+        refusal = _NO_ANSWER
+        try:
+            while not self.idle:
+                if self._reached is None and (pause_s := search.take_pause_s(self.address)):
+                    search.spent(pause_s)
+                    await asyncio.sleep(pause_s)
+                link = await self._attempt(search)
+                if isinstance(link, Failure):
+                    refusal = link
+                    if refusal.reason not in _WORTH_ANOTHER_TRY:
+                        return refusal
+                    if search.is_over:
+                        break
+                    continue
+                opened = self._loop.time()
+                await self._serve(link)
+                was_sound = link.answered > 0 or self._loop.time() - opened >= _SOUND_S
+                search.lost(self.address, was_sound=was_sound)
+        finally:
+            if self._reached is not None:
+                self._reached[1].cancel()
+                self._reached = None
+        return self._unreachable(refusal.message)  # unless nothing is left: then nobody is told
+
+    # -- opening ---------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, search: Search) -> RouterLink | Failure:
+        reached, self._reached = self._reached, None
+        address = search.take() if reached is None else reached[0]
+        began = self._loop.time()
+        try:
+            async with asyncio.timeout(search.timeout_s):
+                call = self._call(address, patiently=search.is_alone) if reached is None else reached[1]
+                try:
+                    return await self._open(call, address, with_session=True)
+                except grpc.RpcError as error:
+                    if from_rpc_error(error).reason is not Reason.NOT_IMPLEMENTED:
+                        raise
+                return await self._open(self._call(address), address, with_session=False)
+        except TimeoutError:
+            self._routers.renew(address)
+            return _NO_ANSWER
+        except grpc.RpcError as error:
+            return from_rpc_error(error)
+        finally:
+            search.spent(self._loop.time() - began)
+
+    def _call(self, address: str, *, patiently: bool = False) -> StreamCall:
+        """A stream that is not opened yet. `patiently`: the transport waits for the router."""
+        call: StreamCall = self._routers.stub(address).StreamCalls(wait_for_ready=patiently)
+        return call
+
+    async def _open(self, call: StreamCall, address: str, *, with_session: bool) -> RouterLink:
+        """A stream that the router has answered: nothing is sent to a router that may not be there."""
+        try:
+            await call.wait_for_connection()
+            for part, _, _, count in self._pending.drain_unwanted():
+                part.spec.queue.settled(count)
+            spec = self._outbox.first_spec if self._outbox else self._pending.first_spec
+            opening = router_service_pb2.OpenStream(endpoint=self._endpoint)
+            if spec is not None:
+                opening.default_options.CopyFrom(spec.wire)
+            if with_session:
+                self._identify(opening)
+            with suppress(asyncio.InvalidStateError):  # it failed already; reading says why
+                await call.write(Request(open=opening))
+            response = await call.read()
+            if not isinstance(response, Response) or response.WhichOneof("frame") != "opened":
+                raise ValueError(f"{address} does not answer as a router: {response}")
+        except BaseException:
+            call.cancel()
+            raise
+        opened = response.opened
+        self.address = address
+        self.max_payload_bytes = opened.max_payload_bytes or MAX_PAYLOAD_BYTES
+        self._routers.learn(opened.alternates)
+        in_session = with_session and SESSIONS in opened.features
+        if not in_session:
+            self._fail_sent(self._lost("the connection broke, and the next router keeps no sessions"))
+        link = RouterLink(call, self._outbox, self._pending, spec, in_session=in_session, on_leaving=self._on_leaving)
+        link.accept(response)
+        return link
+
+    def _identify(self, opening: router_service_pb2.OpenStream) -> None:
+        self._epoch += 1
+        opening.session_id = self._session_id
+        opening.epoch = self._epoch
+        opening.features.append(SESSIONS)
+        if self._epoch > 1:
+            opening.unanswered.extend(
+                call_pb2.IdRange(first=first, last=last) for first, last in self._pending.unanswered()
+            )
+
+    # -- serving ---------------------------------------------------------------------------------------------------
+
+    async def _serve(self, link: RouterLink) -> None:
+        """Uses a link until it ends. What it leaves unanswered is sent again, or fails."""
+        failure: Failure | None = self._lost("the mesh was closed", Reason.CANCELLED)
+        self._link = link
+        try:
+            if self._closing:
+                link.finish()
+            await link.run()
+            failure = None if link.in_session else self._lost("the router ended the stream")
+        except grpc.RpcError as error:
+            refusal = from_rpc_error(error)
+            if refusal.reason not in _WORTH_ANOTHER_TRY:
+                failure = replace(refusal, executed=Executed.UNKNOWN)
+            elif link.in_session:
+                failure = None
+            else:
+                failure = self._lost(f"the stream broke ({refusal.message})")
+        except Exception as error:
+            log.exception("the stream of endpoint %r failed", self._endpoint)
+            failure = self._lost(f"the client failed: {error!r}", Reason.INTERNAL)
+        finally:
+            self._link = None
+            if link.silent:
+                self._routers.renew(self.address)
+            if self._mover is not None:
+                self._mover.cancel()
+                await asyncio.gather(self._mover, return_exceptions=True)
+                self._mover = None
+            if failure is not None:
+                self._fail_sent(failure)
+
+    def _on_leaving(self, alternates: Sequence[str]) -> None:
+        """The router leaves. While it answers what it has, another one is looked for."""
+        self._routers.learn(alternates)
+        if self._link is not None and self._link.in_session and self._routers.others(self.address):
+            self._mover = self._loop.create_task(self._move(self._link), name=f"slotmesh-client-move-{self._endpoint}")
+
+    async def _move(self, link: RouterLink) -> None:
+        backoff = Backoff()
+        while True:
+            for address in self._routers.others(self.address):
+                call = self._call(address)
+                try:
+                    async with asyncio.timeout(FIRST_ATTEMPT_S):
+                        await call.wait_for_connection()
+                except (grpc.RpcError, TimeoutError):
+                    call.cancel()
+                except BaseException:
+                    call.cancel()
+                    raise
+                else:
+                    self._reached = address, call
+                    link.end()
+                    return
+            await asyncio.sleep(backoff.next_delay_s())
+
+    # -- failures --------------------------------------------------------------------------------------------------
+
+    def _fail_sent(self, failure: Failure) -> None:
+        told = False
+        for part, at, _, count in self._pending.drain():
+            fail(part, at, count, failure, told=told)
+            part.spec.queue.settled(count)
+            told = True
+
+    def _lost(self, why: str, reason: Reason = Reason.ROUTER_LOST) -> Failure:
+        return Failure(
+            reason=reason,
+            message=f"{why} before the router at {self.address} answered the call; it may have been executed",
+            executed=Executed.UNKNOWN,
+        )
+
+    def _unreachable(self, problem: str) -> Failure:
+        return Failure(
+            reason=Reason.ROUTER_LOST,
+            message=f"no router answered at {', '.join(self._routers.given)} within {self._patience_s:g} s "
+            f"({problem}); start one there, or give connect() the address of one",
+        )

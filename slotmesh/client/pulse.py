@@ -1,0 +1,98 @@
+"""The signs of life on a session's stream, and the word that results have arrived.
+
+Purpose: heartbeats, the silence of a router that is gone without a word, acknowledgements.
+Invariants: one timer a stream, none a call. Silence is counted in beats of our own loop: a program that blocked its
+loop has not listened, and accuses nobody. Acks go up, at most one each `ACK_INTERVAL_S`.
+Owner: the stream's `RouterLink`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from slotmesh.v1 import call_pb2, router_service_pb2
+
+Request = router_service_pb2.StreamCallsRequest
+
+BEAT_S: Final = 0.5
+"""Between two looks at the stream."""
+HEARTBEAT_BEATS: Final = 2
+"""Beats from one heartbeat to the next."""
+SILENT_BEATS: Final = 7
+"""Beats without a frame after which the router is given up: 3.5 s, found within 4 s."""
+ACK_INTERVAL_S: Final = 0.05
+"""What a result frame waits at most until it is acknowledged, together with those that came meanwhile."""
+
+
+class Pulse:
+    """Runs from its making until `stop`."""
+
+    def __init__(self, wake: Callable[[], None], on_silence: Callable[[], None]) -> None:
+        """`wake` is called when there is something for `next_frame`, `on_silence` once."""
+        self._wake = wake
+        self._on_silence = on_silence
+        self._loop = asyncio.get_running_loop()
+        self._beat_timer: asyncio.TimerHandle | None = self._loop.call_later(BEAT_S, self._beat)
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._beats = 0
+        self._quiet_beats = 0
+        self._heartbeat_due = False
+        self._ack_due = False
+        self._delivered = 0
+        self._acked = 0
+        self._echo = 0
+        self.heard = False
+        """Set with each frame that comes."""
+
+    def stop(self) -> None:
+        """Nothing is sent or watched any more."""
+        for timer in (self._beat_timer, self._ack_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def delivered(self, frame_no: int) -> None:
+        """Everything in this result frame has reached those who wait."""
+        self._delivered = max(frame_no, self._delivered)
+        if self._ack_timer is None and self._delivered > self._acked:
+            self._ack_timer = self._loop.call_later(ACK_INTERVAL_S, self._on_ack_time)
+
+    def beaten(self, heartbeat: call_pb2.Heartbeat) -> None:
+        """The router's own heartbeat, whose stamp goes back with our next one."""
+        self._echo = max(heartbeat.stamp, self._echo)
+
+    def flush(self) -> None:
+        """The next frame acknowledges whatever there is: it is the last chance."""
+        self._ack_due = True
+
+    def next_frame(self) -> Request | None:
+        """What is due."""
+        if self._ack_due:
+            self._ack_due = False
+            if self._delivered > self._acked:
+                self._acked = self._delivered
+                return Request(ack=router_service_pb2.AckResults(through_frame=self._acked))
+        if self._heartbeat_due:
+            self._heartbeat_due = False
+            return Request(heartbeat=call_pb2.Heartbeat(stamp=time.monotonic_ns(), echoed_stamp=self._echo))
+        return None
+
+    def _on_ack_time(self) -> None:
+        self._ack_timer = None
+        self._ack_due = True
+        self._wake()
+
+    def _beat(self) -> None:
+        self._beats += 1
+        self._quiet_beats = 0 if self.heard else self._quiet_beats + 1
+        self.heard = False
+        if self._quiet_beats >= SILENT_BEATS:
+            self._beat_timer = None
+            self._on_silence()
+            return
+        self._beat_timer = self._loop.call_later(BEAT_S, self._beat)
+        if self._beats % HEARTBEAT_BEATS == 0:
+            self._heartbeat_due = True
+            self._wake()

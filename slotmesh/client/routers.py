@@ -1,0 +1,107 @@
+"""The routers that a client knows: those it was given, and those it has heard of.
+
+Purpose: one channel a router, shared by all endpoints; who is asked next where one is lost.
+Invariants: what a router says about the others replaces what was said before, so that routers of long ago are not asked
+for ever; what the application has given stays. No answer of a peer makes the list grow without bound.
+Owner: the `Mesh`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import grpc
+
+from slotmesh.runtime.channels import open_channel
+from slotmesh.units import parse_host_port
+from slotmesh.v1 import router_service_pb2_grpc
+
+MAX_LEARNED: Final = 64
+"""Routers that one answer can name."""
+
+_OLD_CHANNEL_GRACE_S: Final = 5.0
+"""What unary calls on a connection that was given up have left."""
+
+
+def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
+    """Reads `HOST:PORT`, `HOST:PORT,HOST:PORT`, or a sequence of `HOST:PORT`. Each once, in the order given.
+
+    Raises:
+        ValueError: there is none, or one is not HOST:PORT.
+    """
+    given = [each.strip() for each in (addresses.split(",") if isinstance(addresses, str) else addresses)]
+    if not given:
+        raise ValueError("expected the address of a router, as HOST:PORT, got none")
+    for address in given:
+        parse_host_port(address)
+    return tuple(dict.fromkeys(given))
+
+
+class Routers:
+    """Addresses and channels."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        """`addresses`: what the application has given. The first one that answers is used."""
+        self.given = tuple(addresses)
+        self._learned: tuple[str, ...] = ()
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._stubs: dict[str, router_service_pb2_grpc.RouterServiceStub] = {}
+        self._closing: dict[asyncio.Task[None], grpc.aio.Channel] = {}
+
+    def learn(self, addresses: Iterable[str]) -> None:
+        """A router has named the others. Names that are no addresses are passed over."""
+        named = tuple(dict.fromkeys(address for address in list(addresses)[:MAX_LEARNED] if _is_address(address)))
+        if named:
+            self._learned = named
+
+    def others(self, address: str) -> list[str]:
+        """Those to ask where this one is lost, in an order of chance: not all of its clients go to the same."""
+        others = [each for each in dict.fromkeys((*self.given, *self._learned)) if each != address]
+        random.shuffle(others)
+        return others
+
+    def in_turn(self, last: str) -> list[str]:
+        """All, in the order in which to ask them: `last`, the one that was used last, at the end. Empty: none was."""
+        if not last:
+            return list(dict.fromkeys((*self.given, *self._learned)))
+        return [*self.others(last), last]
+
+    def stub(self, address: str) -> router_service_pb2_grpc.RouterServiceStub:
+        """To call this router. Needs a running loop, to which the channel belongs from then on."""
+        stub = self._stubs.get(address)
+        if stub is None:
+            channel = self._channels[address] = open_channel(address)
+            stub = self._stubs[address] = router_service_pb2_grpc.RouterServiceStub(channel)
+        return stub
+
+    def renew(self, address: str) -> None:
+        """The connection to this router is silent: the next stream takes a new one."""
+        self._stubs.pop(address, None)
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            task = asyncio.get_running_loop().create_task(channel.close(_OLD_CHANNEL_GRACE_S))
+            self._closing[task] = channel
+            task.add_done_callback(lambda done: self._closing.pop(done, None))
+
+    async def aclose(self) -> None:
+        """Closes all connections."""
+        channels = [*self._closing.values(), *self._channels.values()]
+        tasks = list(self._closing)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for channel in channels:
+            await channel.close()
+        self._channels.clear()
+        self._stubs.clear()
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parse_host_port(text)
+    except ValueError:
+        return False
+    return True

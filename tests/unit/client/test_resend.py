@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from slotmesh.client.outbox import FRAME_BYTES, FRAME_CALLS
+from slotmesh.client.pending import PendingCalls
+from slotmesh.client.resend import Resends
+from tests.unit.client.parts import make_part
+
+PLENTY = 10**9
+
+
+def pending_of(*parts: list[int]) -> PendingCalls:
+    """With parts of calls of these payload sizes."""
+    pending = PendingCalls()
+    for sizes in parts:
+        pending.add(make_part(*sizes))
+    return pending
+
+
+def answer(pending: PendingCalls, *ids: int) -> None:
+    assert sum(count for *_, count in pending.settle(list(ids))) == len(ids)
+
+
+def taken(resends: Resends, calls: int = PLENTY, nbytes: int = PLENTY, *, alone: bool = False) -> list[list[int]]:
+    return [list(resent.ids) for resent in resends.take(calls, nbytes, alone=alone)]
+
+
+def test_the_unanswered_leave_again_in_order_part_by_part() -> None:
+    pending = pending_of([1, 2, 3, 4], [5], [6, 7])
+    answer(pending, 2, 5, 7)
+    resends = Resends(pending.parts())
+    assert (resends.calls, resends.nbytes) == (4, 1 + 3 + 4 + 6)
+    frame = resends.take(PLENTY, PLENTY, alone=True)
+    assert [(list(each.ids), each.payloads, each.consecutive) for each in frame] == [
+        ([1, 3, 4], [b"x", b"xxx", b"xxxx"], False),
+        ([6], [b"xxxxxx"], True),
+    ]
+    assert not resends
+    assert (resends.calls, resends.nbytes) == (0, 0)
+
+
+def test_a_part_may_leave_in_several_frames() -> None:
+    pending = pending_of([1] * 5)
+    resends = Resends(pending.parts())
+    assert taken(resends, calls=2) == [[1, 2]]
+    assert taken(resends, calls=0) == []
+    answer(pending, 1)
+    assert taken(resends, calls=2) == [[3, 4]]
+    assert resends.calls == 1
+    assert taken(resends) == [[5]]
+
+
+def test_bytes_are_kept_to_but_for_one_call_alone() -> None:
+    resends = Resends(pending_of([4, 4, 9]).parts())
+    assert taken(resends, nbytes=3) == []
+    assert taken(resends, nbytes=8) == [[1, 2]]
+    assert taken(resends, nbytes=8) == []
+    assert taken(resends, nbytes=8, alone=True) == [[3]]
+
+
+def test_frames_are_bounded() -> None:
+    resends = Resends(pending_of([0] * (FRAME_CALLS + 1), [FRAME_BYTES, 1]).parts())
+    assert [len(ids) for ids in taken(resends)] == [FRAME_CALLS]
+    assert [len(ids) for ids in taken(resends)] == [1, 1]
+    assert [len(ids) for ids in taken(resends)] == [1]
+    assert not resends
+
+
+def test_what_is_answered_before_it_could_leave_again_does_not() -> None:
+    pending = pending_of([1, 1], [1, 1])
+    resends = Resends(pending.parts())
+    answer(pending, 1, 2, 3)
+    assert taken(resends) == [[4]]
+    assert (resends.calls, resends.nbytes) == (0, 0)
