@@ -26,9 +26,10 @@ help: ## Show these commands
 run: $(VENV)/.run-ready ## Start a mesh with the digits example and send it the real images (ONCE=1: report, then end)
 	@$(BIN)/python -m examples.digits.run $(if $(filter 1 yes true,$(ONCE)),--once) $(RUN_ARGS)
 
-# One process by default: the tests start real meshes, and some of them measure time on few cores.
+# One process by default: the tests start real meshes, and some of them measure time on few cores. Those of the Node
+# client are skipped where there is no node.
 .PHONY: test
-test: $(VENV)/.dev-ready ## Run the tests (PYTEST_ARGS=... to choose)
+test: $(VENV)/.dev-ready $(if $(shell command -v npm 2>/dev/null),node-client) ## Run the tests (PYTEST_ARGS=... to choose)
 	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
 .PHONY: bench
@@ -85,8 +86,20 @@ baseline: $(VENV)/.dev-ready ## Record the protos as what later versions must st
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build products
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf $(VENV) $(NODE_CLIENT)/node_modules dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# --- the Node client ------------------------------------------------------------------------------------------------
+# No lock file: it would record where packages were downloaded from. package.json pins the versions.
+NODE_CLIENT := examples/clients/node
+
+.PHONY: node-client
+node-client: $(NODE_CLIENT)/node_modules/.ready ## Install what the Node client needs
+
+$(NODE_CLIENT)/node_modules/.ready: $(NODE_CLIENT)/package.json
+	@command -v npm >/dev/null || { echo "The Node client needs node 20 or newer with npm, and found none." >&2; exit 1; }
+	@cd $(NODE_CLIENT) && npm install --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
 
 # --- environment ----------------------------------------------------------------------------------------------------
 # Two stamps, because who only wants to see it run should not wait for the developers' tools. They mean nothing when

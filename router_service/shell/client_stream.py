@@ -138,11 +138,11 @@ class ClientStream:
 
     def next_frame(self) -> Response | None:
         """Everything that is ready, up to the bounds of a frame."""
+        if self._control:
+            return self._control.popleft()
         if self._echo:
             stamp, self._echo = self._echo, 0
             return Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
-        if self._control:
-            return self._control.popleft()
         frame = self._results.next_frame()
         if frame is None and self._half_closed and not self.caller.runs and not self._results:
             self._all_answered.set()

@@ -18,7 +18,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
-from router_service.core.commands import CancelRun, CloseLink, Command, DeliverFailure, DeliverResults, Flush, OpenLink
+from router_service.core.commands import (
+    AskReconcile,
+    CancelRun,
+    CloseLink,
+    Command,
+    DeliverDone,
+    DeliverFailure,
+    DeliverResults,
+    Flush,
+    Forget,
+    OpenLink,
+)
 from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.scheduler import Scheduler
@@ -149,6 +160,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.settle(command.caller, ids, "result")
                 case DeliverFailure(ids=ids, failure=failure):
                     self.settle(command.caller, ids, failure.reason.value)
+                case AskReconcile() | Forget() | DeliverDone():
+                    raise AssertionError("nobody has a session, or wants no reply")
         if not self.lazy:
             self.cut_all()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,12 +18,26 @@ class Handler:
     def __init__(self, greeting: str = "hello") -> None:
         self.greeting = greeting
         self.gate = asyncio.Event()
+        self.thread_gate = threading.Event()
+        self.started: list[bytes] = []
+        """Calls that wait, or have waited."""
+
+    def open_all(self) -> None:
+        self.gate.set()
+        self.thread_gate.set()
 
     async def echo(self, payload: bytes) -> bytes:
         return payload
 
+    def wait_in_thread(self, payload: bytes) -> bytes:
+        """Returns when `open_all` is called."""
+        self.started.append(payload)
+        self.thread_gate.wait(10)
+        return payload
+
     async def wait(self, payload: bytes) -> bytes:
         """Returns when `open` is called."""
+        self.started.append(payload)
         await self.gate.wait()
         return payload
 

@@ -1,0 +1,55 @@
+// The routers of a mesh: those that were configured, and those that routers name. One is in use at a time.
+
+import grpc from '@grpc/grpc-js';
+
+import { CHANNEL_OPTIONS, RouterService } from './protos.js';
+
+export class Routers {
+  #configured;
+  #addresses;
+  #at = 0;
+  #clients = new Map();
+
+  /** `addresses`: `HOST:PORT` each. */
+  constructor(addresses) {
+    this.#configured = addresses;
+    this.#addresses = addresses;
+  }
+
+  /** A client of the router in use. */
+  get current() {
+    const address = this.#addresses[this.#at];
+    let client = this.#clients.get(address);
+    if (!client) {
+      client = new RouterService(address, grpc.credentials.createInsecure(), CHANNEL_OPTIONS);
+      this.#clients.set(address, client);
+    }
+    return client;
+  }
+
+  /** Whether there is another one to go to. */
+  get several() {
+    return this.#addresses.length > 1;
+  }
+
+  /** Routers named the others that serve the same mesh. */
+  learn(alternates) {
+    const current = this.#addresses[this.#at];
+    this.#addresses = [...new Set([current, ...alternates, ...this.#configured])];
+    this.#at = 0;
+  }
+
+  /** The one in use does not answer, or leaves: the next one takes its place. */
+  giveUp() {
+    this.#at = (this.#at + 1) % this.#addresses.length;
+  }
+
+  close() {
+    for (const client of this.#clients.values()) client.close();
+    this.#clients.clear();
+  }
+
+  toString() {
+    return this.#addresses.join(', ');
+  }
+}

@@ -1,0 +1,58 @@
+"""Frames as the cases write them, made into messages.
+
+Purpose: proto JSON with names in place of what only the run knows: `a` stands for the id of call `a` wherever an id is
+expected, `B` for the address of router `B`; payloads are text.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from google.protobuf import json_format
+
+from slotmesh.v1 import router_service_pb2
+
+Response = router_service_pb2.StreamCallsResponse
+
+_IDS = frozenset({"call_ids", "first_call_id", "first", "last"})
+
+
+def to_response(
+    frame: Mapping[str, Any], id_of: Callable[[str], int], address_of: Callable[[str], str]
+) -> router_service_pb2.StreamCallsResponse:
+    """The message that a case's frame stands for."""
+
+    def resolve(name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: resolve(key, item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [resolve(name, item) for item in value]
+        if isinstance(value, str):
+            if name in _IDS:
+                return id_of(value)
+            if name == "alternates":
+                return address_of(value)
+            if name == "payloads":
+                return base64.b64encode(value.encode()).decode()
+        return value
+
+    return json_format.ParseDict(resolve("", frame), Response())
+
+
+def ids_answered(frame: Response) -> list[int]:
+    """The calls that have their outcome with this frame."""
+    match frame.WhichOneof("frame"):
+        case "results":
+            results = frame.results
+            return [
+                *(number for batch in results.batches if not batch.partial for number in batch.call_ids),
+                *(number for errors in results.errors for number in errors.call_ids),
+                *(number for each in results.done for number in range(each.first, each.last + 1)),
+            ]
+        case "rejected":
+            first = frame.rejected.first_call_id
+            return list(frame.rejected.call_ids) or list(range(first, first + frame.rejected.count))
+        case _:
+            return []

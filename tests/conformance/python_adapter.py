@@ -1,0 +1,149 @@
+"""The Python SDK as a client under test. Started as `python -m tests.conformance.python_adapter`.
+
+Owner: `tests.conformance.client`, which talks to it by stdin and stdout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+import slotmesh
+from slotmesh.codec import OCTET_STREAM
+
+Command = dict[str, Any]
+
+FEATURES = ["sessions", "no_reply"]
+
+
+class Adapter:
+    """One client at a time."""
+
+    def __init__(self) -> None:
+        self._mesh: slotmesh.Mesh | None = None
+        self._endpoint: Any = None
+        self._views: dict[str, Any] = {}
+        self._pending: dict[str, asyncio.Future[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def obey(self, command: Command) -> None:
+        """Does what the line says."""
+        match command["do"]:
+            case "connect":
+                timeout = command.get("connect_timeout_s", 10.0)
+                self._mesh = connect(command["addresses"], timeout)
+                self._endpoint = self._mesh.endpoint(command["endpoint"])
+            case "call":
+                method = self._method(command)
+                self._watch(command["id"], method(command["payload"].encode()), many=False)
+            case "map":
+                payloads = [payload.encode() for payload in command["payloads"]]
+                future = self._method(command).map(payloads, return_exceptions=True)
+                self._watch(command["id"], future, many=True)
+            case "cancel":
+                self._pending[command["id"]].cancel()
+            case "close":
+                self._spawn(self._close())
+            case "reset":
+                await self._reset()
+            case other:
+                raise ValueError(f"no such command: {other!r}")
+
+    def _method(self, command: Command) -> Any:
+        """Views are kept: calls of one view and method travel together."""
+        names = ("timeout_s", "idempotent", "metadata", "shard_key")
+        changes = {name.removesuffix("_s"): command[name] for name in names if name in command}
+        if command.get("no_reply"):
+            changes["reply"] = False
+        key, method = command.get("key", ""), command.get("method", "__call__")
+        view_key = json.dumps([changes, key, method])
+        view = self._views.get(view_key)
+        if view is None:
+            view = self._endpoint.options(content_type=OCTET_STREAM, **changes)
+            if key:
+                view = view.ordered(key)
+            view = self._views[view_key] = view.method(method)
+        return view
+
+    def _watch(self, name: str, future: asyncio.Future[Any], *, many: bool) -> None:
+        self._pending[name] = future
+
+        def report(done: asyncio.Future[Any]) -> None:
+            failed = not done.cancelled() and done.exception()  # asked for in any case: asyncio warns otherwise
+            if self._pending.pop(name, None) is not done:
+                return  # nobody asks any more
+            if done.cancelled():
+                say({"id": name, "cancelled": True})
+            elif many and not failed:
+                say({"id": name, "results": [outcome(each) for each in done.result()]})
+            else:
+                say({"id": name, **outcome(failed or done.result())})
+
+        future.add_done_callback(report)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _close(self) -> None:
+        if self._mesh is not None:
+            mesh, self._mesh = self._mesh, None
+            await mesh.aclose()
+        await asyncio.sleep(0)  # reports are callbacks of futures that are done
+        say({"closed": True})
+
+    async def _reset(self) -> None:
+        self._pending.clear()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._mesh is not None:
+            mesh, self._mesh = self._mesh, None
+            await mesh.aclose(0)
+        self._views.clear()
+        say({"reset": True})
+
+
+def connect(addresses: list[str], timeout: float) -> slotmesh.Mesh:
+    """A client of the routers at these addresses."""
+    return slotmesh.connect(addresses, connect_timeout=timeout)
+
+
+def outcome(value: Any) -> dict[str, Any]:
+    """A result or a failure, as reports have it."""
+    if isinstance(value, slotmesh.SlotmeshError):
+        error = {
+            "reason": value.reason.value,
+            "status": value.status,
+            "executed": value.executed.name.lower(),
+            "message": str(value),
+        }
+        if value.retry_delay_s is not None:
+            error["retry_delay_s"] = value.retry_delay_s  # type: ignore[assignment]
+        return {"error": error}
+    if isinstance(value, BaseException):
+        return {"error": {"reason": type(value).__name__, "status": "", "executed": "", "message": str(value)}}
+    return {"done": True} if value is None else {"result": value.decode()}
+
+
+def say(report: dict[str, Any]) -> None:
+    """One line."""
+    sys.stdout.write(json.dumps(report) + "\n")
+    sys.stdout.flush()
+
+
+async def main() -> None:
+    """Obeys until stdin ends."""
+    say({"ready": {"client": f"slotmesh-python {slotmesh.__version__}", "level": "resumable", "features": FEATURES}})
+    reader = asyncio.StreamReader(limit=16 * 1024**2)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    adapter = Adapter()
+    while line := await reader.readline():
+        await adapter.obey(json.loads(line))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

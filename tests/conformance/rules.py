@@ -1,0 +1,278 @@
+"""What a client must and must not do, whatever the case.
+
+Purpose: watches the frames of all streams of one client and writes down every breach. Pure.
+Invariants: a breach is noted once, in words that name the rule. A rule never accuses a client of what it could not know
+yet: a smaller window binds only after `caught_up`.
+Owner: the player of one case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from slotmesh.v1 import call_pb2, router_service_pb2
+
+MAX_CALL_ID = 2**53 - 1
+START_CALLS = 1_024
+START_BYTES = 4 * 1024 * 1024
+PADDING = "."
+"""What follows the name of a call in its payload, to make it larger."""
+
+_SESSION_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def name_of(payload: bytes) -> str:
+    """The call's name: its payload, without padding."""
+    return payload.decode("utf-8", errors="replace").partition(PADDING)[0]
+
+
+@dataclass(slots=True)
+class SentCall:
+    """A call as it arrived."""
+
+    name: str
+    call_id: int
+    payload: bytes
+    options: call_pb2.CallOptions
+    resend: bool
+
+
+@dataclass(slots=True)
+class Session:
+    """What the streams of one client have in common."""
+
+    breaches: list[str] = field(default_factory=list)
+    session_id: str = ""
+    epoch: int = 0
+    sent: dict[str, SentCall] = field(default_factory=dict)
+    """Every call that ever arrived, by name; the newest sending of it."""
+    unanswered: dict[str, SentCall] = field(default_factory=dict)
+    """Those the router has told no outcome, as far as the client knows for sure."""
+    delivered: set[str] = field(default_factory=set)
+    """Calls whose outcome was written to a stream."""
+    made: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Place in which the application made each call, and its ordering key."""
+
+    def make(self, name: str, key: str) -> None:
+        """The application makes a call."""
+        self.made[name] = (len(self.made), key)
+
+    def breach(self, what: str) -> None:
+        if what not in self.breaches:
+            self.breaches.append(what)
+
+
+class StreamRules:
+    """One stream, as the router sees it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._opened = False
+        self._session_id = ""
+        self._defaults = call_pb2.CallOptions()
+        self._last_id = 0
+        self._unanswered: dict[int, SentCall] = {}
+        self._window = (START_CALLS, START_BYTES)
+        self._next_window: tuple[int, int] | None = None
+        self._newest_of_key: dict[str, int] = {}
+        self._new_calls = False
+        self._to_resend: set[int] = set()
+        self._cancelled: set[int] = set()
+        self._leaving = False
+        """GoAway was written, and the client has shown that it read it."""
+        self._told_to_leave = False
+        self.calls: dict[str, SentCall] = {}
+        """What arrived on this stream, by name."""
+        self.frames_sent = 0
+        """Result frames written to it."""
+        self.acked = 0
+
+    # -- from the client -------------------------------------------------------------------------------------------
+
+    def request(self, frame: router_service_pb2.StreamCallsRequest) -> None:
+        """Any frame of the client."""
+        kind = frame.WhichOneof("frame")
+        if not self._opened and kind != "open":
+            self._breach(f"the first frame is open, got {kind}")
+        match kind:
+            case "open":
+                self._open(frame.open)
+            case "calls":
+                for batch in frame.calls.batches:
+                    self._batch(batch)
+            case "cancel":
+                self._cancel(frame.cancel.calls)
+            case "ack":
+                self._ack(frame.ack.through_frame)
+            case "heartbeat":
+                pass  # allowed on every stream
+            case _:
+                self._breach(f"no router knows the frame {kind}")
+
+    def _open(self, frame: router_service_pb2.OpenStream) -> None:
+        session = self._session
+        if self._opened:
+            self._breach("open comes once")
+        self._opened = True
+        self._defaults = frame.default_options
+        self._session_id = frame.session_id
+        if not frame.endpoint:
+            self._breach("open.endpoint is required")
+        if not frame.session_id:
+            if frame.epoch or frame.unanswered:
+                self._breach("open.epoch and open.unanswered need a session")
+            return
+        if not _SESSION_ID.fullmatch(frame.session_id):
+            self._breach(f"a session id is 32 hexadecimal digits, got {frame.session_id!r}")
+        if frame.session_id != session.session_id:
+            session.session_id, session.epoch = frame.session_id, 0
+        if frame.epoch != session.epoch + 1:
+            self._breach(f"the epoch after {session.epoch} is {session.epoch + 1}, got {frame.epoch}")
+        session.epoch = frame.epoch
+        if frame.epoch == 1 and frame.unanswered:
+            self._breach("at epoch 1 nothing was sent before")
+        self._check_unanswered(frame.unanswered)
+
+    def _check_unanswered(self, ranges: Iterable[call_pb2.IdRange]) -> None:
+        told = {number for each in ranges for number in range(each.first, each.last + 1)}
+        ids = {call.call_id: name for name, call in self._session.sent.items()}
+        delivered = self._session.delivered
+        due = {call.call_id for name, call in self._session.unanswered.items() if name not in delivered}
+        for number in sorted(told):
+            if number not in ids:
+                self._breach(f"open.unanswered has id {number}, which was never sent")
+        if missing := sorted(due - told):
+            self._breach(f"open.unanswered lacks {[ids[number] for number in missing]}")
+        self._to_resend = told
+
+    def _batch(self, batch: router_service_pb2.CallBatch) -> None:
+        options = batch.options if batch.HasField("options") else self._defaults
+        if not batch.payloads:
+            self._breach("a batch has at least one payload")
+        if batch.call_ids and len(batch.call_ids) != len(batch.payloads):
+            self._breach(f"{len(batch.call_ids)} call_ids for {len(batch.payloads)} payloads")
+        if batch.resend and not self._session_id:
+            self._breach("resend needs a session")
+        if batch.resend and not batch.HasField("age"):
+            self._breach("a batch with resend has an age")
+        if self._leaving:
+            self._breach("calls came after GoAway")
+        first = batch.first_call_id
+        ids: Sequence[int] = list(batch.call_ids) or range(first, first + len(batch.payloads))
+        for call_id, payload in zip(ids, batch.payloads, strict=False):
+            self._call(SentCall(name_of(payload), call_id, payload, options, batch.resend))
+        self._check_window(len(batch.payloads))
+
+    def _call(self, call: SentCall) -> None:
+        session = self._session
+        if not 1 <= call.call_id <= MAX_CALL_ID:
+            self._breach(f"ids are 1 … 2^53 - 1, got {call.call_id}")
+        if call.call_id <= self._last_id:
+            self._breach(f"ids strictly increase: {call.call_id} came after {self._last_id}")
+        self._last_id = max(self._last_id, call.call_id)
+        if call.name not in session.made:
+            self._breach(f"nobody made a call {call.name!r}")
+        before = session.sent.get(call.name)
+        if call.resend:
+            self._resent(call, before)
+        else:
+            if before is not None:
+                self._breach(f"call {call.name!r} was sent again, and not marked as resend")
+            if session.session_id and any(call.call_id <= each.call_id for each in session.sent.values()):
+                self._breach(f"id {call.call_id} of a new call is not above those of earlier connections")
+            self._new_calls = True
+        self._check_order(call)
+        session.sent[call.name] = call
+        session.unanswered[call.name] = call
+        self._unanswered[call.call_id] = call
+        self.calls[call.name] = call
+
+    def _resent(self, call: SentCall, before: SentCall | None) -> None:
+        if self._new_calls:
+            self._breach(f"call {call.name!r} is sent again after new calls; what is re-sent goes first")
+        if before is None:
+            self._breach(f"call {call.name!r} is marked as resend and was never sent")
+        elif (before.call_id, before.payload) != (call.call_id, call.payload):
+            self._breach(f"call {call.name!r} is sent again with another id or payload")
+        elif before.options != call.options:
+            self._breach(f"call {call.name!r} is sent again with other options")
+        if call.call_id not in self._to_resend:
+            self._breach(f"call {call.name!r} is sent again and was not in open.unanswered")
+
+    def _check_order(self, call: SentCall) -> None:
+        place, key = self._session.made.get(call.name, (0, ""))
+        if key and call.options.ordering_key != key:
+            self._breach(f"call {call.name!r} lost its ordering key {key!r}")
+        if not key:
+            return
+        if place < self._newest_of_key.get(key, -1):
+            self._breach(f"call {call.name!r} was overtaken by a later one of its key {key!r}")
+        self._newest_of_key[key] = max(place, self._newest_of_key.get(key, -1))
+
+    def _check_window(self, calls_of_batch: int) -> None:
+        calls, size = len(self._unanswered), sum(len(call.payload) for call in self._unanswered.values())
+        most_calls, most_bytes = self._window
+        alone = calls == calls_of_batch == 1
+        if not alone and (calls > most_calls or size > most_bytes):
+            self._breach(
+                f"{calls} calls and {size} bytes are unanswered, "
+                f"the window is {most_calls} calls and {most_bytes} bytes"
+            )
+
+    def _cancel(self, ranges: Iterable[call_pb2.IdRange]) -> None:
+        for each in ranges:
+            if not 1 <= each.first <= each.last:
+                self._breach(f"a range of ids goes up from 1, got {each.first} … {each.last}")
+            for number in range(each.first, min(each.last, self._last_id) + 1):
+                self._cancelled.add(number)
+            if each.last > self._last_id:
+                self._breach(f"id {each.last} is taken back before it was sent")
+
+    def _ack(self, through_frame: int) -> None:
+        if not self._session_id:
+            self._breach("acks are for streams with a session")
+        if through_frame > self.frames_sent:
+            self._breach(f"frame {through_frame} is acknowledged, {self.frames_sent} were sent")
+        if through_frame <= self.acked:
+            self._breach(f"acks go up: {through_frame} came after {self.acked}")
+        self.acked = max(through_frame, self.acked)
+
+    # -- to the client ---------------------------------------------------------------------------------------------
+
+    @property
+    def cancelled(self) -> set[str]:
+        """Names of the calls that were taken back."""
+        return {call.name for call in self.calls.values() if call.call_id in self._cancelled}
+
+    def answered(self, ids: Iterable[int]) -> None:
+        """Outcomes of these calls are written."""
+        for number in ids:
+            call = self._unanswered.pop(number, None)
+            if call is not None:
+                self._session.delivered.add(call.name)
+
+    def heard(self, names: Iterable[str]) -> None:
+        """The client reported outcomes: it cannot say now that these are unanswered."""
+        for name in names:
+            self._session.unanswered.pop(name, None)
+
+    def window(self, calls: int, nbytes: int) -> None:
+        """A window is written. A larger one counts at once, a smaller one once the client has it for sure."""
+        most_calls, most_bytes = self._window
+        self._next_window = (calls, nbytes)
+        self._window = (max(calls, most_calls), max(nbytes, most_bytes))
+
+    def go_away(self) -> None:
+        """GoAway is written."""
+        self._told_to_leave = True
+
+    def caught_up(self) -> None:
+        """The client has shown that it read everything that was written."""
+        self._leaving = self._told_to_leave
+        if self._next_window is not None:
+            self._window, self._next_window = self._next_window, None
+
+    def _breach(self, what: str) -> None:
+        self._session.breach(what)

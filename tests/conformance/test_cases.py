@@ -1,0 +1,36 @@
+"""The case files themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.case import BadCase, load_case, load_cases
+
+
+def test_every_level_has_cases() -> None:
+    assert {case.level for case in load_cases()} == {"basic", "windowed", "resumable"}
+
+
+def test_a_level_includes_those_below_it() -> None:
+    basic = next(case for case in load_cases() if case.level == "basic" and not case.needs)
+    resumable = next(case for case in load_cases() if case.level == "resumable")
+    assert basic.fits("windowed", ())
+    assert not resumable.fits("windowed", ("sessions",))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("- a list", "a map"),
+        ("about: x\nsteps: [{leap: 1}]", "unknown kind 'leap'"),
+        ("about: x\nsteps: [{open: {}, send: {}}]", "has one kind"),
+        ("about: x\nextra: 1\nsteps: []", "unknown fields"),
+    ],
+)
+def test_what_is_no_case_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "case.yaml"
+    path.write_text(text)
+    with pytest.raises(BadCase, match=words):
+        load_case(path)

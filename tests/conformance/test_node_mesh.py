@@ -1,0 +1,64 @@
+"""The Node client against a real router and real replicas: its own tests, run from here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from asyncio.subprocess import PIPE, STDOUT
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.node import CLIENT, node
+from tests.support.mesh import started_mesh
+from tests.support.recorder import VARIABLE, Event, read_records
+
+pytestmark = pytest.mark.asyncio
+
+
+async def run_node(*arguments: str, **env: str) -> tuple[int | None, str]:
+    """Exit status and output."""
+    process = await asyncio.create_subprocess_exec(
+        node(), *arguments, cwd=CLIENT, env={**os.environ, **env}, stdout=PIPE, stderr=STDOUT
+    )
+    try:
+        async with asyncio.timeout(30):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    return process.returncode, output.decode()
+
+
+async def test_calls_results_and_failures() -> None:
+    node()
+    async with started_mesh("tests.e2e.handlers:Gallery", replicas=2) as mesh:
+        status, output = await run_node("--test", "test/gallery.test.js", SLOTMESH_ROUTER=mesh.router_address)
+    assert status == 0, output
+    assert "skipped 0" in output
+
+
+async def test_order_of_keys(tmp_path: Path) -> None:
+    node()
+    file = tmp_path / "records"
+    async with started_mesh("tests.e2e.handlers:Ledger", replicas=2, env={VARIABLE: str(file)}) as mesh:
+        status, output = await run_node("--test", "test/ledger.test.js", SLOTMESH_LEDGER_ROUTER=mesh.router_address)
+    assert status == 0, output
+    assert "skipped 0" in output
+    executed: dict[str, list[str]] = defaultdict(list)
+    for record in read_records(file):
+        if record.event is Event.STARTED:
+            executed[record.key].append(str(record.call))
+    assert executed == {key: [str(number) for number in range(500)] for key in "abcdefgh"}
+
+
+async def test_the_example_runs() -> None:
+    node()
+    async with started_mesh("examples.digits.app:Digits") as mesh:
+        status, output = await run_node("example.js", mesh.router_address)
+    assert status == 0, output
+    assert "bars look like" in output
+    assert "InvalidArgument: INVALID_ARGUMENT/BAD_ARGUMENTS" in output
+    assert "(executed: no)" in output
+    assert "taken back:" in output

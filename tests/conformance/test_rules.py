@@ -1,0 +1,191 @@
+"""The rules that hold always: each breach is seen, and what is allowed is not called one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf import duration_pb2
+
+from slotmesh.v1 import call_pb2, router_service_pb2
+from tests.conformance.rules import Session, StreamRules
+
+Request = router_service_pb2.StreamCallsRequest
+SESSION_ID = "0123456789abcdef" * 2
+AGE = duration_pb2.Duration(seconds=1)
+
+
+def opening(**fields: Any) -> Request:
+    return Request(open=router_service_pb2.OpenStream(endpoint="e", **fields))
+
+
+def batch(first: int, *names: str, **fields: Any) -> Request:
+    payloads = [name.encode() for name in names]
+    one = router_service_pb2.CallBatch(first_call_id=first, payloads=payloads, **fields)
+    return Request(calls=router_service_pb2.CallFrame(batches=[one]))
+
+
+def ids(*ranges: tuple[int, int]) -> list[call_pb2.IdRange]:
+    return [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
+
+
+def cancel(first: int, last: int) -> Request:
+    return Request(cancel=router_service_pb2.CancelCalls(calls=ids((first, last))))
+
+
+def ack(frame: int) -> Request:
+    return Request(ack=router_service_pb2.AckResults(through_frame=frame))
+
+
+def session_of(*names: str, key: str = "") -> Session:
+    session = Session()
+    for name in names:
+        session.make(name, key)
+    return session
+
+
+def breaches(*frames: Request, key: str = "") -> list[str]:
+    """What is wrong with a stream of these frames; the application made the calls a, b and c."""
+    session = session_of("a", "b", "c", key=key)
+    rules = StreamRules(session)
+    for frame in frames:
+        rules.request(frame)
+    return session.breaches
+
+
+KEYED = call_pb2.CallOptions(ordering_key="k")
+OPEN = opening()
+IN_SESSION = opening(session_id=SESSION_ID, epoch=1)
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ([batch(1, "a")], "first frame is open"),
+        ([OPEN, OPEN], "open comes once"),
+        ([Request(open=router_service_pb2.OpenStream())], "endpoint is required"),
+        ([opening(epoch=1)], "need a session"),
+        ([opening(session_id="ab", epoch=1)], "32 hexadecimal"),
+        ([opening(session_id=SESSION_ID, epoch=2)], "the epoch after 0 is 1"),
+        ([opening(session_id=SESSION_ID, epoch=1, unanswered=ids((1, 1)))], "nothing was sent before"),
+        ([OPEN, batch(1)], "at least one payload"),
+        ([OPEN, batch(0, "a")], "ids are 1"),
+        ([OPEN, batch(2**53, "a")], "ids are 1"),
+        ([OPEN, batch(2, "a"), batch(2, "b")], "strictly increase"),
+        ([OPEN, batch(0, "a", "b", call_ids=[3, 2])], "strictly increase"),
+        ([OPEN, batch(0, "a", "b", call_ids=[3])], "call_ids for"),
+        ([OPEN, batch(1, "x")], "nobody made"),
+        ([OPEN, batch(1, "a"), batch(2, "a")], "sent again"),
+        ([OPEN, batch(1, "a", resend=True)], "resend needs a session"),
+        ([OPEN, cancel(1, 1)], "before it was sent"),
+        ([OPEN, batch(1, "a"), cancel(2, 1)], "goes up"),
+        ([OPEN, ack(1)], "acks are for"),
+        ([IN_SESSION, ack(1)], "0 were sent"),
+        ([OPEN, Request()], "no router knows"),
+    ],
+)
+def test_a_breach_is_named(frames: list[Request], words: str) -> None:
+    assert any(words in breach for breach in breaches(*frames)), breaches(*frames)
+
+
+def test_what_is_allowed_is_no_breach() -> None:
+    assert not breaches(OPEN, batch(7, "a", "b"), cancel(7, 8), batch(0, "c", call_ids=[100]))
+    assert not breaches(IN_SESSION, batch(1, "a"), Request(heartbeat=call_pb2.Heartbeat(stamp=1)))
+
+
+def test_calls_of_a_key_stay_in_order() -> None:
+    assert not breaches(OPEN, batch(1, "a", "b", options=KEYED), batch(3, "c", options=KEYED), key="k")
+    assert "overtaken" in breaches(OPEN, batch(1, "b", "a", options=KEYED), key="k")[0]
+    assert "lost its ordering key" in breaches(OPEN, batch(1, "a"), key="k")[0]
+
+
+def test_the_window_binds_once_it_is_known() -> None:
+    session = session_of("a", "b", "c")
+    rules = StreamRules(session)
+    rules.window(1, 1_000_000)
+    for frame in (OPEN, batch(1, "a"), batch(2, "b")):
+        rules.request(frame)
+    assert not session.breaches, "it may not have come yet"
+    rules.answered([1])
+    rules.caught_up()
+    rules.request(batch(3, "c"))
+    assert "the window is 1 calls" in session.breaches[0]
+
+
+def test_one_call_alone_may_pass_the_window() -> None:
+    session = session_of("a", "b")
+    rules = StreamRules(session)
+    rules.window(5, 1)
+    rules.caught_up()
+    for frame in (OPEN, batch(1, "a.....")):
+        rules.request(frame)
+    assert not session.breaches
+    rules.request(batch(2, "b"))
+    assert session.breaches
+
+
+def test_no_calls_after_go_away() -> None:
+    session = session_of("a", "b")
+    rules = StreamRules(session)
+    rules.request(OPEN)
+    rules.go_away()
+    rules.request(batch(1, "a"))
+    assert not session.breaches, "it was on its way"
+    rules.caught_up()
+    rules.request(batch(2, "b"))
+    assert session.breaches == ["calls came after GoAway"]
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        (
+            [opening(session_id=SESSION_ID, epoch=2, unanswered=ids((1, 2))), batch(1, "a", "b", resend=True, age=AGE)],
+            "",
+        ),
+        ([opening(session_id=SESSION_ID, epoch=3, unanswered=ids((1, 2)))], "the epoch after 1 is 2"),
+        ([opening(session_id=SESSION_ID, epoch=2, unanswered=ids((1, 1)))], "lacks ['b']"),
+        ([opening(session_id=SESSION_ID, epoch=2, unanswered=ids((1, 3)))], "never sent"),
+        ([opening(session_id=SESSION_ID, epoch=2, unanswered=ids((1, 2))), batch(1, "a")], "not marked as resend"),
+        ([opening(session_id=SESSION_ID, epoch=2, unanswered=ids((1, 2))), batch(1, "a", resend=True)], "has an age"),
+        (
+            [opening(session_id=SESSION_ID, epoch=2, unanswered=ids((1, 2))), batch(4, "a", resend=True, age=AGE)],
+            "another id or payload",
+        ),
+        (
+            [
+                opening(session_id=SESSION_ID, epoch=2, unanswered=ids((1, 2))),
+                batch(1, "a", resend=True, age=AGE, options=KEYED),
+            ],
+            "other options",
+        ),
+        (
+            [
+                opening(session_id=SESSION_ID, epoch=2, unanswered=ids((1, 2))),
+                batch(3, "c"),
+                batch(1, "a", resend=True, age=AGE),
+            ],
+            "goes first",
+        ),
+        ([opening(session_id=SESSION_ID, epoch=2, unanswered=ids((1, 2))), batch(1, "c")], "not above those"),
+    ],
+)
+def test_a_session_goes_on(frames: list[Request], words: str) -> None:
+    session = session_of("a", "b", "c")
+    first = StreamRules(session)
+    first.request(IN_SESSION)
+    first.request(batch(1, "a", "b"))
+    second = StreamRules(session)
+    for frame in frames:
+        second.request(frame)
+    assert any(words in breach for breach in session.breaches) if words else not session.breaches, session.breaches
+
+
+def test_what_was_reported_is_not_unanswered() -> None:
+    session = session_of("a", "b")
+    first = StreamRules(session)
+    for frame in (IN_SESSION, batch(1, "a", "b")):
+        first.request(frame)
+    first.heard(["a"])
+    StreamRules(session).request(opening(session_id=SESSION_ID, epoch=2, unanswered=ids((2, 2))))
+    assert not session.breaches

@@ -1,0 +1,25 @@
+"""The handler of the session tests: each execution is a line in the file that `SLOTMESH_TEST_RECORDS` names."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import slotmesh
+from tests.support.recorder import Recorder
+
+EXECUTION_S: Final = 0.008
+"""What a call takes: long enough that faults fall into executions."""
+
+
+@slotmesh.deployment(max_ongoing=16)  # few enough that calls wait at routers, too
+class Ledger:
+    """Appends each execution to the log of its key, and gives the call's tag back."""
+
+    def __init__(self) -> None:
+        self._records = Recorder.from_environment()
+
+    async def append(self, key: str, tag: str) -> str:
+        with self._records.executing(tag, key=key):
+            await asyncio.sleep(EXECUTION_S)
+        return tag

@@ -1,0 +1,260 @@
+"""What is broken while the workload runs, and what has to hold: the same for the short tests and for the long soak.
+
+Each scenario is a function that breaks things for so many seconds, and a `Scenario` that says what calls may come to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from tests.e2e.session_workload import LOAD, Workload, is_patient, running_workload
+from tests.history.checker import assert_holds, assert_results
+from tests.history.log import HistoryLog, executions_file, read_history
+from tests.history.model import Call, Death, Fault, History
+from tests.history.summary import silences, summary
+from tests.support.faults import FaultyMesh, faulty_mesh
+from tests.support.recorder import VARIABLE
+from tests.support.tcp_proxy import BOTH, Direction, TcpProxy
+
+HANDLER: Final = "tests.e2e.session_handlers:Ledger"
+ENDPOINT: Final = "Ledger"
+REPLICAS: Final = 3
+KILL_EVERY_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A mesh under load."""
+
+    mesh: FaultyMesh
+    workload: Workload
+    log: HistoryLog
+
+
+Break = Callable[[Running, float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Something to survive."""
+
+    breaks: Break
+    """Breaks things for so many seconds, writes down each fault, and leaves everything whole."""
+    seconds: float
+    """How long the short test goes on."""
+    routers: int = 2
+    proxied: bool = False
+    loses: Callable[[Call], bool]
+    """Which calls may fail. All others get results."""
+    silent_s: float
+    """Longest time after a fault in which nobody gets a result."""
+    client_silent_s: float
+    """The same for the client that is worst off."""
+
+
+def only_hasty(call: Call) -> bool:
+    """Calls whose deadline passed."""
+    return not is_patient(call)
+
+
+def only_once(call: Call) -> bool:
+    """And those that must not be executed again, where nobody knows whether they were."""
+    return not is_patient(call) or not call.idempotent
+
+
+async def kill_routers(running: Running, seconds: float) -> None:
+    """One after the other, each started again at once."""
+    begin = time.monotonic()
+    for number in count():
+        await _until(begin + number * KILL_EVERY_S)
+        if time.monotonic() >= begin + seconds:
+            return
+        router = running.mesh.routers[number % len(running.mesh.routers)]
+        at = await router.kill()
+        await router.start()
+        running.log.add(
+            Fault(what=f"SIGKILL of {router.name}", at=at, cleared_at=time.monotonic(), seen="died of SIGKILL")
+        )
+
+
+async def kill_replicas(running: Running, seconds: float) -> None:
+    """One after the other, when the one before was replaced."""
+    begin = time.monotonic()
+    for number in count():
+        await _until(begin + number * KILL_EVERY_S)
+        if time.monotonic() >= begin + seconds:
+            return
+        pids = await running.mesh.replica_pids()
+        replica_id = sorted(pids)[number % len(pids)]
+        pid = pids[replica_id]
+        at = await running.mesh.kill_process(pid)
+        running.log.add(Death(pid=pid, at=at))
+        await running.mesh.wait_linked(REPLICAS)
+        running.log.add(Fault(what=f"SIGKILL of {replica_id}", at=at, cleared_at=time.monotonic(), seen="died"))
+
+
+async def kill_both(running: Running, seconds: float) -> None:
+    """A router and a replica at the same moment, once."""
+    router, pids = running.mesh.routers[0], await running.mesh.replica_pids()
+    replica_id, pid = min(pids.items())
+    at, killed_at = await asyncio.gather(router.kill(), running.mesh.kill_process(pid))
+    running.log.add(Death(pid=pid, at=killed_at))
+    await router.start()
+    cleared_at = time.monotonic()
+    running.log.add(Fault(what=f"SIGKILL of {router.name}, {replica_id}", at=at, cleared_at=cleared_at, seen="died"))
+    await _until(at + seconds)
+
+
+async def restart_routers(running: Running, seconds: float) -> None:
+    """SIGTERM, one after the other, each started again when it has left."""
+    begin = time.monotonic()
+    for number in count():
+        await _until(begin + number * KILL_EVERY_S)
+        if time.monotonic() >= begin + seconds:
+            return
+        router = running.mesh.routers[number % len(running.mesh.routers)]
+        at = time.monotonic()
+        await router.stop()
+        await router.start()
+        running.log.add(Fault(what=f"SIGTERM of {router.name}", at=at, cleared_at=time.monotonic(), seen="it left"))
+
+
+async def stop_router(running: Running, seconds: float) -> None:
+    """SIGSTOP, and SIGCONT when the time is over."""
+    await _stop(running, running.mesh.routers[0].name, running.mesh.routers[0].pid, seconds)
+
+
+async def stop_replica(running: Running, seconds: float) -> None:
+    """SIGSTOP, and SIGCONT when the time is over."""
+    replica_id, pid = min((await running.mesh.replica_pids()).items())
+    await _stop(running, replica_id, pid, seconds)
+
+
+def cut_off_router(directions: frozenset[Direction]) -> Break:
+    """The network between the clients and a router loses everything in these directions."""
+    return lambda running, seconds: _stall(running, running.mesh.router_proxies[0], "router-1", directions, seconds)
+
+
+def cut_off_replica(directions: frozenset[Direction]) -> Break:
+    """The network between the routers and a replica loses everything in these directions."""
+    return lambda running, seconds: _stall(running, running.mesh.replica_proxies[0], "replica-1", directions, seconds)
+
+
+SCENARIOS: Final[Mapping[str, Scenario]] = {
+    "routers-killed": Scenario(breaks=kill_routers, seconds=6.0, loses=only_hasty, silent_s=1.0, client_silent_s=1.0),
+    "only-router-killed": Scenario(
+        breaks=kill_routers, seconds=3.0, routers=1, loses=only_hasty, silent_s=2.5, client_silent_s=2.5
+    ),
+    "routers-restarted": Scenario(
+        breaks=restart_routers, seconds=4.0, loses=only_hasty, silent_s=1.0, client_silent_s=1.0
+    ),
+    "router-stopped": Scenario(breaks=stop_router, seconds=6.0, loses=only_hasty, silent_s=1.0, client_silent_s=5.0),
+    "both-killed": Scenario(breaks=kill_both, seconds=3.0, loses=only_once, silent_s=1.0, client_silent_s=1.0),
+    "replicas-killed": Scenario(breaks=kill_replicas, seconds=6.0, loses=only_once, silent_s=1.0, client_silent_s=1.0),
+    "replica-stopped": Scenario(breaks=stop_replica, seconds=6.0, loses=only_once, silent_s=1.0, client_silent_s=2.0),
+    "router-cut-off": Scenario(
+        breaks=cut_off_router(BOTH), seconds=5.0, proxied=True, loses=only_hasty, silent_s=1.0, client_silent_s=5.0
+    ),
+    "router-not-heard": Scenario(
+        breaks=cut_off_router(frozenset({Direction.DOWN})),
+        seconds=5.0,
+        proxied=True,
+        loses=only_hasty,
+        silent_s=1.0,
+        client_silent_s=5.0,
+    ),
+    "router-not-hearing": Scenario(
+        breaks=cut_off_router(frozenset({Direction.UP})),
+        seconds=5.0,
+        proxied=True,
+        loses=only_hasty,
+        silent_s=1.0,
+        client_silent_s=5.0,
+    ),
+    "replica-cut-off": Scenario(
+        breaks=cut_off_replica(BOTH), seconds=6.0, proxied=True, loses=only_once, silent_s=1.0, client_silent_s=2.0
+    ),
+    "replica-not-heard": Scenario(
+        breaks=cut_off_replica(frozenset({Direction.DOWN})),
+        seconds=6.0,
+        proxied=True,
+        loses=only_once,
+        silent_s=1.0,
+        client_silent_s=2.0,
+    ),
+    "replica-not-hearing": Scenario(
+        breaks=cut_off_replica(frozenset({Direction.UP})),
+        seconds=6.0,
+        proxied=True,
+        loses=only_once,
+        silent_s=1.0,
+        client_silent_s=2.0,
+    ),
+}
+
+
+async def record(scenario: Scenario, seconds: float, folder: Path) -> History:
+    """Runs a scenario, and leaves its history in the folder."""
+    environment = {VARIABLE: str(executions_file(folder))}
+    async with faulty_mesh(
+        HANDLER, replicas=REPLICAS, routers=scenario.routers, proxied=scenario.proxied, env=environment
+    ) as mesh:
+        with HistoryLog(folder) as log:
+            async with running_workload(ENDPOINT, mesh.addresses, log) as workload:
+                await workload.wait_loaded()
+                await scenario.breaks(Running(mesh, workload, log), seconds)
+                await workload.wait_for_progress()
+    return read_history(folder)
+
+
+def assert_survived(scenario: Scenario, history: History) -> None:
+    """Everything holds, what may not fail did not, and results flowed again in time."""
+    assert_holds(history, LOAD)
+    assert_results(history, of=lambda call: not scenario.loses(call))
+    for silence in silences(history):
+        told = f"{silence.fault.what}: no result for {silence.everybody_s:.3f} s, {silence.worst_client_s:.3f} s"
+        assert silence.everybody_s <= scenario.silent_s, told
+        assert silence.worst_client_s <= scenario.client_silent_s, told
+
+
+async def run(name: str, seconds: float | None, folder: Path) -> None:
+    """Runs a scenario, prints what happened, and raises AssertionError where it was not survived."""
+    scenario = SCENARIOS[name]
+    history = await record(scenario, scenario.seconds if seconds is None else seconds, folder)
+    sys.stdout.write("\n" + summary(history, f"{name}, in {folder}") + "\n")
+    assert_survived(scenario, history)
+
+
+async def _stop(running: Running, name: str, pid: int, seconds: float) -> None:
+    at = await running.mesh.stop_process(pid)
+    try:
+        await _until(at + seconds)
+    finally:
+        running.mesh.continue_process(pid)
+    running.log.add(Fault(what=f"SIGSTOP of {name}", at=at, cleared_at=time.monotonic(), seen="it stood still"))
+
+
+async def _stall(
+    running: Running, proxy: TcpProxy, name: str, directions: frozenset[Direction], seconds: float
+) -> None:
+    at = time.monotonic()
+    proxy.stall(directions)
+    try:
+        await _until(at + seconds)
+        seen = f"{proxy.held_bytes} bytes were held" if proxy.held_bytes else ""
+    finally:
+        proxy.heal()
+    what = f"{name} cut off, {' and '.join(sorted(it.value for it in directions))}"
+    running.log.add(Fault(what=what, at=at, cleared_at=time.monotonic(), seen=seen))
+
+
+async def _until(at: float) -> None:
+    """A fault lasts as long as it is meant to: there is nothing to wait for but the time."""
+    await asyncio.sleep(max(0.0, at - time.monotonic()))

@@ -1,0 +1,160 @@
+"""The workload of the session tests: clients that call all the time, and write down what they called and heard.
+
+8 clients; 32 ordering keys, 4 of each client, and 4 more that two clients share, which come through different routers
+where there are two; and calls without a key beside them. Of each kind some are idempotent. Some unkeyed calls are
+*hasty*: their deadline is short enough to pass during a fault; all others wait longer than any fault lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from itertools import count
+from typing import Any, Final
+
+import slotmesh
+from tests.history.log import HistoryLog
+from tests.history.model import Call, Load, Outcome
+from tests.support.wait import wait_until
+
+CLIENTS: Final = 8
+KEYS_EACH: Final = 4
+SHARED_KEYS: Final = 4
+BURST: Final = 4
+"""Calls of a lane that are made at once."""
+PATIENCE_S: Final = 30.0
+HASTE_S: Final = 0.5
+PACE_S: Final = 0.06
+"""Between bursts of a lane, about: calls go on being made while none is answered, up to `UNANSWERED`."""
+UNANSWERED: Final = 16
+"""Calls of a lane that may be unanswered."""
+LOAD: Final = Load(clients=CLIENTS, outcomes_per_s=500)
+"""What has to be reached before the first fault. A quiet machine does eight times as many."""
+
+
+def is_patient(call: Call) -> bool:
+    """Whether its deadline lies beyond any fault."""
+    return call.deadline is not None and call.deadline - call.sent_at > 10 * HASTE_S
+
+
+class Workload:
+    """Clients at work. Made by `running_workload`."""
+
+    def __init__(self, endpoint: str, log: HistoryLog) -> None:
+        self._endpoint = endpoint
+        self._log = log
+        self._stop = asyncio.Event()
+        self._sequences: dict[tuple[str, str], Iterator[int]] = {}
+        self.results = dict.fromkeys((f"client-{number}" for number in range(CLIENTS)), 0)
+        """By client."""
+
+    async def wait_loaded(self) -> None:
+        """Waits until the stated load has been there for a second or more, each client with its share."""
+        each = 2 * LOAD.outcomes_per_s / CLIENTS
+        began = time.monotonic()
+        await wait_until(
+            lambda: min(self.results.values()) >= each and time.monotonic() >= began + 1.0,
+            timeout=20,
+            what=f"{each} results for each client of {self.results}",
+        )
+
+    async def wait_for_progress(self, results: int = 50, timeout: float = 20.0) -> None:
+        """Waits until each client has got so many more results."""
+        before = dict(self.results)
+        await wait_until(
+            lambda: all(self.results[client] >= before[client] + results for client in before),
+            timeout=timeout,
+            what=f"{results} more results for each client, of {before}",
+        )
+
+    def stop(self) -> None:
+        """No more calls are made."""
+        self._stop.set()
+
+    async def run(self, number: int, mesh: slotmesh.Mesh) -> None:
+        """One client, until it is stopped and has all its outcomes."""
+        client = f"client-{number}"
+        endpoint = mesh.endpoint(self._endpoint)
+        own = [f"key-{number * KEYS_EACH + key}" for key in range(KEYS_EACH)]
+        shared = f"shared-{number * SHARED_KEYS // CLIENTS}"
+        async with asyncio.TaskGroup() as group:
+            for key in [*own, shared, ""]:
+                group.create_task(self._lane(client, endpoint, key, idempotent=key == own[-1]))
+            group.create_task(self._lane(client, endpoint, "", idempotent=True))
+            group.create_task(self._lane(client, endpoint, "", timeout_s=HASTE_S))
+
+    async def _lane(
+        self,
+        client: str,
+        endpoint: slotmesh.Endpoint,
+        key: str,
+        *,
+        idempotent: bool = False,
+        timeout_s: float = PATIENCE_S,
+    ) -> None:
+        """Calls of one key, or without one, in bursts."""
+        options = endpoint.options(timeout=timeout_s, idempotent=idempotent)
+        view: Any = options.ordered(key) if key else options
+        sequence = self._sequences.setdefault((client, key), count())
+        unanswered: set[asyncio.Future[str]] = set()
+        while not self._stop.is_set():
+            calls = [
+                Call(
+                    tag=f"{client}/{key}/{number}",
+                    client=client,
+                    endpoint=self._endpoint,
+                    key=key,
+                    sequence=number,
+                    idempotent=idempotent,
+                    sent_at=(now := time.monotonic()),
+                    deadline=now + timeout_s,
+                )
+                for number in (next(sequence) for _ in range(BURST))
+            ]
+            self._log.add(*calls)
+            for call in calls:
+                answer = view.append(key, call.tag)
+                unanswered.add(answer)
+                answer.add_done_callback(partial(self._hear, call))
+                answer.add_done_callback(unanswered.discard)
+            await asyncio.sleep(random.uniform(0.5, 1.5) * PACE_S)
+            while len(unanswered) > UNANSWERED - BURST:
+                await asyncio.wait(unanswered, return_when=asyncio.FIRST_COMPLETED)
+        if unanswered:
+            await asyncio.wait(unanswered)
+
+    def _hear(self, call: Call, answer: asyncio.Future[str]) -> None:
+        """Writes an outcome down, at once."""
+        now = time.monotonic()
+        error = answer.exception()
+        if error is None:
+            self._log.add(Outcome(tag=call.tag, at=now, reply=answer.result()))
+            self.results[call.client] += 1
+        elif isinstance(error, slotmesh.SlotmeshError):
+            executed = error.executed.name
+            self._log.add(Outcome(tag=call.tag, at=now, reason=error.reason.value, executed=executed))
+        else:
+            raise error
+
+
+@asynccontextmanager
+async def running_workload(endpoint: str, addresses: Sequence[str], log: HistoryLog) -> AsyncIterator[Workload]:
+    """Clients at work for as long as the block lasts; leaving it waits for all outcomes."""
+    workload = Workload(endpoint, log)
+    async with AsyncExitStack() as stack:
+        meshes = []
+        for number in range(CLIENTS):
+            first = number % len(addresses)
+            mesh = slotmesh.connect(",".join([*addresses[first:], *addresses[:first]]))
+            meshes.append(await stack.enter_async_context(mesh))
+        async with asyncio.TaskGroup() as group:
+            for number, mesh in enumerate(meshes):
+                group.create_task(workload.run(number, mesh))
+            try:
+                yield workload
+            finally:
+                workload.stop()

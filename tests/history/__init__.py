@@ -1,0 +1,1 @@
+"""Proves what must hold of calls when things break, from what clients and handlers recorded."""

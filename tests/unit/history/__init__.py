@@ -1,0 +1,1 @@
+"""The history checker, proved by seeded defects."""
