@@ -111,8 +111,9 @@ class Batcher:
         deadline = self.next_deadline()
         return deadline is None or deadline <= now
 
-    def cut(self, now: float) -> tuple[StartBatch, list[Part], list[Part]]:
-        """The next batch, and what was found on the way: expired calls, and calls whose link is not fresh.
+    def cut(self, now: float) -> tuple[StartBatch, list[Part], list[Part], list[Lane]]:
+        """The next batch, and what was found on the way: expired calls, calls whose link is not fresh, and lanes of
+        which the batch has no call.
 
         A batch without calls does not count as running.
         """
@@ -120,14 +121,16 @@ class Batcher:
         expired: list[Part] = []
         stale: list[Part] = []
         lanes: list[Lane] = []
+        left: list[Lane] = []
         room = self.size
         queue = self.queue
         while room and queue:
             entry = queue[0]
             if isinstance(entry, Lane):
                 queue.popleft()
-                lanes.append(entry)
-                room -= self._take(entry, room, parts, expired, stale, now)
+                taken = self._take(entry, room, parts, expired, stale, now)
+                (lanes if taken else left).append(entry)
+                room -= taken
                 continue
             run, lo, hi = entry.run, entry.lo, entry.hi
             if run.deadline <= now:
@@ -150,7 +153,7 @@ class Batcher:
         count = self.size - room
         if count:
             self.running += 1
-        return StartBatch(self, parts, lanes, count), expired, stale
+        return StartBatch(self, parts, lanes, count), expired, stale, left
 
     def _take(
         self, lane: Lane, room: int, parts: list[Part], expired: list[Part], stale: list[Part], now: float

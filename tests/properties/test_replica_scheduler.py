@@ -62,14 +62,15 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         max_ongoing=st.integers(1, LONGEST_RUN),
         prefetch=st.integers(0, 3),
-        troubles=st.sets(
-            st.sampled_from(("cancel", "close", "revoke", "configure", "expiry", "stale", "silence")), max_size=3
-        ),
+        troubles=st.sets(st.sampled_from(("cancel", "close", "revoke", "configure", "expiry", "stale")), max_size=3),
+        is_silence_possible=st.booleans(),
         chances=st.randoms(use_true_random=False),
     )
-    def start(self, max_ongoing: int, prefetch: int, troubles: set[str], chances: Random) -> None:
+    def start(
+        self, max_ongoing: int, prefetch: int, troubles: set[str], is_silence_possible: bool, chances: Random
+    ) -> None:
         """Few kinds of trouble at a time reach deeper than all at once."""
-        self.troubles = troubles
+        self.troubles = troubles | {"silence"} if is_silence_possible else troubles
         self.now = 100.0
         self.max_ongoing = self.allowed = max_ongoing
         self.prefetch = prefetch

@@ -1,0 +1,150 @@
+"""How calls start: permits go to lanes and unkeyed runs in turn, batches are cut when one may run.
+
+Invariants: nothing starts past its deadline, nor while its link is not fresh; no permit is free while something waits
+for one.
+Owner: the scheduler, which is one.
+"""
+
+from __future__ import annotations
+
+from replica_service.core import verdicts
+from replica_service.core.calls import Run
+from replica_service.core.commands import Command, StartCalls, StartTurn, TellCapacity
+from replica_service.core.lanes import MAX_TURN_CALLS
+from replica_service.core.waiting import Waiting
+
+
+class Starting(Waiting):
+    """Starts all that can be started."""
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether one unkeyed call more would be taken."""
+        return self.in_use + self.waiting < self.max_ongoing + self.prefetch
+
+    def _settle(self, now: float) -> list[Command]:
+        """Starts all that can be started; returns what was decided since the last time."""
+        if self._queue or self._lanes.ready:
+            self._grant(now)
+        while self._gathering and self._cut(now):
+            self._grant(now)
+        while (link := self._vacancies.due(now, has_room=self._has_room)) is not None:
+            self._out.append(TellCapacity(link))
+        out = self._out
+        if out:
+            self._out = []
+        return out
+
+    def _grant(self, now: float) -> None:
+        """Gives free permits to lanes and unkeyed runs, half and half where both wait."""
+        ready, queue = self._lanes.ready, self._queue
+        while (free := self.max_ongoing - self.in_use) > 0:
+            if not ready:
+                if not queue:
+                    return
+                self._start_calls(free, now)
+            elif not queue:
+                self._start_turn(now)
+            else:
+                share = (free + self._odd) // 2
+                if free & 1:
+                    self._odd ^= 1
+                for _ in range(min(share, len(ready))):
+                    self._start_turn(now)
+                if share < free:
+                    self._start_calls(free - share, now)
+
+    def _start_turn(self, now: float) -> None:
+        lane = self._lanes.ready.popleft()
+        while (run := lane.head()) is not None:
+            if run.deadline <= now:
+                lo, run.lo = run.lo, run.hi
+                self._answer(run, lo, run.hi, verdicts.EXPIRED)
+            elif run.link.fresh_until <= now:
+                lane.runs.popleft()
+                self._park(run)
+            else:
+                break
+        if run is None:
+            self._lanes.give_back(lane)
+            return
+        self.in_use += 1
+        batcher = self._batchers.get(run.options.method)
+        if batcher is not None:
+            batcher.offer(lane)
+            self._gathering[batcher] = None
+            return
+        lo = run.lo
+        run.lo = hi = min(run.hi, lo + MAX_TURN_CALLS)
+        run.link.handed += hi - lo
+        lane.turn = turn = StartTurn(lane, run, lo, hi)
+        self._out.append(turn)
+
+    def _start_calls(self, permits: int, now: float) -> None:
+        """Starts calls of the oldest unkeyed runs, `permits` at most."""
+        queue = self._queue
+        while permits and queue:
+            run = queue[0]
+            lo, hi = run.lo, run.hi
+            count = hi - lo
+            if run.deadline <= now and count:
+                queue.popleft()
+                self.waiting -= count
+                run.lo = hi
+                self._answer(run, lo, hi, verdicts.EXPIRED)
+                continue
+            if run.link.fresh_until <= now and count:
+                queue.popleft()
+                self._park(run)
+                continue
+            if count > permits:
+                count = permits
+                hi = lo + count
+            else:
+                queue.popleft()
+            if not count:
+                continue
+            run.lo = hi
+            permits -= count
+            self.waiting -= count
+            self.in_use += count
+            batcher = self._batchers.get(run.options.method)
+            if batcher is not None:
+                batcher.add(run, lo, hi)
+                self._gathering[batcher] = None
+            else:
+                self._close(run, count)
+                self._out.append(StartCalls(run, lo, hi))
+
+    def _cut(self, now: float) -> bool:
+        """Cuts all batches that are due; returns whether permits came free on the way."""
+        in_use = self.in_use
+        for batcher in list(self._gathering):
+            while batcher.is_due(now):
+                batch, expired, stale, left = batcher.cut(now)
+                for run, lo, hi in batch.parts:
+                    self._close(run, hi - lo)
+                    if run.lane is not None:
+                        run.link.handed += hi - lo
+                for run, lo, hi in expired:
+                    if run.lane is None:
+                        self.in_use -= hi - lo
+                    self._answer(run, lo, hi, verdicts.EXPIRED)
+                for run, lo, hi in stale:
+                    self._park_gathered(run, lo, hi)
+                if batch.count:
+                    self._out.append(batch)
+                self._release(left)
+            if not batcher.queue:
+                del self._gathering[batcher]
+        return self.in_use < in_use
+
+    def _park_gathered(self, run: Run, lo: int, hi: int) -> None:
+        """Calls that were in a batcher."""
+        if run.lane is None:
+            self.in_use -= hi - lo
+            self.waiting += hi - lo
+            part = run.split(lo, hi)
+            self._close(run, 0)
+            run = part
+        self._park(run)

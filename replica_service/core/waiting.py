@@ -1,0 +1,184 @@
+"""What waits at a replica, and how it is answered without having run.
+
+Purpose: the state that the scheduler decides about, and the way back: calls that are taken back, handed back, or parked
+because their link is not fresh.
+Invariants: `waiting` counts unkeyed calls in the queue, `keyed` all keyed ones that are here. A parked run is in
+`parked` of its link and nowhere else; whatever looks through queues unparks first.
+Owner: the scheduler, which is one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
+from types import MappingProxyType
+
+from replica_service.core import verdicts
+from replica_service.core.batcher import Batcher
+from replica_service.core.calls import Link, Run
+from replica_service.core.commands import Command, Fail, Refuse
+from replica_service.core.lanes import Lane, Lanes
+from replica_service.core.ownership import Ownership
+from replica_service.core.vacancies import CAPACITY_GAP_S, Vacancies
+from slotmesh.errors import Failure
+from slotmesh.handlers import BatchSettings
+
+DEFAULT_KEYED_WINDOW = 8192
+"""Keyed calls that one router may have unanswered."""
+
+
+class Waiting:
+    """Runs, permits, lanes and batchers of one replica."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, BatchSettings | None],
+        absent: Mapping[str, Failure] = MappingProxyType({}),
+        *,
+        max_ongoing: int,
+        prefetch: int = 0,
+        keyed_window: int = DEFAULT_KEYED_WINDOW,
+        capacity_gap_s: float = CAPACITY_GAP_S,
+        chance: Callable[[], float] = lambda: 0.5,
+    ) -> None:
+        """`methods`: those that can be called, by name, with the settings of batch methods.
+
+        `absent`: why others, which the handler has, cannot be. `capacity_gap_s` and `chance`: see `Vacancies`.
+        """
+        self.max_ongoing = max_ongoing
+        self.prefetch = prefetch
+        self.keyed_window = keyed_window
+        self.draining = False
+        self.in_use = 0
+        """Permits in use: calls that run or are in a batcher, lanes that have their turn."""
+        self.waiting = 0
+        """Unkeyed calls without a permit."""
+        self.keyed = 0
+        """Keyed calls that are here, running or not."""
+        self._methods = methods
+        self._absent = absent
+        self._batchers = {
+            name: Batcher(name, settings, max_ongoing) for name, settings in methods.items() if settings is not None
+        }
+        self._gathering: dict[Batcher, None] = {}
+        """Batchers in which calls wait."""
+        self._queue: deque[Run] = deque()
+        """Unkeyed runs with calls that wait for permits, by age. Some may have been emptied by a cancel."""
+        self._lanes = Lanes()
+        self._parked: dict[Link, None] = {}
+        """Links that have parked runs."""
+        self._ownership = Ownership()
+        self._odd = 0
+        """Who gets the odd permit when lanes and unkeyed runs share: 1 for lanes."""
+        self._vacancies = Vacancies(capacity_gap_s, chance)
+        self._out: list[Command] = []
+
+    # -- links that are not fresh ----------------------------------------------------------------------------------
+
+    def _park(self, run: Run) -> None:
+        """The run was taken from where it waited: it stays with its link until that is fresh."""
+        if run.lane is None:
+            self.waiting -= run.hi - run.lo
+        run.link.parked.append(run)
+        self._parked[run.link] = None
+
+    def _unpark(self, link: Link) -> None:
+        """Its runs wait again where they were, before those of other links."""
+        if link not in self._parked:
+            return
+        del self._parked[link]
+        parked, link.parked = link.parked, []
+        for run in reversed(parked):
+            if run.lane is None:
+                self.waiting += run.hi - run.lo
+                self._queue.appendleft(run)
+                continue
+            lane = self._lanes.put_back(run)
+            if (batcher := lane.batcher) is not None and not batcher.recount(lane):
+                self._release((lane,))
+
+    def _unpark_all(self) -> None:
+        for link in list(self._parked):
+            self._unpark(link)
+
+    # -- back ------------------------------------------------------------------------------------------------------
+
+    def _take_back(self, run: Run, lo: int, hi: int, failure: Failure) -> None:
+        """Answers those of the calls that have not started; those that an executor holds must not start any more."""
+        handed = min(hi, run.lo)
+        self._take_back_waiting(run, max(lo, run.lo), min(hi, run.hi), failure)
+        if lo >= handed:
+            return
+        if run.lane is not None:
+            run.withdraw(lo, handed)
+        elif batcher := self._batchers.get(run.options.method):
+            for begin, end in batcher.withdraw(run, lo, handed):
+                self.in_use -= end - begin
+                self._answer(run, begin, end, failure)
+
+    def _take_back_waiting(self, run: Run, lo: int, hi: int, failure: Failure) -> None:
+        """Answers calls that wait: `run.lo <= lo` and `hi <= run.hi`."""
+        if lo >= hi:
+            return
+        lane = run.lane
+        if lane is None:
+            self.waiting -= hi - lo
+        if lo == run.lo:
+            run.lo = hi
+        else:
+            if hi < run.hi:
+                rest = run.split(hi, run.hi)
+                queue = self._queue if lane is None else lane.runs
+                queue.insert(queue.index(run) + 1, rest)
+            run.hi = lo
+        self._answer(run, lo, hi, failure)
+        if lane is not None and (batcher := lane.batcher) is not None and not batcher.recount(lane):
+            self._release((lane,))
+
+    def _verdict_on(self, run: Run) -> Failure | None:
+        """Why calls that came back from an executor cannot wait for another turn, if they cannot."""
+        if self.draining:
+            return verdicts.DRAINING
+        if run.link.closed:
+            return verdicts.CANCELLED
+        if run.record is not None and run.record.is_fenced:
+            return verdicts.FENCED
+        if run.lane is not None and not self._ownership.serves(run.endpoint, run.partition, run.owner_epoch):
+            return verdicts.STALE
+        return None
+
+    def _answer(self, run: Run, lo: int, hi: int, failure: Failure) -> None:
+        """Calls that never start have their answer."""
+        count = hi - lo
+        self._close(run, count)
+        if run.lane is None:
+            run.link.unkeyed -= count
+        else:
+            self._keyed_gone(run.link, count)
+        command = Refuse if verdicts.hands_back(failure) else Fail
+        self._out.append(command(run, lo, hi, failure))
+
+    def _hand_back(self, lane: Lane, failure: Failure, *, through_epoch: float = inf) -> None:
+        for run in list(lane.runs):
+            if run.owner_epoch <= through_epoch:
+                self._take_back_waiting(run, run.lo, run.hi, failure)
+
+    @staticmethod
+    def _close(run: Run, count: int) -> None:
+        """So many calls of the run can no longer be taken back."""
+        run.open -= count
+        if not run.open:
+            del run.link.waiting[run.key]
+
+    def _keyed_gone(self, link: Link, count: int) -> None:
+        self.keyed -= count
+        link.keyed -= count
+        if not link.keyed:
+            link.overrun = False
+
+    def _release(self, lanes: Iterable[Lane]) -> None:
+        """Lanes that held a permit go back to where they wait for one, or out."""
+        for lane in lanes:
+            self.in_use -= 1
+            self._lanes.give_back(lane)
