@@ -109,7 +109,7 @@ class Connection:
         refusal = _NO_ANSWER
         try:
             while not self.idle:
-                if self._reached is None and (pause_s := search.take_pause_s(self.address)):
+                if pause_s := search.take_pause_s(self.address):
                     search.spent(pause_s)
                     await asyncio.sleep(pause_s)
                 link = await self._attempt(search)
@@ -158,7 +158,7 @@ class Connection:
         call: StreamCall = self._routers.stub(address).StreamCalls(wait_for_ready=patiently)
         return call
 
-    async def _open(self, call: StreamCall, address: str, *, with_session: bool) -> RouterLink:
+    async def _open(self, call: StreamCall, address: str, *, with_session: bool) -> RouterLink | Failure:
         """A stream that the router has answered: nothing is sent to a router that may not be there."""
         try:
             await call.wait_for_connection()
@@ -173,6 +173,8 @@ class Connection:
             with suppress(asyncio.InvalidStateError):  # it failed already; reading says why
                 await call.write(Request(open=opening))
             response = await call.read()
+            if response is grpc.aio.EOF:
+                return _NO_ANSWER
             if not isinstance(response, Response) or response.WhichOneof("frame") != "opened":
                 raise ValueError(f"{address} does not answer as a router: {response}")
         except BaseException:

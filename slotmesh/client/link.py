@@ -81,11 +81,6 @@ class RouterLink:
         """Whether another stream can go on where this one ends."""
         return self._pulse is not None
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is unanswered, and nothing waits."""
-        return not self._pending.calls and not self._outbox
-
     def wake(self) -> None:
         """Calls wait in the outbox."""
         self._pump.wake()

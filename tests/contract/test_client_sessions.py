@@ -282,6 +282,16 @@ async def test_a_router_that_leaves_goes_on_answering_until_another_one_is_reach
     assert one.opened == 1
 
 
+async def test_routers_that_all_leave_are_not_asked_without_a_pause(routers: Routers) -> None:
+    one, two = routers
+    one.leaving = two.leaving = True
+    async with slotmesh.connect([one.address, two.address], connect_timeout=0.5) as mesh:
+        one.held = two.held = True
+        error = await failure_of(mesh.endpoint("digits").echo(1))
+        assert type(error) is slotmesh.RouterLost
+    assert 2 < one.opened + two.opened < 100
+
+
 # -- signs of life -----------------------------------------------------------------------------------------------------
 
 

@@ -264,6 +264,8 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
         self.sessions = sessions
         self.alternates = alternates
         """What it says of other routers when a stream is opened."""
+        self.leaving = False
+        """While true, a stream is told to go as soon as it is opened."""
         self.mute = False
         """While true, nothing is written to any stream, and nothing ends."""
         self.lose_results = False
@@ -386,6 +388,8 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
             if self.sessions:
                 opened.features.append("sessions")
             stream.say(Response(opened=opened))
+            if self.leaving:
+                stream.say(Response(go_away=call_pb2.GoAway(message="I leave")))
         reader = asyncio.create_task(self._read(context, stream, opening.default_options))
         writer = asyncio.create_task(pump.run())
         breaker = asyncio.create_task(stream.broken.wait())
