@@ -12,7 +12,7 @@ EXECUTION_S: Final = 0.008
 """What a call takes: long enough that faults fall into executions."""
 
 
-@slotmesh.deployment(max_ongoing=16)  # few enough that calls wait at routers, too
+@slotmesh.deployment(max_ongoing=10)  # few enough that calls wait at routers, too
 class Ledger:
     """Appends each execution to the log of its key, and gives the call's tag back."""
 

@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from tests.e2e.session_workload import LOAD, Workload, is_patient, running_workload
+from tests.e2e.session_workload import LOAD, Stall, Workload, is_patient, running_workload
 from tests.history.checker import assert_holds, assert_results
 from tests.history.log import HistoryLog, executions_file, read_history
 from tests.history.model import Call, Death, Fault, History
@@ -200,8 +200,8 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
 }
 
 
-async def record(scenario: Scenario, seconds: float, folder: Path) -> History:
-    """Runs a scenario, and leaves its history in the folder."""
+async def record(scenario: Scenario, seconds: float, folder: Path) -> tuple[History, Stall]:
+    """Runs a scenario, and leaves its history in the folder. Returns it, and how long the clients stood still."""
     environment = {VARIABLE: str(executions_file(folder))}
     async with faulty_mesh(
         HANDLER, replicas=REPLICAS, routers=scenario.routers, proxied=scenario.proxied, env=environment
@@ -211,7 +211,7 @@ async def record(scenario: Scenario, seconds: float, folder: Path) -> History:
                 await workload.wait_loaded()
                 await scenario.breaks(Running(mesh, workload, log), seconds)
                 await workload.wait_for_progress()
-    return read_history(folder)
+    return read_history(folder), workload.stall
 
 
 def assert_survived(scenario: Scenario, history: History) -> None:
@@ -227,8 +227,8 @@ def assert_survived(scenario: Scenario, history: History) -> None:
 async def run(name: str, seconds: float | None, folder: Path) -> None:
     """Runs a scenario, prints what happened, and raises AssertionError where it was not survived."""
     scenario = SCENARIOS[name]
-    history = await record(scenario, scenario.seconds if seconds is None else seconds, folder)
-    sys.stdout.write("\n" + summary(history, f"{name}, in {folder}") + "\n")
+    history, stall = await record(scenario, scenario.seconds if seconds is None else seconds, folder)
+    sys.stdout.write(f"\n{summary(history, f'{name}, in {folder}')}\n  at most, {stall}\n")
     assert_survived(scenario, history)
 
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import slotmesh
 from tests.history.log import HistoryLog
@@ -28,17 +28,29 @@ BURST: Final = 4
 """Calls of a lane that are made at once."""
 PATIENCE_S: Final = 30.0
 HASTE_S: Final = 0.5
-PACE_S: Final = 0.06
+PACE_S: Final = 0.1
 """Between bursts of a lane, about: calls go on being made while none is answered, up to `UNANSWERED`."""
 UNANSWERED: Final = 16
 """Calls of a lane that may be unanswered."""
+TICK_S: Final = 0.02
 LOAD: Final = Load(clients=CLIENTS, outcomes_per_s=500)
-"""What has to be reached before the first fault. A quiet machine does eight times as many."""
+"""What has to be reached before the first fault. A quiet machine does five times as many."""
 
 
 def is_patient(call: Call) -> bool:
     """Whether its deadline lies beyond any fault."""
     return call.deadline is not None and call.deadline - call.sent_at > 10 * HASTE_S
+
+
+class Stall(NamedTuple):
+    """A time in which an event loop did not turn."""
+
+    seconds: float
+    on_cpu_s: float
+    """Processor time of the process meanwhile: much less than the whole where others had the machine."""
+
+    def __str__(self) -> str:
+        return f"the clients' event loop stood still for {self.seconds:.3f} s, {self.on_cpu_s:.3f} s of it at work"
 
 
 class Workload:
@@ -51,6 +63,8 @@ class Workload:
         self._sequences: dict[tuple[str, str], Iterator[int]] = {}
         self.results = dict.fromkeys((f"client-{number}" for number in range(CLIENTS)), 0)
         """By client."""
+        self.stall = Stall(0.0, 0.0)
+        """The worst one of the clients' own event loop."""
 
     async def wait_loaded(self) -> None:
         """Waits until the stated load has been there for a second or more, each client with its share."""
@@ -70,6 +84,14 @@ class Workload:
             timeout=timeout,
             what=f"{results} more results for each client, of {before}",
         )
+
+    async def watch_stalls(self) -> None:
+        """Looks at the clients' event loop, for ever: while it stands still, what was heard late proves little."""
+        while True:
+            at, busy = time.monotonic(), time.process_time()
+            await asyncio.sleep(TICK_S)
+            stall = Stall(time.monotonic() - at - TICK_S, time.process_time() - busy)
+            self.stall = max(self.stall, stall)
 
     def stop(self) -> None:
         """No more calls are made."""
@@ -151,10 +173,11 @@ async def running_workload(endpoint: str, addresses: Sequence[str], log: History
             first = number % len(addresses)
             mesh = slotmesh.connect(",".join([*addresses[first:], *addresses[:first]]))
             meshes.append(await stack.enter_async_context(mesh))
-        async with asyncio.TaskGroup() as group:
-            for number, mesh in enumerate(meshes):
-                group.create_task(workload.run(number, mesh))
-            try:
-                yield workload
-            finally:
-                workload.stop()
+        clients = [asyncio.create_task(workload.run(number, mesh)) for number, mesh in enumerate(meshes)]
+        watch = asyncio.create_task(workload.watch_stalls())
+        try:
+            yield workload
+        finally:
+            workload.stop()
+            await asyncio.gather(*clients)
+            watch.cancel()

@@ -21,8 +21,8 @@ from tests.history.load import check_faults, check_load
 from tests.history.model import Call, History, Load, Violation
 from tests.history.outcomes import check_in_time, check_one_outcome, check_truth
 
-SHOWN: Final = 20
-"""Violations that a failed assertion tells of; the others are counted."""
+SHOWN: Final = 8
+"""Violations of each invariant that a failed assertion tells of; the others are counted."""
 
 INVARIANTS: Final[Sequence[Callable[[History], Iterator[Violation]]]] = (
     check_one_outcome,
@@ -64,7 +64,12 @@ def assert_results(history: History, of: Callable[[Call], bool] = lambda _call: 
 
 def told(violations: Sequence[Violation]) -> str:
     """Violations as lines, for a person."""
-    lines = [f"{len(violations)} violations:", *map(str, violations[:SHOWN])]
-    if len(violations) > SHOWN:
-        lines.append(f"... and {len(violations) - SHOWN} more")
+    by_invariant: dict[str, list[Violation]] = {}
+    for violation in violations:
+        by_invariant.setdefault(violation.invariant, []).append(violation)
+    lines = [f"{len(violations)} violations:"]
+    for invariant, those in by_invariant.items():
+        lines += map(str, those[:SHOWN])
+        if len(those) > SHOWN:
+            lines.append(f"{invariant}: ... and {len(those) - SHOWN} more")
     return "\n  ".join(lines)

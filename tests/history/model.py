@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, TypeAlias
 
 import msgspec
@@ -119,7 +120,7 @@ class Load:
     """Outcomes in that second."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class History:
     """All that was recorded of one run, each kind in the order in which it was written."""
 
@@ -130,7 +131,7 @@ class History:
     deaths: Mapping[int, float] = field(default_factory=dict)
     """Killed processes: until when each can have run, by process id."""
 
-    @property
+    @cached_property
     def began_at(self) -> float:
         """When the first call was sent. Times are told from here."""
         return min((call.sent_at for call in self.calls), default=0.0)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.history.checker import assert_holds, assert_results, check
-from tests.history.model import Call, Execution, Fault, History, Load, Outcome
+from tests.history.checker import assert_holds, assert_results, check, told
+from tests.history.model import Call, Execution, Fault, History, Load, Outcome, Violation
 from tests.unit.history.defects import DEFECTS, Defect
 from tests.unit.history.histories import Fate, histories
 
@@ -117,7 +117,7 @@ def test_a_run_counts_when_its_load_was_there_and_its_faults_hit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("history", "told"),
+    ("history", "words"),
     [
         (loaded("a", "b"), "2 clients got 2 outcomes; the run counts only with 2 and 3/s"),
         (loaded("a", "a", "a"), "1 clients got 3 outcomes"),
@@ -128,10 +128,10 @@ def test_a_run_counts_when_its_load_was_there_and_its_faults_hit() -> None:
     ],
     ids=["too little", "too few clients", "too late", "unseen", "idle", "no fault"],
 )
-def test_a_run_that_proves_nothing_does_not_count(history: History, told: str) -> None:
+def test_a_run_that_proves_nothing_does_not_count(history: History, words: str) -> None:
     assert check(history) == [], "only the run's conditions are wrong"
     (violation,) = check(history, LOAD)
-    assert told in str(violation)
+    assert words in str(violation)
 
 
 def test_fates_are_all_generated() -> None:
@@ -144,3 +144,10 @@ def test_fates_are_all_generated() -> None:
             assert check(history) == []
 
         accepted()
+
+
+def test_many_violations_are_told_by_their_kinds() -> None:
+    violations = [Violation(invariant="late", text=str(n)) for n in range(10)] + [Violation(invariant="lie", text="!")]
+    lines = told(violations).splitlines()
+    assert lines[0] == "11 violations:"
+    assert lines[1:] == [*(f"  late: {n}" for n in range(8)), "  late: ... and 2 more", "  lie: !"]
