@@ -92,6 +92,8 @@ class CallOptions(_message.Message):
     NO_REPLY_FIELD_NUMBER: _builtins.int
     IDEMPOTENT_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    STREAMING_FIELD_NUMBER: _builtins.int
+    STOP_GENERATION_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Name of the handler's method. Empty means `__call__`. Names that start with `_` are refused with
     METHOD_NOT_FOUND.
@@ -112,6 +114,16 @@ class CallOptions(_message.Message):
     """Nobody waits for the result: the call's id comes back as part of a `done` range."""
     idempotent: _builtins.bool
     """The call may be executed more than once; it is re-run where its outcome is unknown."""
+    streaming: _builtins.bool
+    """The caller takes several results. Each value that a handler yields comes by itself, in a batch with `partial`; the
+    call ends as part of a `done` range, or with a failure. Unset: the values of a handler that yields come as one list
+    when it has ended. Such calls do not outlive their connection: they are not sent again, and nothing of them is kept.
+    """
+    stop_generation: _builtins.int
+    """Calls stop after a failure: once a call of this ordering key and this generation has failed, those after it fail
+    with PREDECESSOR_FAILED, executed = no. A greater generation begins anew. 0 means that calls go on. Needs a session
+    and an ordering key.
+    """
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
         """Time the call may take in all, counted from its arrival at the router. Must not be negative. Unset means no
@@ -147,10 +159,12 @@ class CallOptions(_message.Message):
         no_reply: _builtins.bool = ...,
         idempotent: _builtins.bool = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        streaming: _builtins.bool = ...,
+        stop_generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo", "_relative_slo", b"_relative_slo", "absolute_slo", b"absolute_slo", "relative_slo", b"relative_slo", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo", "_relative_slo", b"_relative_slo", "absolute_slo", b"absolute_slo", "content_type", b"content_type", "idempotent", b"idempotent", "metadata", b"metadata", "method", b"method", "no_reply", b"no_reply", "ordering_key", b"ordering_key", "relative_slo", b"relative_slo", "shard_key", b"shard_key", "timeout", b"timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo", "_relative_slo", b"_relative_slo", "absolute_slo", b"absolute_slo", "content_type", b"content_type", "idempotent", b"idempotent", "metadata", b"metadata", "method", b"method", "no_reply", b"no_reply", "ordering_key", b"ordering_key", "relative_slo", b"relative_slo", "shard_key", b"shard_key", "stop_generation", b"stop_generation", "streaming", b"streaming", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__absolute_slo: _TypeAlias = _typing.Literal["absolute_slo"]  # noqa: Y015
     _WhichOneofArgType__absolute_slo: _TypeAlias = _typing.Literal["_absolute_slo", b"_absolute_slo"]  # noqa: Y015
@@ -265,6 +279,7 @@ class ResultBatch(_message.Message):
     PAYLOADS_FIELD_NUMBER: _builtins.int
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
     PARTIAL_FIELD_NUMBER: _builtins.int
+    CHUNKED_SIZES_FIELD_NUMBER: _builtins.int
     content_type: _builtins.str
     """How the payloads are encoded: the content type of the calls."""
     partial: _builtins.bool
@@ -277,6 +292,12 @@ class ResultBatch(_message.Message):
     def payloads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """One result for each id, encoded as `content_type` says."""
 
+    @_builtins.property
+    def chunked_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Parallel to `payloads`, or empty where none came in chunks: size of the payload that chunks brought before this
+        frame, bytes; its place in `payloads` is empty. 0 for a payload that is here.
+        """
+
     def __init__(
         self,
         *,
@@ -284,10 +305,11 @@ class ResultBatch(_message.Message):
         payloads: _abc.Iterable[_builtins.bytes] | None = ...,
         content_type: _builtins.str = ...,
         partial: _builtins.bool = ...,
+        chunked_sizes: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_ids", b"call_ids", "content_type", b"content_type", "partial", b"partial", "payloads", b"payloads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "content_type", b"content_type", "partial", b"partial", "payloads", b"payloads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -421,7 +443,12 @@ Global___Capacity: _TypeAlias = Capacity  # noqa: Y015
 
 @_typing.final
 class Chunk(_message.Message):
-    """A part of a payload that is too large to travel inline. Parts travel between other frames."""
+    """A part of a payload that is too large to travel inline. Parts travel between other frames, in order for each payload.
+
+    Payloads of calls are announced, so that the calls keep their place: the batch comes first and says which sizes come
+    in chunks, then come these. Results are not: chunks come first, then the batch that says so. A result comes in chunks
+    only to who named the feature `chunks`.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -430,7 +457,7 @@ class Chunk(_message.Message):
     TOTAL_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
-    """The call the payload belongs to."""
+    """The call the payload belongs to: the client's id between client and router, the run id between router and replica."""
     offset: _builtins.int
     """Where `data` starts in the payload, bytes."""
     total: _builtins.int
@@ -452,6 +479,40 @@ class Chunk(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Chunk: _TypeAlias = Chunk  # noqa: Y015
+
+@_typing.final
+class TakeItems(_message.Message):
+    """Lets handlers that yield go on: how many of their values have been taken, since the last such frame. A handler is at
+    most 256 values, or 1 MiB, ahead of who takes them.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_IDS_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Calls with `streaming`: the client's ids between client and router, run ids between router and replica. Unknown ones
+        are ignored.
+        """
+
+    @_builtins.property
+    def counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Values taken of each."""
+
+    def __init__(
+        self,
+        *,
+        call_ids: _abc.Iterable[_builtins.int] | None = ...,
+        counts: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_ids", b"call_ids", "counts", b"counts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TakeItems: _TypeAlias = TakeItems  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):

@@ -35,6 +35,7 @@ class ExecuteRequest(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
     ACK_FIELD_NUMBER: _builtins.int
+    TAKE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___OpenExecute:
         """Opens the stream; the first frame."""
@@ -67,6 +68,10 @@ class ExecuteRequest(_message.Message):
     def ack(self) -> Global___AckRuns:
         """Results of sessions that need not be kept any longer."""
 
+    @_builtins.property
+    def take(self) -> _call_pb2.TakeItems:
+        """Lets handlers that yield go on."""
+
     def __init__(
         self,
         *,
@@ -78,12 +83,13 @@ class ExecuteRequest(_message.Message):
         heartbeat: _call_pb2.Heartbeat | None = ...,
         chunk: _call_pb2.Chunk | None = ...,
         ack: Global___AckRuns | None = ...,
+        take: _call_pb2.TakeItems | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "reconcile", b"reconcile", "runs", b"runs", "slots", b"slots"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "reconcile", b"reconcile", "runs", b"runs", "slots", b"slots", "take", b"take"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "reconcile", b"reconcile", "runs", b"runs", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "reconcile", b"reconcile", "runs", b"runs", "slots", b"slots", "take", b"take"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["open", "runs", "cancel", "slots", "reconcile", "heartbeat", "chunk", "ack"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["open", "runs", "cancel", "slots", "reconcile", "heartbeat", "chunk", "ack", "take"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -171,6 +177,10 @@ class RunBatch(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     OWNER_EPOCH_FIELD_NUMBER: _builtins.int
     RECOVER_FIELD_NUMBER: _builtins.int
+    CHUNKED_SIZES_FIELD_NUMBER: _builtins.int
+    ORDERING_KEYS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    OWNER_EPOCHS_FIELD_NUMBER: _builtins.int
     first_run_id: _builtins.int
     """The router's id of the first call; the others follow one by one. Run ids strictly increase on a stream, and a new
     attempt takes new ones.
@@ -211,6 +221,26 @@ class RunBatch(_message.Message):
         without a session: then nobody asks for them.
         """
 
+    @_builtins.property
+    def chunked_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Parallel to `payloads`, or empty where none comes in chunks: size of a payload that comes in chunks after this
+        frame, bytes; its place in `payloads` is empty. 0 for a payload that is here.
+        """
+
+    @_builtins.property
+    def ordering_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Parallel to `payloads`, or empty: the ordering key of each call, in place of the one of the options. `partition` and
+        `owner_epoch` are then those of each call, in `partitions` and `owner_epochs`.
+        """
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The partition of each of `ordering_keys`."""
+
+    @_builtins.property
+    def owner_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The epoch at which this replica owns each of `partitions`."""
+
     def __init__(
         self,
         *,
@@ -226,10 +256,14 @@ class RunBatch(_message.Message):
         partition: _builtins.int = ...,
         owner_epoch: _builtins.int = ...,
         recover: _builtins.bool = ...,
+        chunked_sizes: _abc.Iterable[_builtins.int] | None = ...,
+        ordering_keys: _abc.Iterable[_builtins.str] | None = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+        owner_epochs: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "call_ids", b"call_ids", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "options", b"options", "owner_epoch", b"owner_epoch", "partition", b"partition", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "options", b"options", "ordering_keys", b"ordering_keys", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

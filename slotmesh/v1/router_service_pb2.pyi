@@ -217,6 +217,7 @@ class StreamCallsRequest(_message.Message):
     ACK_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
+    TAKE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___OpenStream:
         """Opens the stream; the first frame."""
@@ -241,6 +242,12 @@ class StreamCallsRequest(_message.Message):
     def chunk(self) -> _call_pb2.Chunk:
         """A part of a large payload."""
 
+    @_builtins.property
+    def take(self) -> _call_pb2.TakeItems:
+        """Lets handlers that yield go on. Where the client did not name the feature `take_items`, values are taken as soon
+        as they are written.
+        """
+
     def __init__(
         self,
         *,
@@ -250,12 +257,13 @@ class StreamCallsRequest(_message.Message):
         ack: Global___AckResults | None = ...,
         heartbeat: _call_pb2.Heartbeat | None = ...,
         chunk: _call_pb2.Chunk | None = ...,
+        take: _call_pb2.TakeItems | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "calls", b"calls", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "calls", b"calls", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "take", b"take"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "calls", b"calls", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "calls", b"calls", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "take", b"take"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["open", "calls", "cancel", "ack", "heartbeat", "chunk"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["open", "calls", "cancel", "ack", "heartbeat", "chunk", "take"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -353,6 +361,8 @@ class CallBatch(_message.Message):
     CALL_IDS_FIELD_NUMBER: _builtins.int
     RESEND_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
+    CHUNKED_SIZES_FIELD_NUMBER: _builtins.int
+    ORDERING_KEYS_FIELD_NUMBER: _builtins.int
     first_call_id: _builtins.int
     """Id of the first payload's call; the others follow one by one. Ignored where `call_ids` is set."""
     resend: _builtins.bool
@@ -365,7 +375,7 @@ class CallBatch(_message.Message):
 
     @_builtins.property
     def payloads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """The arguments of each call, at least one. At most 4 MiB each."""
+        """The arguments of each call, at least one. At most 4 MiB each; larger ones come in chunks."""
 
     @_builtins.property
     def call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -377,6 +387,16 @@ class CallBatch(_message.Message):
         that has vanished since then is not run again.
         """
 
+    @_builtins.property
+    def chunked_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Parallel to `payloads`, or empty where none comes in chunks: size of a payload that comes in chunks after this
+        frame, bytes; its place in `payloads` is empty. 0 for a payload that is here.
+        """
+
+    @_builtins.property
+    def ordering_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Parallel to `payloads`, or empty: the ordering key of each call, in place of the one of the options."""
+
     def __init__(
         self,
         *,
@@ -386,10 +406,12 @@ class CallBatch(_message.Message):
         call_ids: _abc.Iterable[_builtins.int] | None = ...,
         resend: _builtins.bool = ...,
         age: _duration_pb2.Duration | None = ...,
+        chunked_sizes: _abc.Iterable[_builtins.int] | None = ...,
+        ordering_keys: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "call_ids", b"call_ids", "first_call_id", b"first_call_id", "options", b"options", "payloads", b"payloads", "resend", b"resend"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "first_call_id", b"first_call_id", "options", b"options", "ordering_keys", b"ordering_keys", "payloads", b"payloads", "resend", b"resend"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

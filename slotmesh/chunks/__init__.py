@@ -1,0 +1,25 @@
+"""Payloads that are too large to travel in one piece: their parts, and the order of what comes behind them.
+
+Purpose: the same for client, router and replica. Pure: no protobuf message, no I/O.
+"""
+
+from __future__ import annotations
+
+from slotmesh.chunks.assembly import Assembly, BadChunk, JoinedAssembly, PartsAssembly
+from slotmesh.chunks.held import Held
+from slotmesh.chunks.payload import Payload, PayloadParts, cut
+from slotmesh.chunks.sizes import CHUNK_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+
+__all__ = [
+    "CHUNK_BYTES",
+    "MAX_INLINE_BYTES",
+    "MAX_PAYLOAD_BYTES",
+    "Assembly",
+    "BadChunk",
+    "Held",
+    "JoinedAssembly",
+    "PartsAssembly",
+    "Payload",
+    "PayloadParts",
+    "cut",
+]
