@@ -7,19 +7,23 @@ from __future__ import annotations
 
 from slotmesh.chunks.assembly import Assembly, BadChunk, JoinedAssembly, PartsAssembly
 from slotmesh.chunks.held import Held
-from slotmesh.chunks.payload import Payload, PayloadParts, cut
+from slotmesh.chunks.payload import Announced, Payload, PayloadParts, cut, joined
+from slotmesh.chunks.rota import ChunkRota
 from slotmesh.chunks.sizes import CHUNK_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 __all__ = [
     "CHUNK_BYTES",
     "MAX_INLINE_BYTES",
     "MAX_PAYLOAD_BYTES",
+    "Announced",
     "Assembly",
     "BadChunk",
+    "ChunkRota",
     "Held",
     "JoinedAssembly",
     "PartsAssembly",
     "Payload",
     "PayloadParts",
     "cut",
+    "joined",
 ]

@@ -23,7 +23,24 @@ class PayloadParts:
         return self._size
 
 
+class Announced:
+    """Stands where a payload will be. Its length is that of the payload, bytes."""
+
+    __slots__ = ("_size",)
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+
 Payload = bytes | PayloadParts
+
+
+def joined(payload: Payload) -> bytes:
+    """The payload in one piece. A copy: for payloads that are not that large."""
+    return payload if isinstance(payload, bytes) else b"".join(payload.parts)
 
 
 def cut(payload: Payload) -> Iterator[tuple[int, bytes]]:

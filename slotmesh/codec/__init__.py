@@ -5,6 +5,7 @@ from __future__ import annotations
 from slotmesh.codec.arguments import ArgumentsDecoder, encode_arguments, encode_arguments_of_each
 from slotmesh.codec.content_types import CONTENT_TYPES, JSON, MSGPACK, OCTET_STREAM, PROTOBUF
 from slotmesh.codec.errors import DecodeError, EncodeError
+from slotmesh.codec.lists import EncodedList, carries_lists
 from slotmesh.codec.structured import Arguments
 from slotmesh.codec.values import decode, decoder, decoder_of_each, encode, encoder
 
@@ -18,6 +19,8 @@ __all__ = [
     "ArgumentsDecoder",
     "DecodeError",
     "EncodeError",
+    "EncodedList",
+    "carries_lists",
     "decode",
     "decoder",
     "decoder_of_each",
