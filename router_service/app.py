@@ -63,7 +63,7 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         window = Window(calls=settings.window_calls, bytes=settings.window_bytes)
         unary = UnaryCalls(dispatcher, settings.max_pending_unary)
         server = GrpcServer("router", host=settings.host, port=settings.port, insecure=settings.insecure)
-        servicer = RouterServicer(dispatcher, unary, settings.router_id, window)
+        servicer = RouterServicer(dispatcher, unary, settings.router_id, window, settings.max_payload_bytes)
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
         server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, SlotsNotHere())
         metrics = setup_metrics("router", settings.metrics_host, settings.metrics_port)

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from pydantic import Field
 
+from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.config import Duration, HostPort, ServiceSettings, Size
 from slotmesh.ids import new_id
 
@@ -24,6 +25,9 @@ class RouterSettings(ServiceSettings):
     )
     window_calls: int = Field(8192, ge=1, description="Calls that a client's stream may have unanswered.")
     window_bytes: Size = Field(16 * 1024 * 1024, ge=1, description="Payload bytes of a stream's unanswered calls.")
+    max_payload_bytes: Size = Field(
+        MAX_PAYLOAD_BYTES, ge=1, le=MAX_PAYLOAD_BYTES, description="Largest payload of a call that comes in chunks."
+    )
     graceful_timeout: Duration = Field(
         timedelta(seconds=10), ge=timedelta(0), description="What calls under way get to end when the router stops."
     )

@@ -13,11 +13,13 @@ import grpc
 
 from router_service import convert
 from router_service.core.callers import Window
+from router_service.core.calls import CallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.sessions import Session
 from router_service.shell.client_stream import ClientStream
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.unary import UnaryCalls
+from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, joined
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.duplex import read_request, run_stream
@@ -30,7 +32,7 @@ StreamRequest = router_service_pb2.StreamCallsRequest
 StreamResponse = router_service_pb2.StreamCallsResponse
 Context = grpc.aio.ServicerContext[Any, Any]
 
-FEATURES = ("sessions",)
+FEATURES = ("sessions", "chunks", "take_items", "ordering_keys")
 """Optional behaviours that clients may rely on."""
 
 _log = get_logger(__name__)
@@ -39,8 +41,16 @@ _log = get_logger(__name__)
 class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
     """Calls, one at a time or by the stream."""
 
-    def __init__(self, dispatcher: Dispatcher, unary: UnaryCalls, router_id: str, window: Window) -> None:
-        """`window` is granted to each stream."""
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        unary: UnaryCalls,
+        router_id: str,
+        window: Window,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        """`window` is granted to each stream; its calls may have payloads of `max_payload_bytes`, in chunks."""
+        self._max_payload_bytes = max_payload_bytes
         self._dispatcher = dispatcher
         self._unary = unary
         self._router_id = router_id
@@ -72,7 +82,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if isinstance(outcome, DeliverDone):
             return router_service_pb2.CallResponse()
         return router_service_pb2.CallResponse(
-            payload=outcome.payloads[0],
+            payload=joined(outcome.payloads[0]),
             content_type=outcome.content_type,
             backend=outcome.replica.backend.name,
             replica_id=outcome.replica.replica_id,
@@ -94,13 +104,25 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             await abort(context, outcome)
         if isinstance(outcome, DeliverDone):
             return router_service_pb2.CallJsonResponse()
-        return router_service_pb2.CallJsonResponse(result=convert.json_result(outcome.payloads[0]))
+        return router_service_pb2.CallJsonResponse(result=convert.json_result(joined(outcome.payloads[0])))
 
     async def CallStreaming(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request: router_service_pb2.CallStreamingRequest, context: Context
     ) -> None:
-        """Handlers that yield: not here yet."""
-        await abort(context, _not_here("CallStreaming"))
+        """One call, and each value that its handler yields."""
+        if request.options.no_reply:
+            await abort(context, _bad("options.no_reply", "means that no value is wanted; this rpc is for values"))
+        request.options.streaming = True
+        options = self._checked(request.endpoint, request.options, request.payload)
+        if isinstance(options, Failure):
+            await abort(context, options)
+
+        async def write(payload: bytes, content_type: str) -> None:
+            await context.write(router_service_pb2.CallStreamingResponse(payload=payload, content_type=content_type))
+
+        failure = await self._unary.stream(context.peer(), request.endpoint, options, request.payload, write)
+        if failure is not None:
+            await abort(context, failure)
 
     async def StreamCalls(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request_iterator: object, context: Context
@@ -116,7 +138,14 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if isinstance(session, Failure):
             await abort(context, session)
         stream = ClientStream(
-            open_stream.endpoint, open_stream.default_options, self._window, self._dispatcher, context.write, session
+            open_stream.endpoint,
+            open_stream.default_options,
+            self._window,
+            self._dispatcher,
+            context.write,
+            session,
+            features=open_stream.features,
+            max_payload_bytes=self._max_payload_bytes,
         )
         if session is not None and (failure := self._take_over(session, stream)):
             await abort(context, failure)
@@ -140,14 +169,23 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
     async def _call(
         self, peer: str, endpoint: str, wire: call_pb2.CallOptions, payload: bytes
     ) -> DeliverResults | DeliverDone | Failure:
-        if not endpoint:
-            return _bad("endpoint", "is required")
-        options = convert.options_from_wire(wire)
+        if wire.streaming:
+            return _bad("options.streaming", "this rpc brings one result: use CallStreaming, or StreamCalls")
+        options = self._checked(endpoint, wire, payload)
         if isinstance(options, Failure):
             return options
-        if len(payload) > convert.MAX_PAYLOAD_BYTES:
+        outcome = await self._unary.call(peer, endpoint, options, payload)
+        if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
+            return convert.result_too_large(size)
+        return outcome
+
+    def _checked(self, endpoint: str, wire: call_pb2.CallOptions, payload: bytes) -> CallOptions | Failure:
+        """The options of a unary call, or what is wrong with it."""
+        if not endpoint:
+            return _bad("endpoint", "is required")
+        if len(payload) > MAX_INLINE_BYTES:
             return convert.too_large(len(payload))
-        return await self._unary.call(peer, endpoint, options, payload)
+        return convert.options_from_wire(wire)
 
     def _take_over(self, session: Session, stream: ClientStream) -> Failure | None:
         """Ends an older connection of the session; says no to one that is not newer."""
@@ -167,7 +205,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
                 version=VERSION,
                 window=router_service_pb2.Window(calls=self._window.calls, bytes=self._window.bytes),
                 alternates=self._alternates(),
-                max_payload_bytes=convert.MAX_PAYLOAD_BYTES,
+                max_payload_bytes=self._max_payload_bytes,
                 features=FEATURES,
             )
         )
@@ -200,6 +238,10 @@ async def _read(context: Context, stream: ClientStream) -> Failure | None:
             case "calls":
                 if failure := stream.accept(request.calls):
                     return failure
+            case "chunk":
+                stream.upload(request.chunk)
+            case "take":
+                stream.take(request.take)
             case "cancel":
                 stream.cancel(request.cancel)
             case "ack":

@@ -15,6 +15,7 @@ from replica_service.core.commands import Command, Fail, Refuse, StartCalls, Tel
 from replica_service.core.scheduler import Scheduler
 from simulation.ledger import Violation
 from simulation.payloads import call_of
+from slotmesh.chunks import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +60,7 @@ class Replica:
         """A frame arrives."""
         now = self._kernel.now
         runs = [
-            Run(near, batch.first_run_id, batch.payloads, _OPTIONS, batch.endpoint, now, batch.deadline)
+            Run(near, batch.first_run_id, [*map(joined, batch.payloads)], _OPTIONS, batch.endpoint, now, batch.deadline)
             for batch in batches
         ]
         self._carry_out(self.core.submit(runs, now))

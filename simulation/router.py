@@ -16,6 +16,7 @@ from router_service.core.commands import Command, DeliverFailure, DeliverResults
 from router_service.core.scheduler import Scheduler
 from simulation.ledger import Violation
 from simulation.payloads import call_of, payload_of
+from slotmesh.chunks import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,8 +93,8 @@ class Router:
                     self._flush(replica)
                 case DeliverResults(ids=ids, payloads=payloads):
                     for call_id, payload in zip(ids, payloads, strict=True):
-                        if call_of(payload) != call_id - 1:
-                            raise Violation(f"call {call_id - 1} has the result of call {call_of(payload)}")
+                        if (answered := call_of(joined(payload))) != call_id - 1:
+                            raise Violation(f"call {call_id - 1} has the result of call {answered}")
                         self._ledger.settled(call_id - 1, self._kernel.now, failed=False)
                 case DeliverFailure(ids=ids):
                     for call_id in ids:

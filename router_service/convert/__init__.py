@@ -4,25 +4,27 @@ Invariants: protobuf messages do not pass this edge inwards; equal options are c
 """
 
 from router_service.convert.json_calls import json_arguments, json_result
-from router_service.convert.options import options_from_wire, with_relative_slo
+from router_service.convert.options import options_by_key, options_from_wire, with_relative_slo
 from router_service.convert.runs import (
-    MAX_PAYLOAD_BYTES,
     add_batch,
     capacity_from_wire,
     failures_of,
     ids_of,
+    payloads_of,
     ranges_of,
     ranges_of_ids,
     ranges_to_wire,
+    result_too_large,
     results_of,
     run_ids_of,
+    takes_to_wire,
     too_large,
+    values_of,
 )
 from router_service.convert.sessions import found_of, reconcile_of, session_of
 from router_service.convert.table import ages_of, table_from_wire
 
 __all__ = [
-    "MAX_PAYLOAD_BYTES",
     "add_batch",
     "ages_of",
     "capacity_from_wire",
@@ -31,15 +33,20 @@ __all__ = [
     "ids_of",
     "json_arguments",
     "json_result",
+    "options_by_key",
     "options_from_wire",
+    "payloads_of",
     "ranges_of",
     "ranges_of_ids",
     "ranges_to_wire",
     "reconcile_of",
+    "result_too_large",
     "results_of",
     "run_ids_of",
     "session_of",
     "table_from_wire",
+    "takes_to_wire",
     "too_large",
+    "values_of",
     "with_relative_slo",
 ]

@@ -6,9 +6,9 @@ Owner: pure functions of the router's edge.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 
 from google.protobuf import duration_pb2, timestamp_pb2
@@ -42,6 +42,30 @@ def _known_options(raw: bytes) -> CallOptions | Failure:
     return _options(raw)
 
 
+def options_by_key(wire: call_pb2.CallOptions) -> Callable[[str], CallOptions | Failure]:
+    """The options of a batch with a column of ordering keys: those of each key, which stands in place of their own."""
+    if wire.ordering_key:
+        wire = call_pb2.CallOptions.FromString(wire.SerializeToString())
+        wire.ClearField("ordering_key")
+    raw = wire.SerializeToString()
+    return partial(_known_with_key if len(raw) <= MAX_KNOWN_OPTIONS_BYTES else _with_key, raw)
+
+
+@lru_cache(maxsize=65_536)
+def _known_with_key(raw: bytes, key: str) -> CallOptions | Failure:
+    return _with_key(raw, key)
+
+
+def _with_key(raw: bytes, key: str) -> CallOptions | Failure:
+    """The options with this ordering key. All that differ in the key alone share what replicas get."""
+    options = _known_options(raw) if len(raw) <= MAX_KNOWN_OPTIONS_BYTES else _options(raw)
+    if isinstance(options, Failure) or not key:
+        return options
+    if problem := _key_problem(key):
+        return _bad("ordering_key", problem)
+    return replace(options, ordering_key=key, partition=partition_of(key), shard_key="")
+
+
 def _options(raw: bytes) -> CallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
     if failure := _option_mistake(wire):
@@ -57,26 +81,25 @@ def _options(raw: bytes) -> CallOptions | Failure:
         slo_at=wire.absolute_slo.ToNanoseconds() / 1e9 if wire.HasField("absolute_slo") else None,
         idempotent=wire.idempotent,
         no_reply=wire.no_reply,
+        streaming=wire.streaming,
+        stop_generation=wire.stop_generation,
         wire=_for_replicas(wire, raw),
     )
 
 
 def _for_replicas(wire: call_pb2.CallOptions, raw: bytes) -> bytes:
-    """The options without what only routing reads, so that calls which differ in that alone travel as one batch."""
-    if not (wire.shard_key or wire.HasField("relative_slo") or wire.HasField("absolute_slo")):
+    """The options without what only routing reads, so that calls which differ in that alone travel as one batch.
+
+    Nor with the ordering key: batches have a field for it, one key for all calls or one for each.
+    """
+    if not (wire.ordering_key or wire.shard_key or wire.HasField("relative_slo") or wire.HasField("absolute_slo")):
         return raw
     stripped = call_pb2.CallOptions.FromString(raw)
+    stripped.ClearField("ordering_key")
     stripped.ClearField("shard_key")
     stripped.ClearField("relative_slo")
     stripped.ClearField("absolute_slo")
     return stripped.SerializeToString()
-
-
-def without_ordering_key(options: bytes) -> bytes:
-    """The options of a sampled copy: its replica owns no partition."""
-    wire = call_pb2.CallOptions.FromString(options)
-    wire.ClearField("ordering_key")
-    return wire.SerializeToString()
 
 
 def with_relative_slo(options: CallOptions, time_of_day: float) -> CallOptions:
@@ -99,10 +122,17 @@ def _option_mistake(wire: call_pb2.CallOptions) -> Failure | None:
         return _bad("timeout", problem)
     if failure := _slo_mistake(wire):
         return failure
+    if wire.stop_generation < 0:
+        return _bad("stop_generation", f"must not be negative, got {wire.stop_generation}")
     for name, key in (("ordering_key", wire.ordering_key), ("shard_key", wire.shard_key)):
-        if len(key) > MAX_KEY_BYTES or len(key.encode()) > MAX_KEY_BYTES:
-            return _bad(name, f"at most {MAX_KEY_BYTES} bytes, got {len(key.encode())}")
+        if problem := _key_problem(key):
+            return _bad(name, problem)
     return _metadata_mistake(wire.metadata)
+
+
+def _key_problem(key: str) -> str | None:
+    size = len(key.encode())
+    return f"at most {MAX_KEY_BYTES} bytes, got {size}" if size > MAX_KEY_BYTES else None
 
 
 def _slo_mistake(wire: call_pb2.CallOptions) -> Failure | None:

@@ -5,27 +5,39 @@ Owner: pure functions of the router's edge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import inf
 
-from router_service.convert.options import without_ordering_key
+from router_service.core.calls import CallPayload
 from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity
-from slotmesh.errors import Failure, Reason
+from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, Announced, Payload
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 
-MAX_PAYLOAD_BYTES = 4 * 1024 * 1024
-"""Largest payload that travels inline."""
 
-
-def too_large(size: int) -> Failure:
+def too_large(size: int, limit: int = MAX_INLINE_BYTES) -> Failure:
     """What the caller of an oversize payload hears."""
+    way_out = "; larger ones are sent in chunks" if limit == MAX_INLINE_BYTES else ""
     return Failure(
         reason=Reason.PAYLOAD_TOO_LARGE,
-        message=f"the payload has {size} bytes; at most {MAX_PAYLOAD_BYTES} bytes are allowed",
-        metadata={"actual": str(size), "limit": str(MAX_PAYLOAD_BYTES)},
+        message=f"the payload has {size} bytes; at most {limit} bytes are allowed{way_out}",
+        metadata={"actual": str(size), "limit": str(limit)},
+    )
+
+
+def result_too_large(size: int) -> Failure:
+    """What a caller hears whose result has more bytes than it can take."""
+    return Failure(
+        reason=Reason.PAYLOAD_TOO_LARGE,
+        message=(
+            f"the result has {size} bytes; at most {MAX_INLINE_BYTES} bytes come in one piece: "
+            "name the feature chunks when you open a stream to get more"
+        ),
+        executed=Executed.YES,
+        metadata={"actual": str(size), "limit": str(MAX_INLINE_BYTES)},
     )
 
 
@@ -47,18 +59,48 @@ def ids_of(batch: router_service_pb2.CallBatch) -> Sequence[int] | Failure:
     return list(batch.call_ids)
 
 
-def add_batch(frame: replica_service_pb2.RunFrame, outgoing: OutgoingBatch, now: float) -> None:
-    """Adds calls to a frame for a replica."""
+def payloads_of(batch: router_service_pb2.CallBatch) -> list[CallPayload] | Failure:
+    """The payloads of a batch, as far as they are here."""
+    sizes = batch.chunked_sizes
+    if not sizes:
+        return list(batch.payloads)
+    if len(sizes) != len(batch.payloads):
+        return _bad("chunked_sizes", f"{len(sizes)} sizes for {len(batch.payloads)} payloads; they must be as many")
+    payloads: list[CallPayload] = list(batch.payloads)
+    for at, size in enumerate(sizes):
+        if size < 0 or (size and batch.payloads[at]):
+            return _bad("chunked_sizes", f"{size} for a payload that has {len(batch.payloads[at])} bytes here")
+        if size:
+            payloads[at] = Announced(size)
+    return payloads
+
+
+def add_batch(
+    frame: replica_service_pb2.RunFrame, outgoing: OutgoingBatch, now: float
+) -> Sequence[tuple[int, Payload]]:
+    """Adds calls to a frame for a replica. Returns what has to follow in chunks: run ids, and their payloads."""
     batch = frame.batches.add(first_run_id=outgoing.first_run_id, endpoint=outgoing.endpoint, attempt=outgoing.attempt)
-    options = outgoing.options
-    wire = options.wire
-    if outgoing.partition >= 0:
+    batch.options.MergeFromString(outgoing.options.wire)
+    if (columns := outgoing.columns) is not None:
+        batch.ordering_keys.extend(columns.keys)
+        batch.partitions.extend(columns.partitions)
+        batch.owner_epochs.extend(columns.owner_epochs)
+    elif outgoing.partition >= 0:
+        batch.options.ordering_key = outgoing.options.ordering_key
         batch.partition = outgoing.partition
         batch.owner_epoch = outgoing.owner_epoch
-    elif options.ordering_key:
-        wire = without_ordering_key(wire)
-    batch.options.MergeFromString(wire)
-    batch.payloads.extend(outgoing.payloads)
+    large: list[tuple[int, Payload]] = []
+    if max(map(len, outgoing.payloads)) <= CHUNK_BYTES:
+        batch.payloads.extend(outgoing.payloads)  # type: ignore[arg-type]  # parts are larger
+    else:
+        for run_id, payload in enumerate(outgoing.payloads, outgoing.first_run_id):
+            if isinstance(payload, bytes) and len(payload) <= CHUNK_BYTES:
+                batch.payloads.append(payload)
+                batch.chunked_sizes.append(0)
+            else:
+                batch.payloads.append(b"")
+                batch.chunked_sizes.append(len(payload))
+                large.append((run_id, payload))
     if (session := outgoing.session) is not None:
         ids = outgoing.call_ids
         batch.session_id = session.session_id
@@ -67,11 +109,28 @@ def add_batch(frame: replica_service_pb2.RunFrame, outgoing: OutgoingBatch, now:
         batch.recover = outgoing.recovers
     if outgoing.deadline != inf:
         batch.time_left.FromNanoseconds(max(0, int((outgoing.deadline - now) * 1e9)))
+    return large
 
 
-def results_of(frame: call_pb2.ResultFrame) -> list[tuple[list[int], list[bytes], str]]:
-    """Run ids, payloads and content type of each batch."""
-    return [(list(batch.call_ids), list(batch.payloads), batch.content_type) for batch in frame.batches]
+def results_of(
+    frame: call_pb2.ResultFrame, payloads_of: Callable[[call_pb2.ResultBatch], Sequence[Payload]]
+) -> list[tuple[list[int], Sequence[Payload], str]]:
+    """Run ids, payloads and content type of each batch. `payloads_of` knows what chunks have brought."""
+    return [
+        (list(batch.call_ids), payloads_of(batch), batch.content_type) for batch in frame.batches if not batch.partial
+    ]
+
+
+def values_of(
+    frame: call_pb2.ResultFrame, payloads_of: Callable[[call_pb2.ResultBatch], Sequence[Payload]]
+) -> list[tuple[list[int], Sequence[Payload], str]]:
+    """The same of the values of calls that go on: a run id stands once for each value."""
+    return [(list(batch.call_ids), payloads_of(batch), batch.content_type) for batch in frame.batches if batch.partial]
+
+
+def takes_to_wire(counts: Mapping[int, int]) -> call_pb2.TakeItems:
+    """How many values of each run have been taken."""
+    return call_pb2.TakeItems(call_ids=counts.keys(), counts=counts.values())
 
 
 def failures_of(frame: call_pb2.ResultFrame) -> list[tuple[list[int], Failure]]:
@@ -116,3 +175,7 @@ def capacity_from_wire(wire: call_pb2.Capacity) -> Capacity:
         keyed_window=wire.keyed_window,
         draining=wire.draining,
     )
+
+
+def _bad(field: str, what: str) -> Failure:
+    return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {what}", metadata={"field": field})

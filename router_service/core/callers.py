@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.errors import Failure, Reason
 
 if TYPE_CHECKING:
@@ -38,6 +39,21 @@ START_WINDOW = Window(calls=1024, bytes=4 * 1024 * 1024)
 """What clients keep to before a window arrives."""
 
 
+class Stop(NamedTuple):
+    """A call of an ordering key has failed, and those after it want to stop."""
+
+    generation: int
+    call_id: int
+
+    def is_before(self, generation: int, call_id: int) -> bool:
+        """Whether a call of this generation, under this id, stops here."""
+        return 0 < generation <= self.generation and call_id > self.call_id
+
+
+MAX_STOPS = 65_536
+"""Ordering keys of one caller that are known to have stopped; of more, the oldest are forgotten."""
+
+
 class Flow:
     """Between whom the router is fair: a stream, or all unary calls of one peer. Compared by identity."""
 
@@ -47,7 +63,7 @@ class Flow:
 class Caller:
     """Book-keeping of one caller. Compared by identity."""
 
-    __slots__ = ("calls", "flow", "last_id", "runs", "session", "size", "window")
+    __slots__ = ("calls", "flow", "last_id", "max_value_bytes", "runs", "session", "size", "stops", "window")
 
     def __init__(self, window: Window, flow: Flow | None = None, session: Session | None = None) -> None:
         """`flow` is a new one unless it is given."""
@@ -62,6 +78,10 @@ class Caller:
         self.last_id = 0
         self.runs: dict[Run, None] = {}
         """Runs with calls that have no outcome, in order of arrival."""
+        self.stops: dict[str, Stop] = {}
+        """Where calls that stop after a failure have stopped, by ordering key."""
+        self.max_value_bytes = MAX_PAYLOAD_BYTES
+        """Larger values of handlers that yield end their call."""
 
     def admit(self, ids: Sequence[int], size: int) -> Failure | None:
         """Accepts a batch of `size` payload bytes, or says why it is rejected; then nothing has changed."""
@@ -83,6 +103,21 @@ class Caller:
         self.size += size
         self.last_id = ids[-1]
         return None
+
+    def stop(self, key: str, generation: int, call_id: int) -> bool:
+        """A call has failed; those after it of its key and generation are to fail, too. Returns whether it is news."""
+        known = self.stops.get(key)
+        if known is not None and (known.generation, -known.call_id) >= (generation, -call_id):
+            return False
+        if known is None and len(self.stops) >= MAX_STOPS:
+            del self.stops[next(iter(self.stops))]
+        self.stops[key] = Stop(generation, call_id)
+        return True
+
+    def has_stopped(self, key: str, generation: int) -> bool:
+        """Whether a new call of this key and generation comes after one that has failed."""
+        known = self.stops.get(key)
+        return known is not None and generation <= known.generation
 
     def released(self, calls: int, size: int) -> None:
         """Outcomes of `calls` calls with `size` request bytes left for the client."""

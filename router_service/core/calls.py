@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
+from slotmesh.chunks import Announced, Payload
 from slotmesh.errors import Failure
 
 if TYPE_CHECKING:
@@ -42,14 +43,22 @@ class CallOptions:
     idempotent: bool = False
     no_reply: bool = False
     """The caller hears only that the call has ended."""
+    streaming: bool = False
+    """The caller takes each value that the handler yields. Such a call ends with its connection."""
+    stop_generation: int = 0
+    """Calls of an ordering key stop after one of their generation has failed; 0 where they go on."""
     wire: bytes = b""
     """The options as the replica gets them. Opaque here: made at the edge, once for each distinct value."""
 
 
-Batch = tuple[CallOptions, Sequence[int], Sequence[bytes]]
-"""Options, call ids and payloads of calls that arrived together; ids and payloads are parallel."""
+CallPayload = Payload | Announced
+"""What a call carries, or will."""
 
-Results = tuple[list[int], Sequence[bytes], str]
+Batch = tuple[CallOptions, Sequence[int], Sequence[CallPayload]]
+"""Options, call ids and payloads of calls that arrived together; ids and payloads are parallel. A payload that is still
+to come is alone in its batch."""
+
+Results = tuple[list[int], Sequence[Payload], str]
 """Run ids, payloads and content type of calls that ended well; ids and payloads are parallel."""
 
 Failures = tuple[list[int], Failure]
@@ -97,7 +106,7 @@ class Run:
         endpoint: str,
         options: CallOptions,
         ids: Sequence[int],
-        payloads: Sequence[bytes],
+        payloads: Sequence[CallPayload],
         arrived: float,
     ) -> None:
         self.seq = seq
@@ -184,7 +193,7 @@ class Sent:
     It gets run ids when the frame that carries it is cut; before that it can be withdrawn without a trace.
     """
 
-    __slots__ = ("count", "first", "lo", "owner_epoch", "remaining", "replica", "run", "sent_at", "states")
+    __slots__ = ("count", "first", "lo", "owner_epoch", "remaining", "replica", "run", "sent_at", "states", "valued")
 
     def __init__(self, run: Run, lo: int, count: int, replica: Replica, owner_epoch: int, now: float) -> None:
         self.first = 0
@@ -197,6 +206,8 @@ class Sent:
         self.states: bytearray | None = None
         """One byte a call: OPEN, ANSWERED, or ABANDONED (the caller has its outcome, the replica still owes an answer).
         None while all are OPEN."""
+        self.valued: set[int] | None = None
+        """Offsets of idempotent calls of which a value has been passed on: they are not executed again."""
         self.replica = replica
         self.owner_epoch = owner_epoch
         """Epoch of the partition's owner at sending; 0 without an ordering key."""
@@ -222,6 +233,12 @@ class Sent:
         if self.states is None:
             return [(offset, end - offset)] if self.remaining else []
         return _open_spans(self.states, offset, end)
+
+    def note_value(self, offset: int) -> None:
+        """A value of this call has been passed on."""
+        if self.valued is None:
+            self.valued = set()
+        self.valued.add(offset)
 
     def abandon(self, offset: int, count: int) -> None:
         """Nobody waits for these calls any more, as far as they are open."""

@@ -16,7 +16,7 @@ from router_service.core import failures
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from router_service.core.callers import Caller
+    from router_service.core.callers import Caller, Stop
     from router_service.core.calls import Run, Sent
     from router_service.core.outcomes import Outcomes
     from router_service.core.replicas import Replica
@@ -59,9 +59,16 @@ def cancel_caller(caller: Caller, outcomes: Outcomes) -> Withdrawn:
 
 
 def leave(caller: Caller, outcomes: Outcomes) -> Withdrawn:
-    """The connection of a session is gone. What replicas have goes on there; what they have not will be sent again."""
+    """The connection of a session is gone. What replicas have goes on there; what they have not will be sent again.
+
+    Calls that stream their values end with the connection.
+    """
     withdrawn = Withdrawn()
     for run in list(caller.runs):
+        if run.options.streaming:
+            run.has_left = True
+            end_run(run, outcomes, failures.CANCELLED, _cancelled_at, withdrawn)
+            continue
         uncharge(run)
         run.ids, run.payloads = run.ids[: run.cursor], run.payloads[: run.cursor]
         for each in list(run.sents):
@@ -89,7 +96,20 @@ def cancel_calls(caller: Caller, ranges: Iterable[Span], outcomes: Outcomes) -> 
         if spans == [(0, len(ids))]:
             end_run(run, outcomes, failures.CANCELLED, _cancelled_at, withdrawn)
         elif spans:
-            _end_some(run, spans, outcomes, withdrawn)
+            _end_some(run, spans, outcomes, withdrawn, failures.CANCELLED, failures.CANCELLED_AT_REPLICA)
+    return withdrawn
+
+
+def stop_after(caller: Caller, key: str, stop: Stop, outcomes: Outcomes) -> Withdrawn:
+    """A call has failed: later ones of its key and generation that no frame has carried fail, too. A replica knows."""
+    withdrawn = Withdrawn()
+    for run in list(caller.runs):
+        options, ids = run.options, run.ids
+        if options.ordering_key != key or not 0 < options.stop_generation <= stop.generation:
+            continue
+        if ids and ids[-1] > stop.call_id:
+            spans = [(bisect_right(ids, stop.call_id), len(ids))]
+            _end_some(run, spans, outcomes, withdrawn, failures.PREDECESSOR_FAILED)
     return withdrawn
 
 
@@ -111,25 +131,36 @@ def _cancelled_at(_: Replica) -> Failure:
     return failures.CANCELLED_AT_REPLICA
 
 
-def _end_some(run: Run, spans: Sequence[Span], outcomes: Outcomes, withdrawn: Withdrawn) -> None:
-    """Ends the open calls at these indices of the run; the others go on."""
+def _end_some(
+    run: Run,
+    spans: Sequence[Span],
+    outcomes: Outcomes,
+    withdrawn: Withdrawn,
+    unsent: Failure,
+    sent: Failure | None = None,
+) -> None:
+    """Ends the open calls at these indices of the run; the others go on.
+
+    `unsent` for what never left, `sent` for what is at a replica; without it, that goes on.
+    """
     for each in list(run.sents):
         inside = [(lo - each.lo, hi - each.lo) for lo, hi in _within(spans, each.lo, each.lo + each.count)]
-        if each.first:
+        if not each.first:
+            if inside:
+                _take_out(each, inside, outcomes, withdrawn, unsent)
+        elif sent is not None:
             for lo, hi in inside:
-                outcomes.abandon(each, failures.CANCELLED_AT_REPLICA, lo, hi - lo)
-        elif inside:
-            _take_out(each, inside, outcomes, withdrawn)
+                outcomes.abandon(each, sent, lo, hi - lo)
     waiting = _within(spans, run.cursor, len(run.ids))
     if waiting:
         account = run.account
         uncharge(run)
-        outcomes.fail_some_waiting(run, waiting, failures.CANCELLED)
+        outcomes.fail_some_waiting(run, waiting, unsent)
         if account is not None and run.waiting:
             account.charge_all(run)
 
 
-def _take_out(sent: Sent, spans: Sequence[Span], outcomes: Outcomes, withdrawn: Withdrawn) -> None:
+def _take_out(sent: Sent, spans: Sequence[Span], outcomes: Outcomes, withdrawn: Withdrawn, failure: Failure) -> None:
     """Takes these calls, by offset, out of a slice that no frame has carried; the rest keeps its place."""
     run = sent.run
     parts: list[Sent] = []
@@ -141,7 +172,7 @@ def _take_out(sent: Sent, spans: Sequence[Span], outcomes: Outcomes, withdrawn: 
             withdrawn.survivors.append(part)
             parts.append(sent.replica.part_of(sent, part))
         if lo < hi:
-            outcomes.failed(sent, lo, hi - lo, failures.CANCELLED)
+            outcomes.failed(sent, lo, hi - lo, failure)
         kept = hi
     sent.replica.withdraw(sent, parts)
     withdrawn.slices.append(sent)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from router_service.core.callers import Caller
-    from router_service.core.calls import CallOptions, Sent
+    from router_service.core.calls import CallOptions, CallPayload, Sent
     from router_service.core.replicas import Replica
     from router_service.core.sessions import Session
+    from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
 
 
@@ -53,7 +54,7 @@ class DeliverResults:
 
     caller: Caller
     ids: Sequence[int]
-    payloads: Sequence[bytes]
+    payloads: Sequence[Payload]
     content_type: str
     replica: Replica
     size: int
@@ -67,7 +68,10 @@ class DeliverResults:
 
 @dataclass(slots=True, eq=False)
 class DeliverDone:
-    """Tell the caller that calls of which it wants no reply have ended, well or not."""
+    """Tell the caller that calls have ended which have no result of their own.
+
+    It wants no reply, and they ended well or not; or it has had their values, and they ended well.
+    """
 
     caller: Caller
     ids: Sequence[int]
@@ -89,7 +93,7 @@ class DeliverFailure:
     size: int
     """Payload bytes of the calls that failed: what the window gets back."""
     replica: Replica | None = None
-    """Whose answer it is; None where the router itself says so."""
+    """Who keeps this outcome; None where the router itself says so, or calls stream their values."""
     first: int = 0
     """Run id of the first of them there; 0 without a replica."""
     links: int = 0
@@ -97,6 +101,35 @@ class DeliverFailure:
 
 
 Outcome = DeliverResults | DeliverDone | DeliverFailure
+
+
+@dataclass(slots=True, eq=False)
+class DeliverValues:
+    """Hand values to the caller, whose calls go on. An id stands once for each value; those of a call are in order."""
+
+    caller: Caller
+    ids: list[int]
+    payloads: list[CallPayload]
+    """Parallel to `ids`."""
+    content_type: str
+    replica: Replica
+    run_ids: list[int]
+    """Parallel to `ids`: which run each value is of."""
+    links: int
+    """As in DeliverResults."""
+
+
+Delivery = Outcome | DeliverValues
+"""What a caller hears."""
+
+
+@dataclass(slots=True, eq=False)
+class TakeValues:
+    """Tell the replica that so many values of the run were taken: nobody reads them."""
+
+    replica: Replica
+    run_id: int
+    count: int
 
 
 @dataclass(slots=True, eq=False)
@@ -113,4 +146,4 @@ class CloseLink:
     replica: Replica
 
 
-Command = Flush | CancelRun | AskReconcile | Forget | Outcome | OpenLink | CloseLink
+Command = Flush | CancelRun | AskReconcile | Forget | Delivery | TakeValues | OpenLink | CloseLink

@@ -26,6 +26,15 @@ NO_TABLE = Failure(
     message="the router has no routing table yet: its controller has not been reached",
     retry_delay_s=1.0,
 )
+PREDECESSOR_FAILED = Failure(
+    reason=Reason.PREDECESSOR_FAILED,
+    message="a call before it, of the same ordering key and generation, has failed: begin a new generation to go on",
+)
+NOT_RESUMED = Failure(
+    reason=Reason.ROUTER_LOST,
+    message="the connection that had sent the call is gone, and calls with streaming do not outlive theirs",
+    executed=Executed.UNKNOWN,
+)
 NO_FREE_SLOT = Failure(reason=Reason.NO_SLOT, message="a shadow takes free slots only, and there was none")
 
 
@@ -108,6 +117,16 @@ def result_evicted(replica: Replica) -> Failure:
         message=f"replica {replica.replica_id} has executed the call and keeps its outcome no longer",
         executed=Executed.YES,
         metadata=_whereabouts(replica),
+    )
+
+
+def value_too_large(size: int, limit: int, replica: Replica) -> Failure:
+    """The handler has yielded more at once than the caller can take; it is told to stop."""
+    return Failure(
+        reason=Reason.PAYLOAD_TOO_LARGE,
+        message=f"the handler yielded a value of {size} bytes; at most {limit} bytes come to this caller",
+        executed=Executed.YES,
+        metadata={"actual": str(size), "limit": str(limit), **_whereabouts(replica)},
     )
 
 

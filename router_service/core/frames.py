@@ -4,7 +4,7 @@ Purpose: run ids are given here, at the last moment. So slices of different call
 one batch, which costs the replica as much as one slice would; and what is taken back before costs nothing.
 Invariants: slices of one batch, and batches of one ordering key, keep their order: a slice joins a batch before its own
 place only where none of its key is in between. A batch has at most the backend's `max_batch_size` calls. Its run ids
-are consecutive.
+are consecutive. Slices that differ in their ordering key alone share a batch, with a column of keys.
 Owner: pure function on the replica's state.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from router_service.core.calls import NO_CALLS
 
@@ -21,18 +21,35 @@ if TYPE_CHECKING:
     from router_service.core.partitions import Partition
     from router_service.core.replicas import Replica
     from router_service.core.sessions import Session
+    from slotmesh.chunks import Payload
+
+
+MAX_FRAME_SLICES = 128
+"""Slices of a frame at most. What costs is the slice, not the call: while the replica works on one frame, the router
+works on the next, and results come back meanwhile. Larger frames leave one of the two idle in turn."""
+
+
+class KeyColumns(NamedTuple):
+    """The ordering key of each call of a batch, its partition, and the epoch of that one's owner."""
+
+    keys: list[str]
+    partitions: list[int]
+    owner_epochs: list[int]
+
+    def part(self, lo: int, hi: int) -> KeyColumns:
+        return KeyColumns(self.keys[lo:hi], self.partitions[lo:hi], self.owner_epochs[lo:hi])
 
 
 @dataclass(slots=True, eq=False)
 class OutgoingBatch:
-    """Calls with consecutive run ids that share everything but their payloads."""
+    """Calls with consecutive run ids that share everything but their payloads, and their ordering keys."""
 
     first_run_id: int
     endpoint: str
     options: CallOptions
-    payloads: Sequence[bytes]
+    payloads: Sequence[Payload]
     partition: int
-    """Partition of the ordering key; -1 for calls that travel without one."""
+    """Partition of the ordering key; -1 for calls that travel without one, and where there are `columns`."""
     owner_epoch: int
     attempt: int
     deadline: float
@@ -42,6 +59,14 @@ class OutgoingBatch:
     """The client's ids of the calls, parallel to `payloads`, strictly increasing. Empty without a session."""
     recovers: bool = False
     """The replica has the calls: only their outcomes are asked for, and the payloads are empty."""
+    columns: KeyColumns | None = None
+    """Where the calls differ in their ordering keys: what stands in place of the options' one."""
+
+    def lane(self, at: int) -> tuple[str, int, int]:
+        """Of the call at this place: ordering key, partition and owner epoch. ("", -1, 0) where it travels without."""
+        if (columns := self.columns) is not None:
+            return columns.keys[at], columns.partitions[at], columns.owner_epochs[at]
+        return (self.options.ordering_key, self.partition, self.owner_epoch) if self.partition >= 0 else ("", -1, 0)
 
 
 def cut_frame(replica: Replica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
@@ -50,54 +75,59 @@ def cut_frame(replica: Replica, max_calls: int, max_bytes: int) -> list[Outgoing
     most = replica.backend.max_batch_size
     if len(outbox) == 1:
         return _batches([outbox.popleft()], replica, most)
-    in_order: list[list[Sent]] = []
-    groups: dict[tuple[object, ...], list[Sent]] = {}
-    newest: dict[tuple[Partition, str], list[Sent]] = {}
-    """Where the latest slice of each ordering key went."""
-    group: list[Sent] = []
-    calls = size = 0
+    groups: list[list[Sent]] = []
+    newest: dict[tuple[object, ...], int] = {}
+    """The latest group for each kind of slices."""
+    latest: dict[tuple[Partition, str], int] = {}
+    """The group that the latest slice of each ordering key went to."""
+    at = -1
+    calls = size = slices = 0
     before: Run | None = None
-    epoch = 0
-    while outbox and calls < max_calls and size < max_bytes:
+    while outbox and slices < MAX_FRAME_SLICES and calls < max_calls and size < max_bytes:
         sent = outbox.popleft()
         run = sent.run
+        slices += 1
         calls += sent.count
-        size += sum(map(len, _payloads(sent)))
-        if before is None or sent.owner_epoch != epoch or not _alike(run, before) or not _follows(sent, group):
-            # The partition tells a shadow, which travels without its key, from the call that it copies.
-            key = (
-                *(run.options.wire, run.endpoint, run.attempt, run.deadline, sent.owner_epoch),
-                *(run.partition, run.session, run.recovers),
+        size += len(run.payloads[sent.lo]) if sent.count == 1 else sum(map(len, _payloads(sent)))
+        lane = None if run.partition is None else (run.partition, run.options.ordering_key)
+        if (
+            before is None
+            or not _alike(run, before)
+            or (run.session is not None and not _follows(sent, groups[at]))
+            or (lane is not None and latest.get(lane, at) > at)
+        ):
+            # Whether it has a partition tells a shadow, which travels without its key, from the call that it copies.
+            kind = (
+                *(run.options.wire, run.endpoint, run.attempt, run.deadline),
+                *(lane is None, run.session, run.recovers),
             )
-            found = groups.get(key)
-            lane = None if run.partition is None else (run.partition, run.options.ordering_key)
-            if found is None or (lane is not None and newest[lane] is not found) or not _follows(sent, found):
-                found = groups[key] = []
-                in_order.append(found)
-            group = found
-            if lane is not None:
-                newest[lane] = group
-            before, epoch = run, sent.owner_epoch
-        group.append(sent)
-    return [batch for group in in_order for batch in _batches(group, replica, most)]
+            at = newest.get(kind, -1)
+            if at < 0 or (lane is not None and latest.get(lane, at) > at) or not _follows(sent, groups[at]):
+                at = newest[kind] = len(groups)
+                groups.append([])
+            before = run
+        if lane is not None:
+            latest[lane] = at
+        groups[at].append(sent)
+    return [batch for group in groups for batch in _batches(group, replica, most)]
 
 
 def _alike(run: Run, other: Run) -> bool:
     """Whether the runs plainly belong to one batch: most do that come one after the other, and need no look-up."""
     return (
-        run.options is other.options
+        run.options.wire is other.options.wire
         and run.deadline == other.deadline
         and run.endpoint == other.endpoint
-        and run.partition is other.partition
         and run.attempt == other.attempt
         and run.session is other.session
         and run.recovers is other.recovers
+        and (run.partition is None) is (other.partition is None)
     )
 
 
 def _follows(sent: Sent, group: Sequence[Sent]) -> bool:
     """Whether the slice's call ids are above those of the group: a session's ids ascend within a batch."""
-    if sent.run.session is None:
+    if sent.run.session is None or not group:
         return True
     last = group[-1]
     return sent.run.ids[sent.lo] > last.run.ids[last.lo + last.count - 1]
@@ -114,22 +144,44 @@ def _batches(group: list[Sent], replica: Replica, most: int) -> list[OutgoingBat
     run = group[0].run
     ids = _call_ids(group) if run.session is not None else NO_CALLS
     partition = -1 if run.partition is None else run.partition.number
+    columns = _columns(group) if run.partition is not None and len(group) > 1 else None
     return [
         OutgoingBatch(
             first + at,
             run.endpoint,
             run.options,
             payloads if len(payloads) <= most else payloads[at : at + most],
-            partition,
+            partition if columns is None else -1,
             group[0].owner_epoch,
             run.attempt,
             run.deadline,
             run.session,
             ids[at : at + most],
             run.recovers,
+            columns and columns.part(at, at + most),
         )
         for at in range(0, len(payloads), most)
     ]
+
+
+def _columns(group: Sequence[Sent]) -> KeyColumns | None:
+    """The lanes of all calls; None where it is one and the same."""
+    columns = KeyColumns([], [], [])
+    keys, partitions, owner_epochs = columns
+    for sent in group:
+        run, count = sent.run, sent.count
+        if run.partition is None:
+            continue
+        if count == 1:
+            keys.append(run.options.ordering_key)
+            partitions.append(run.partition.number)
+            owner_epochs.append(sent.owner_epoch)
+        else:
+            keys += [run.options.ordering_key] * count
+            partitions += [run.partition.number] * count
+            owner_epochs += [sent.owner_epoch] * count
+    is_one = keys.count(keys[0]) == len(keys) and owner_epochs.count(owner_epochs[0]) == len(keys)
+    return None if is_one else columns
 
 
 def _call_ids(group: Sequence[Sent]) -> Sequence[int]:
@@ -148,8 +200,8 @@ def _call_ids(group: Sequence[Sent]) -> Sequence[int]:
     return ids
 
 
-def _payloads(sent: Sent) -> Sequence[bytes]:
+def _payloads(sent: Sent) -> Sequence[Payload]:
     if sent.run.recovers:
         return [b""] * sent.count
-    payloads = sent.run.payloads
+    payloads = cast("Sequence[Payload]", sent.run.payloads)  # nothing is sent before it is complete
     return payloads if sent.count == len(payloads) else payloads[sent.lo : sent.lo + sent.count]

@@ -84,6 +84,8 @@ class Intake:
                 epoch = partition.epoch
         run.recovers = True
         self._sender.send(run, run.waiting, replica, epoch, now)
+        # It may have more now than it said it can take: nobody chose it, the calls are there already.
+        replica.backend.balancer.changed(replica)
         self.watch(run)
 
     def draw_copies(self, run: Run) -> list[Run]:
@@ -156,9 +158,13 @@ class Intake:
     def _to_partition(self, run: Run, endpoint: Endpoint, now: float, *, admitted: bool) -> None:
         partition = run.partition = endpoint.partition(run.options.partition, self._topology.replicas)
         owner = partition.owner
-        if owner is not None and partition.sendable and not partition.queue and (room := owner.keyed_room) > 0:
-            self._sender.send(run, min(run.waiting, room), owner, partition.epoch, now)
-        if run.waiting and self._admit(run, self._account_of(partition), now, admitted=admitted):
+        waiting = len(run.payloads) - run.cursor
+        is_first = not partition.queue.runs or not partition.queue
+        if is_first and owner is not None and partition.sendable and (room := owner.keyed_room) > 0:
+            count = min(waiting, room)
+            self._sender.send(run, count, owner, partition.epoch, now)
+            waiting -= count
+        if waiting and self._admit(run, self._account_of(partition), now, admitted=admitted):
             partition.queue.append(run)
             self._sender.list(partition)
         elif run.deadline != inf:

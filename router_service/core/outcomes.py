@@ -19,9 +19,11 @@ from slotmesh.errors import Executed, Failure, Reason
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from router_service.core.callers import Caller
     from router_service.core.calls import Run, Sent
     from router_service.core.counters import Counters
     from router_service.core.replicas import Replica
+    from slotmesh.chunks import Payload
 
 
 class Outcomes:
@@ -30,9 +32,13 @@ class Outcomes:
     def __init__(self, out: list[Command], counters: Counters) -> None:
         self._out = out
         self._counters = counters
+        self._open: DeliverResults | None = None
+        """The delivery that has lists of its own, to which results of other runs can be added."""
+        self.stopped: list[tuple[Caller, str]] = []
+        """Callers and ordering keys of which a call has failed, where later ones stop: they are to fail, too."""
 
     def results(
-        self, sent: Sent, lo: int, count: int, payloads: Sequence[bytes], content_type: str, replica: Replica
+        self, sent: Sent, lo: int, count: int, payloads: Sequence[Payload], content_type: str, replica: Replica
     ) -> None:
         """`count` calls of the slice, from offset `lo`, ended well."""
         run = sent.run
@@ -44,19 +50,18 @@ class Outcomes:
         if count != len(requests):
             begin = sent.lo + lo
             ids, requests = ids[begin : begin + count], requests[begin : begin + count]
-        first = sent.first + lo
+        first, size = sent.first + lo, sum(map(len, requests))
+        last = self._out[-1] if self._out else None
+        if type(last) is DeliverResults and _follows(last, run, first, content_type, replica):
+            if last is not self._open:
+                last.ids, last.payloads = list(last.ids), list(last.payloads)
+                self._open = last
+            last.ids += ids  # type: ignore[operator]  # a list now
+            last.payloads += payloads  # type: ignore[operator]
+            last.size += size
+            return
         self._out.append(
-            DeliverResults(
-                run.caller,
-                ids,
-                payloads,
-                content_type,
-                replica,
-                sum(map(len, requests)),
-                first,
-                replica.links,
-                run.options,
-            )
+            DeliverResults(run.caller, ids, payloads, content_type, replica, size, first, replica.links, run.options)
         )
 
     def done(self, sent: Sent, lo: int, count: int) -> None:
@@ -67,12 +72,17 @@ class Outcomes:
             self._counters.shadows[run.shadow_of, ShadowOutcome.COMPLETED.value] += count
             return
         ids, size = run.ids[begin : begin + count], sum(map(len, run.payloads[begin : begin + count]))
+        if run.options.streaming:
+            self._out.append(DeliverDone(run.caller, ids, size))
+            return
         replica = sent.replica
         self._out.append(DeliverDone(run.caller, ids, size, replica, sent.first + lo, replica.links))
 
     def answered_with(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
         """The replica says that `count` calls of the slice, from offset `lo`, failed."""
-        self._fail(sent.run, sent.lo + lo, count, failure, sent.replica, sent.first + lo)
+        run = sent.run
+        keeper = None if run.options.streaming else sent.replica
+        self._fail(run, sent.lo + lo, count, failure, keeper, sent.first + lo)
 
     def failed(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
         """`count` calls of the slice, from offset `lo`, failed, as the router found."""
@@ -80,7 +90,8 @@ class Outcomes:
 
     def unwanted(self, sent: Sent, lo: int, count: int) -> None:
         """The replica has answered calls that had their outcome before: nobody will ask for this one."""
-        if sent.run.session is not None and not sent.run.has_left:
+        run = sent.run
+        if run.session is not None and not run.has_left and not run.options.streaming:
             self._out.append(Forget(sent.replica, sent.first + lo, count))
 
     def forget(self, run: Run) -> None:
@@ -134,6 +145,11 @@ class Outcomes:
             failure = replace(failure, executed=Executed.UNKNOWN)
         size = sum(map(len, run.payloads[begin : begin + count]))
         ids = run.ids[begin : begin + count]
+        options = run.options
+        if options.stop_generation and run.session is not None and not run.has_left:
+            key = options.ordering_key
+            if run.caller.stop(key, options.stop_generation, ids[0]):
+                self.stopped.append((run.caller, key))
         links = replica.links if replica is not None else 0
         self._counters.failed(run, failure, count)
         if run.options.no_reply:
@@ -145,3 +161,14 @@ class Outcomes:
         run.unanswered -= count
         if not run.unanswered:
             del run.caller.runs[run]
+
+
+def _follows(last: DeliverResults, run: Run, first: int, content_type: str, replica: Replica) -> bool:
+    """Whether results of the run, from this run id on, can be one delivery with the last ones."""
+    return (
+        last.first + len(last.ids) == first
+        and last.caller is run.caller
+        and last.replica is replica
+        and last.options.wire is run.options.wire
+        and last.content_type == content_type
+    )

@@ -21,25 +21,26 @@ _SWEEP_FROM = 1024
 class RunQueue:
     """A FIFO of runs into which refused ones go back by age."""
 
-    __slots__ = ("_runs", "_sweep_at")
+    __slots__ = ("_sweep_at", "runs")
 
     def __init__(self) -> None:
-        self._runs: deque[Run] = deque()
+        self.runs: deque[Run] = deque()
+        """Some may have nothing that waits; `head` drops those."""
         self._sweep_at = _SWEEP_FROM
 
     def append(self, run: Run) -> None:
         """Queues the newest run."""
-        self._runs.append(run)
-        if len(self._runs) > self._sweep_at:
-            self._runs = deque(each for each in self._runs if each.waiting)
-            self._sweep_at = max(_SWEEP_FROM, 2 * len(self._runs))
+        self.runs.append(run)
+        if len(self.runs) > self._sweep_at:
+            self.runs = deque(each for each in self.runs if each.waiting)
+            self._sweep_at = max(_SWEEP_FROM, 2 * len(self.runs))
 
     def put_back(self, *runs: Run) -> None:
         """Queues runs, oldest first, that are older than others: each before all younger, after its earlier slices.
 
         One pass over what is older than the last of them, however many they are.
         """
-        queue = self._runs
+        queue = self.runs
         first: list[Run] = []
         for run in runs:
             age = run.age
@@ -52,7 +53,7 @@ class RunQueue:
 
     def head(self) -> Run | None:
         """The oldest run with something that waits, or None."""
-        runs = self._runs
+        runs = self.runs
         while runs:
             run = runs[0]
             if run.cursor < len(run.payloads):
@@ -62,8 +63,8 @@ class RunQueue:
 
     def drain(self) -> list[Run]:
         """Takes out all that waits, oldest first."""
-        runs = [run for run in self._runs if run.waiting]
-        self._runs.clear()
+        runs = [run for run in self.runs if run.waiting]
+        self.runs.clear()
         return runs
 
     def __bool__(self) -> bool:

@@ -144,6 +144,10 @@ class Replica:
         self._starts.append(first)
         return first
 
+    def holder(self, run_id: int) -> Sent | None:
+        """The slice that has this call, if it has calls that are not answered."""
+        return self.inflight.get(run_id) or self._covering(run_id)
+
     def slices(self, ids: list[int]) -> Iterator[tuple[Sent, int, int, int]]:
         """Cuts answered run ids into slices: (sent, offset in the slice, index in `ids`, count). Unknown ids vanish."""
         at, end = 0, len(ids)

@@ -28,6 +28,9 @@ from router_service.core.replicas import Capacity, Replica
 from router_service.core.sender import Sender
 from router_service.core.sessions import Sessions
 from router_service.core.topology import Topology
+from router_service.core.uploads import Uploads
+from router_service.core.values import pass_on
+from slotmesh.chunks import Announced
 from slotmesh.errors import Reason
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from router_service.core.frames import OutgoingBatch
     from router_service.core.sessions import Found
     from router_service.core.table import ReplicaKey, RoutingTable
+    from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
 
 
@@ -59,6 +63,7 @@ class Scheduler:
         self._sender = Sender(self._out, self.topology)
         self._intake = Intake(self.topology, self._outcomes, self._deadlines, self._sender, chance)
         self._sessions = Sessions(self._out, self.topology, self._outcomes, self._intake)
+        self._uploads = Uploads()
 
     # -- callers ---------------------------------------------------------------------------------------------------
 
@@ -66,13 +71,12 @@ class Scheduler:
         """A session has its connection here now: what an earlier one has sent is looked for at the replicas."""
         if caller.session is not None:
             self._sessions.opened(caller.session, now)
-        return self._commands()
+        return self._commands(now)
 
     def submit(self, caller: Caller, endpoint: str, batches: Iterable[Batch], now: float) -> list[Command]:
         """Calls that passed the edge's checks."""
         label = (self.counters.label(endpoint),)
-        target = self.topology.endpoints.get(endpoint)
-        shadowed = target is not None and bool(target.traffic.shadows)
+        uploads = self._uploads
         for options, ids, payloads in batches:
             self._seq += 1
             run = Run(self._seq, caller, endpoint, options, ids, payloads, now)
@@ -80,15 +84,11 @@ class Scheduler:
             caller.runs[run] = None
             if run.deadline <= now:
                 self._outcomes.fail_waiting(run, failures.deadline_in_queue(run))
-                continue
-            if caller.session is not None and self._sessions.take(run, now, resent=False):
-                continue
-            # Drawn before, sent after the primary: a shadow takes nothing that the caller could have had.
-            copies = self._intake.draw_copies(run) if shadowed else ()
-            self._intake.route(run, now)
-            for copy in copies:
-                self._intake.send_copy(copy, now)
-        return self._commands()
+            elif (uploads.lines or type(payloads[0]) is Announced) and uploads.take(run):
+                self._intake.watch(run)
+            else:
+                self._begin(run, now)
+        return self._commands(now)
 
     def submit_again(
         self, caller: Caller, endpoint: str, batches: Iterable[Batch], age_s: float, now: float
@@ -101,9 +101,46 @@ class Scheduler:
             run.may_have_run = True
             self.counters.calls[label] += len(payloads)
             caller.runs[run] = None
-            if not self._sessions.take(run, now, resent=True):
-                self._intake.route(run, now)
-        return self._commands()
+            if options.streaming:
+                self._outcomes.fail_waiting(run, failures.NOT_RESUMED)
+            elif self._uploads.take(run):
+                self._intake.watch(run)
+            else:
+                self._begin(run, now)
+        return self._commands(now)
+
+    def uploaded(self, caller: Caller, call_id: int, payload: Payload, now: float) -> list[Command]:
+        """A payload that was announced is complete."""
+        for run in self._uploads.complete(caller, call_id, payload):
+            self._begin(run, now)
+        return self._commands(now)
+
+    def not_uploaded(self, caller: Caller, call_id: int, failure: Failure, now: float) -> list[Command]:
+        """A payload that was announced will never be complete."""
+        run = self._uploads.find(caller, call_id)
+        if run is not None:
+            self._outcomes.fail_waiting(run, failure)
+        return self._commands(now)
+
+    def awaits(self, caller: Caller, call_id: int) -> bool:
+        """Whether the payload that the caller has announced for this call is still of use."""
+        return self._uploads.awaits(caller, call_id)
+
+    def _begin(self, run: Run, now: float) -> None:
+        """The run is complete, and its turn: to the replicas that may have it already, or to the one that gets it."""
+        options, caller = run.options, run.caller
+        if options.stop_generation and caller.has_stopped(options.ordering_key, options.stop_generation):
+            self._outcomes.fail_waiting(run, failures.PREDECESSOR_FAILED)
+            return
+        if caller.session is not None and self._sessions.take(run, now, resent=run.may_have_run):
+            return
+        endpoint = self.topology.endpoints.get(run.endpoint)
+        # Drawn before, sent after the primary: a shadow takes nothing that the caller could have had.
+        is_copied = endpoint is not None and endpoint.traffic.shadows and not run.may_have_run
+        copies = self._intake.draw_copies(run) if is_copied else ()
+        self._intake.route(run, now)
+        for copy in copies:
+            self._intake.send_copy(copy, now)
 
     def fetch(self, caller: Caller, endpoint: str, answered: DeliverResults, now: float) -> list[Command]:
         """The payloads of these results were dropped here: asks the replica, which keeps them, once more."""
@@ -117,24 +154,26 @@ class Scheduler:
             self._intake.recover(run, answered.replica, now)
         else:
             self._outcomes.fail_waiting(run, failures.result_evicted(answered.replica))
-        return self._commands()
+        return self._commands(now)
 
     def disconnected(self, caller: Caller, now: float) -> list[Command]:
         """The connection of a session is gone: what replicas have of it goes on there, the rest will be sent again."""
+        self._uploads.left(caller)
         if caller.session is not None:
             self._sessions.left(caller.session)
         self._withdrawn(cancellation.leave(caller, self._outcomes), now)
-        return self._commands()
+        return self._commands(now)
 
     def cancel(self, caller: Caller, now: float) -> list[Command]:
         """The caller is gone: what it has not heard of is CANCELLED."""
+        self._uploads.left(caller)
         self._withdrawn(cancellation.cancel_caller(caller, self._outcomes), now)
-        return self._commands()
+        return self._commands(now)
 
     def cancel_calls(self, caller: Caller, ranges: Iterable[tuple[int, int]], now: float) -> list[Command]:
         """The caller takes calls back: ids from first to last, both included. Those that have ended stay so."""
         self._withdrawn(cancellation.cancel_calls(caller, ranges, self._outcomes), now)
-        return self._commands()
+        return self._commands(now)
 
     # -- replicas --------------------------------------------------------------------------------------------------
 
@@ -151,7 +190,7 @@ class Scheduler:
                     self._sender.list(partition)
             self._sessions.link_up(replica)
             self._sender.pump(replica, now)
-        return self._commands()
+        return self._commands(now)
 
     def link_down(self, replica: Replica, why: str, now: float) -> list[Command]:
         """The connection broke: what a frame has carried and is not answered may have been executed."""
@@ -167,6 +206,11 @@ class Scheduler:
             sent.run.sents.remove(sent)
         # What was to be recovered has been executed there, or was about to be.
         for sent in (*lost, *(each for each in unsent if each.run.recovers)):
+            for offset in sorted(sent.valued or ()):
+                # Its caller has values: to execute it again would bring them twice.
+                for lo, count in sent.open_parts(offset, 1):
+                    self._outcomes.failed(sent, lo, count, failure)
+                    sent.abandon(lo, count)
             for lo, count in sent.open_parts():
                 retried = 0
                 if sent.run.was_answered:
@@ -186,12 +230,12 @@ class Scheduler:
             self._settle_partition(sent, now)
         self._sessions.link_down(replica, now)
         self._sender.pump(replica, now)
-        return self._commands()
+        return self._commands(now)
 
     def reconciled(self, replica: Replica, session_id: str, epoch: int, found: Found, now: float) -> list[Command]:
         """The replica says what it knows of the calls that AskReconcile named."""
         self._sessions.reconciled(replica, session_id, epoch, found, now)
-        return self._commands()
+        return self._commands(now)
 
     def retry_link_in_s(self, replica: Replica, now: float) -> float:
         """The replica's link failed, or could not be made: seconds until the next attempt."""
@@ -204,14 +248,14 @@ class Scheduler:
         """The replica's load changed without a result."""
         self._learn(replica, capacity)
         self._sender.pump(replica, now)
-        return self._commands()
+        return self._commands(now)
 
     def draining(self, replica: Replica, now: float) -> list[Command]:
         """The replica takes no more runs; what it has is answered or handed back."""
         replica.draining = True
         replica.backend.changed(replica)
         self._sender.pump(replica, now)
-        return self._commands()
+        return self._commands(now)
 
     def cut_frame(self, replica: Replica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
         """What the next frame to the replica carries; empty when there is nothing. Call `expire` before."""
@@ -225,9 +269,15 @@ class Scheduler:
         capacity: Capacity | None,
         now: float,
         done: list[int] | None = None,
+        values: Iterable[Results] | None = None,
     ) -> list[Command]:
-        """A result frame: calls that ended, and the replica's load after them. `done`: calls that want no reply."""
+        """A result frame: calls that ended, and the replica's load after them.
+
+        `done`: calls that ended without a result of their own. `values`: of calls that go on, or end in this frame.
+        """
         outcomes, observe = self._outcomes, replica.backend.counts.replica_time.observe
+        if values:
+            pass_on(replica, values, outcomes, self._out)
         service_time = replica.backend.account.service_time
         for ids, payloads, content_type in results:
             replica.backend.retries.answered(len(ids), now)
@@ -262,7 +312,7 @@ class Scheduler:
                 self._settle_partition(sent, now)
         self._learn(replica, capacity)
         self._sender.pump(replica, now)
-        return self._commands()
+        return self._commands(now)
 
     def refused(
         self, replica: Replica, ids: list[int], failure: Failure, capacity: Capacity, now: float
@@ -296,14 +346,14 @@ class Scheduler:
             self._settle_partition(sent, now)
         self._end_overdue(now)
         self._sender.pump(replica, now)
-        return self._commands()
+        return self._commands(now)
 
     # -- configuration and time ------------------------------------------------------------------------------------
 
     def replicas_left(self, ages_s: Mapping[ReplicaKey, float], now: float) -> list[Command]:
         """Replicas that tables named before this router was there, and when they left: seconds ago."""
         self.topology.left({key: now - age_s for key, age_s in ages_s.items()}, now)
-        return self._commands()
+        return self._commands(now)
 
     def apply(self, table: RoutingTable, now: float) -> list[Command]:
         """A table from the controller; an older one changes nothing."""
@@ -319,7 +369,7 @@ class Scheduler:
             for backend in self.topology.backends.values():
                 self._sender.pump_queue(backend, now)
             self._sessions.table_changed(now)
-        return self._commands()
+        return self._commands(now)
 
     @property
     def shadows_under_way(self) -> int:
@@ -335,7 +385,7 @@ class Scheduler:
         """Fails every call whose deadline or queue time has passed."""
         self._end_overdue(now)
         self._sessions.expire(now)
-        return self._commands()
+        return self._commands(now)
 
     def _end_overdue(self, now: float) -> None:
         withdrawn = cancellation.Withdrawn()
@@ -376,7 +426,11 @@ class Scheduler:
                 continue
             part = run.slice(sent.lo + lo, sent.lo + lo + count, attempt=run.attempt + retry)
             self._outcomes.replaced(run, count, part)
-            runs.append(part)
+            stop = run.caller.stops.get(run.options.ordering_key) if run.options.stop_generation else None
+            if stop is not None and stop.is_before(part.options.stop_generation, part.ids[0]):
+                self._outcomes.fail_waiting(part, failures.PREDECESSOR_FAILED)
+            else:
+                runs.append(part)
         return runs
 
     def _settle_partition(self, sent: Sent, now: float) -> None:
@@ -407,7 +461,14 @@ class Scheduler:
             replica.draining = replica.draining or capacity.draining
             replica.backend.changed(replica)
 
-    def _commands(self) -> list[Command]:
+    def _commands(self, now: float) -> list[Command]:
+        """What was decided, once all that follows from it was."""
+        if self._uploads.lines:
+            for run in self._uploads.release_ended():
+                self._begin(run, now)
+        while self._outcomes.stopped:
+            caller, key = self._outcomes.stopped.pop()
+            self._withdrawn(cancellation.stop_after(caller, key, caller.stops[key], self._outcomes), now)
         out = self._out.copy()
         self._out.clear()
         return out

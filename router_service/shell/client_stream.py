@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from itertools import groupby
 
 from router_service import convert
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import Batch, CallOptions
-from router_service.core.commands import DeliverFailure, Outcome
+from router_service.core.calls import Batch, CallOptions, CallPayload
+from router_service.core.commands import DeliverFailure, Delivery
 from router_service.core.sessions import Session
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.result_outbox import MAX_UNREAD_BYTES, ResultOutbox
+from router_service.shell.uploads import Uploads
+from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, Announced
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
@@ -27,6 +30,10 @@ from slotmesh.v1 import call_pb2, router_service_pb2
 
 Response = router_service_pb2.StreamCallsResponse
 
+CHUNKS = "chunks"
+"""The feature of clients that put large results together."""
+TAKE_ITEMS = "take_items"
+"""The feature of clients that say which values of handlers that yield they have taken."""
 MAX_UNREAD_REJECTIONS = 16_384
 """Rejected batches that may wait likewise; they cost the client nothing to cause, so more of them end the stream."""
 
@@ -42,13 +49,23 @@ class ClientStream:
         dispatcher: Dispatcher,
         write: Callable[[Response], Awaitable[object]],
         session: Session | None = None,
+        *,
+        features: Collection[str] = (),
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
+        """`features`: the client's."""
         self.caller = Caller(window, session=session)
         self.pump = StreamPump(write, self.next_frame)
         self._endpoint = endpoint
         self._default_options = default_options
         self._dispatcher = dispatcher
-        self._results = ResultOutbox(self.caller, endpoint, dispatcher)
+        self._results = ResultOutbox(
+            self.caller, endpoint, dispatcher, takes_chunks=CHUNKS in features, takes_items=TAKE_ITEMS in features
+        )
+        if CHUNKS not in features:
+            self.caller.max_value_bytes = MAX_INLINE_BYTES
+        self._uploads = Uploads(self.caller, dispatcher)
+        self._max_payload_bytes = max_payload_bytes
         self._control: deque[Response] = deque()
         self._half_closed = False
         self._all_answered = asyncio.Event()
@@ -68,29 +85,26 @@ class ClientStream:
             if isinstance(ids, Failure):
                 self._reject(batch, ids)
                 continue
-            payloads = list(batch.payloads)
+            payloads = convert.payloads_of(batch)
+            if isinstance(payloads, Failure):
+                self._reject(batch, payloads)
+                continue
             sizes = list(map(len, payloads))
-            failure = self._resend_mistake(batch) or self._not_reading() or self.caller.admit(ids, sum(sizes))
+            failure = self._mistake(batch) or self._not_reading() or self.caller.admit(ids, sum(sizes))
             if failure is not None:
                 self._reject(batch, failure)
                 continue
             if batch.resend and admitted:
                 self._dispatcher.submit(self.caller, self._endpoint, admitted)
                 admitted = []
-            wire = batch.options if batch.HasField("options") else self._default_options
-            options = convert.options_from_wire(wire)
-            if not isinstance(options, Failure) and options.slo_at is not None:
-                options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
-            if isinstance(options, Failure):
-                self.deliver(DeliverFailure(self.caller, ids, options, sum(sizes)))
-            elif batch.resend:
+            calls = self._with_options(batch, ids, payloads)
+            if batch.chunked_sizes or max(sizes) > MAX_INLINE_BYTES:
+                calls = self._apart(calls)
+            if batch.resend:
                 age_s = max(0.0, batch.age.ToNanoseconds() / 1e9)
-                fitting = self._without_oversize(options, ids, payloads)
-                self._dispatcher.submit_again(self.caller, self._endpoint, fitting, age_s)
-            elif max(sizes) > convert.MAX_PAYLOAD_BYTES:
-                admitted += self._without_oversize(options, ids, payloads)
+                self._dispatcher.submit_again(self.caller, self._endpoint, calls, age_s)
             else:
-                admitted.append((options, ids, payloads))
+                admitted += calls
         if admitted:
             self._dispatcher.submit(self.caller, self._endpoint, admitted)
         if len(self._control) <= MAX_UNREAD_REJECTIONS:
@@ -100,6 +114,14 @@ class ClientStream:
             message=f"{len(self._control)} rejected batches wait to be read: keep to the window, and read",
             executed=Executed.UNKNOWN,
         )
+
+    def upload(self, chunk: call_pb2.Chunk) -> None:
+        """A part of a payload that was announced."""
+        self._uploads.add(chunk)
+
+    def take(self, frame: call_pb2.TakeItems) -> None:
+        """The client has taken values: their handlers may go on."""
+        self._results.taking.take(frame.call_ids, frame.counts)
 
     def cancel(self, frame: router_service_pb2.CancelCalls) -> None:
         """The client takes calls back; each that is open is answered now."""
@@ -131,9 +153,9 @@ class ClientStream:
 
     # -- out -------------------------------------------------------------------------------------------------------
 
-    def deliver(self, outcome: Outcome) -> None:
-        """Outcomes of calls, for the next frame."""
-        self._results.add(outcome)
+    def deliver(self, delivery: Delivery) -> None:
+        """Outcomes or values of calls, for the next frame."""
+        self._results.add(delivery)
         self.pump.wake()
 
     def next_frame(self) -> Response | None:
@@ -160,7 +182,16 @@ class ClientStream:
             )
         )
 
-    def _resend_mistake(self, batch: router_service_pb2.CallBatch) -> Failure | None:
+    def _mistake(self, batch: router_service_pb2.CallBatch) -> Failure | None:
+        if batch.ordering_keys and len(batch.ordering_keys) != len(batch.payloads):
+            return Failure(
+                reason=Reason.BAD_REQUEST,
+                message=(
+                    f"ordering_keys: {len(batch.ordering_keys)} keys for {len(batch.payloads)} payloads; "
+                    "they must be as many, or none"
+                ),
+                metadata={"field": "ordering_keys"},
+            )
         session = self.caller.session
         if not batch.resend or (session is not None and session.resumption is not None):
             return None
@@ -169,6 +200,33 @@ class ClientStream:
             message="resend: calls are sent again only where a session goes on (epoch 2 and above)",
             metadata={"field": "resend"},
         )
+
+    def _with_options(
+        self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: list[CallPayload]
+    ) -> list[Batch]:
+        """The calls of a batch, neighbours with the same options together. Those with unsound options fail."""
+        wire = batch.options if batch.HasField("options") else self._default_options
+        if not batch.ordering_keys:
+            options = convert.options_from_wire(wire)
+            return self._sound(options, ids, payloads)
+        calls: list[Batch] = []
+        options_of = convert.options_by_key(wire)
+        at = 0
+        for key, neighbours in groupby(batch.ordering_keys):
+            begin = at
+            at += sum(1 for _ in neighbours)
+            calls += self._sound(options_of(key), ids[begin:at], payloads[begin:at])
+        return calls
+
+    def _sound(self, options: CallOptions | Failure, ids: Sequence[int], payloads: list[CallPayload]) -> list[Batch]:
+        if not isinstance(options, Failure) and options.stop_generation:
+            options = self._stop_mistake(options) or options
+        if isinstance(options, Failure):
+            self.deliver(DeliverFailure(self.caller, ids, options, sum(map(len, payloads))))
+            return []
+        if options.slo_at is not None:
+            options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
+        return [(options, ids, payloads)]
 
     def _not_reading(self) -> Failure | None:
         unread = self._results.unread_bytes
@@ -180,17 +238,36 @@ class ClientStream:
             retry_delay_s=0.1,
         )
 
-    def _without_oversize(self, options: CallOptions, ids: Sequence[int], payloads: list[bytes]) -> list[Batch]:
-        """Fails the calls whose payload is too large; the others go on, in order."""
-        batches: list[Batch] = []
-        start = 0
-        for at, payload in enumerate([*payloads, None]):
-            if payload is not None and len(payload) <= convert.MAX_PAYLOAD_BYTES:
-                continue
-            if at > start:
-                batches.append((options, ids[start:at], payloads[start:at]))
-            if payload is not None:
-                size = len(payload)
-                self.deliver(DeliverFailure(self.caller, ids[at : at + 1], convert.too_large(size), size))
-            start = at + 1
-        return batches
+    def _stop_mistake(self, options: CallOptions) -> Failure | None:
+        needed = "an ordering key" if not options.ordering_key else "a session" if self.caller.session is None else ""
+        return (
+            Failure(
+                reason=Reason.BAD_REQUEST,
+                message=f"options.stop_generation: needs {needed}",
+                metadata={"field": "options.stop_generation"},
+            )
+            if needed
+            else None
+        )
+
+    def _apart(self, calls: list[Batch]) -> list[Batch]:
+        """The calls, in order; those whose payload is still to come each alone. Those that are too large fail."""
+        apart: list[Batch] = []
+        for options, ids, payloads in calls:
+            start = 0
+            for at, payload in enumerate(payloads):
+                is_announced = isinstance(payload, Announced)
+                limit = self._max_payload_bytes if is_announced else MAX_INLINE_BYTES
+                if not is_announced and len(payload) <= limit:
+                    continue
+                if at > start:
+                    apart.append((options, ids[start:at], payloads[start:at]))
+                start = at + 1
+                if (size := len(payload)) > limit:
+                    self.deliver(DeliverFailure(self.caller, ids[at:start], convert.too_large(size, limit), size))
+                    continue
+                self._uploads.announce(ids[at], size)
+                apart.append((options, ids[at:start], payloads[at:start]))
+            if start < len(ids):
+                apart.append((options, ids[start:], payloads[start:]))
+        return apart

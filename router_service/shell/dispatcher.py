@@ -22,16 +22,19 @@ from router_service.core.commands import (
     DeliverDone,
     DeliverFailure,
     DeliverResults,
+    DeliverValues,
+    Delivery,
     Flush,
     Forget,
     OpenLink,
-    Outcome,
+    TakeValues,
 )
 from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions import Found, Session
 from router_service.core.table import ReplicaKey, RoutingTable
+from slotmesh.chunks import Payload
 from slotmesh.errors import Failure
 from slotmesh.runtime.clock import Clock
 
@@ -39,8 +42,8 @@ from slotmesh.runtime.clock import Clock
 class Sink(Protocol):
     """Where the outcomes of one caller go."""
 
-    def deliver(self, outcome: Outcome) -> None:
-        """Takes outcomes of some of the caller's calls; must not block."""
+    def deliver(self, delivery: Delivery) -> None:
+        """Takes outcomes or values of some of the caller's calls; must not block."""
 
 
 class Link(Protocol):
@@ -57,6 +60,9 @@ class Link(Protocol):
 
     def forget(self, first: int, count: int) -> None:
         """Tells the replica that it need not keep the outcomes of these runs."""
+
+    def take(self, run_id: int, count: int) -> None:
+        """Tells the replica that so many values of the run were taken."""
 
     def close(self) -> None:
         """Disconnects for good."""
@@ -101,6 +107,14 @@ class Dispatcher:
         """Calls that an earlier connection of the session has sent."""
         self._do(self.scheduler.submit_again(caller, endpoint, batches, age_s, self.clock.now()))
 
+    def uploaded(self, caller: Caller, call_id: int, payload: Payload) -> None:
+        """A payload that was announced is complete."""
+        self._do(self.scheduler.uploaded(caller, call_id, payload, self.clock.now()))
+
+    def not_uploaded(self, caller: Caller, call_id: int, failure: Failure) -> None:
+        """A payload that was announced will never be complete."""
+        self._do(self.scheduler.not_uploaded(caller, call_id, failure, self.clock.now()))
+
     def fetch(self, caller: Caller, endpoint: str, answered: DeliverResults) -> None:
         """Asks for results once more whose payloads were dropped."""
         self._do(self.scheduler.fetch(caller, endpoint, answered, self.clock.now()))
@@ -109,6 +123,11 @@ class Dispatcher:
         """The client has the outcomes of these runs of the replica, sent when so many links to it had been lost."""
         if replica.links == links and (link := self._links.get(replica)) is not None:
             link.forget(first, count)
+
+    def take(self, replica: Replica, links: int, run_id: int, count: int) -> None:
+        """So many values of this run were taken; it was sent when so many links to the replica had been lost."""
+        if replica.links == links and (link := self._links.get(replica)) is not None:
+            link.take(run_id, count)
 
     def cancel(self, caller: Caller, ranges: Iterable[tuple[int, int]]) -> None:
         """The caller takes calls back: ids from first to last, both included."""
@@ -137,9 +156,10 @@ class Dispatcher:
         failures: Iterable[Failures],
         capacity: Capacity | None,
         done: list[int],
+        values: Iterable[Results] | None = None,
     ) -> None:
         """A result frame arrived."""
-        self._do(self.scheduler.completed(replica, results, failures, capacity, self.clock.now(), done))
+        self._do(self.scheduler.completed(replica, results, failures, capacity, self.clock.now(), done, values))
 
     def reconciled(self, replica: Replica, session_id: str, epoch: int, found: Found) -> None:
         """The replica has said what it knows of a session's calls."""
@@ -190,7 +210,7 @@ class Dispatcher:
     def _do(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
-                case DeliverResults() | DeliverDone() | DeliverFailure():
+                case DeliverResults() | DeliverDone() | DeliverFailure() | DeliverValues():
                     sink = self._sinks.get(command.caller)
                     if sink is not None:
                         sink.deliver(command)
@@ -202,6 +222,8 @@ class Dispatcher:
                     self._links[replica].reconcile(session)
                 case Forget(replica, first, count):
                     self._links[replica].forget(first, count)
+                case TakeValues(replica, run_id, count):
+                    self._links[replica].take(run_id, count)
                 case OpenLink(replica):
                     self._links[replica] = self._open_link(replica, self)
                 case CloseLink(replica):

@@ -20,7 +20,9 @@ from router_service.core.commands import CancelRun
 from router_service.core.replicas import Replica
 from router_service.core.sessions import Session
 from router_service.shell.acks import RunAcks
+from router_service.shell.arrivals import Arrivals
 from router_service.shell.dispatcher import Dispatcher
+from slotmesh.chunks import BadChunk, ChunkRota
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import read_frame, run_stream
@@ -77,11 +79,18 @@ class ReplicaLink:
         self._holding: asyncio.TimerHandle | None = None
         self._questions: list[Session] = []
         self._acks = RunAcks(self._wake)
+        self._takes: dict[int, int] = {}
+        """Values taken of each run, of which the replica was not told."""
         self._echo = 0
         """The newest stamp of the replica that was not echoed; 0 where there is none."""
         self._heard_at = 0.0
         self._is_silent = False
         self._watch: asyncio.TimerHandle | None = None
+        self._arrivals = Arrivals()
+        self._chunks: ChunkRota[int] = ChunkRota()
+        """Payloads of calls on their way, by run id."""
+        self._is_chunk_due = False
+        """A chunk may go before the next other frame."""
 
     # -- called by the dispatcher ----------------------------------------------------------------------------------
 
@@ -102,6 +111,11 @@ class ReplicaLink:
     def forget(self, first: int, count: int) -> None:
         """The replica need not keep the outcomes of these runs. Only while the link is up."""
         self._acks.add(first, count)
+
+    def take(self, run_id: int, count: int) -> None:
+        """So many values of the run were taken. Only while the link is up."""
+        self._takes[run_id] = self._takes.get(run_id, 0) + count
+        self._wake()
 
     def close(self) -> None:
         """Ends the link: the replica owes no answer any more."""
@@ -135,6 +149,7 @@ class ReplicaLink:
         """One stream, from its opening to its end; returns why it ended."""
         why = "the link was closed"
         self._pump = StreamPump(call.write, self._next_frame)
+        self._arrivals = Arrivals()
         try:
             await call.write(self._opening())
             await run_stream(self._pump, self._read(call), call.done_writing)
@@ -145,7 +160,7 @@ class ReplicaLink:
             why = f"the replica has given no sign of life for {SILENCE_S:g} s"
         except grpc.aio.AioRpcError as error:
             why = f"{error.code().name}: {error.details()}"
-        except _ProtocolViolation as violation:
+        except (_ProtocolViolation, BadChunk) as violation:
             why = str(violation)
         finally:
             call.cancel()
@@ -168,13 +183,20 @@ class ReplicaLink:
             case "results":
                 frame = response.results
                 for batch in frame.batches:
-                    if len(batch.call_ids) != len(batch.payloads):
+                    if (
+                        len(batch.call_ids) != len(batch.payloads)
+                        or len(batch.chunked_sizes) not in (0, len(batch.payloads))
+                    ):  # fmt: skip
                         raise _ProtocolViolation(
-                            f"a batch of results has {len(batch.call_ids)} ids and {len(batch.payloads)} payloads"
+                            f"a batch of results has {len(batch.call_ids)} ids, {len(batch.payloads)} payloads and "
+                            f"{len(batch.chunked_sizes)} sizes"
                         )
                 capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
-                results, failures = convert.results_of(frame), convert.failures_of(frame)
-                dispatcher.completed(replica, results, failures, capacity, self._ids_of(frame.done, "ended"))
+                results, failures = convert.results_of(frame, self._arrivals.payloads), convert.failures_of(frame)
+                for run_ids, _ in failures:
+                    self._arrivals.drop(run_ids)
+                values = convert.values_of(frame, self._arrivals.payloads)
+                dispatcher.completed(replica, results, failures, capacity, self._ids_of(frame.done, "ended"), values)
                 self._answered()
             case "capacity":
                 capacity = convert.capacity_from_wire(response.capacity)
@@ -196,6 +218,8 @@ class ReplicaLink:
             case "reconciled":
                 for session_id, epoch, found in convert.found_of(response.reconciled):
                     dispatcher.reconciled(replica, session_id, epoch, found)
+            case "chunk":
+                self._arrivals.add(response.chunk)
             case "go_away":
                 _log.info("replica drains", reason=response.go_away.message, **self._who())
                 dispatcher.draining(replica)
@@ -240,6 +264,8 @@ class ReplicaLink:
         self._up = False
         self._cancels.clear()
         self._questions.clear()
+        self._takes.clear()
+        self._chunks.clear()
         self._acks.drop()
         log = _log.info if self._closing or self._replica.draining else _log.warning
         log("replica link ended", reason=why, unanswered=self._replica.own + self._replica.keyed, **self._who())
@@ -255,7 +281,7 @@ class ReplicaLink:
                 replica_id=replica_id,
                 incarnation=incarnation,
                 version=VERSION,
-                features=["heartbeats"],
+                features=["heartbeats", "chunks"],
             )
         )
 
@@ -270,13 +296,31 @@ class ReplicaLink:
                 for each in self._cancels
             ]
             self._cancels.clear()
+            if self._chunks:
+                self._chunks.discard(convert.run_ids_of(ranges))
             return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges))
+        if self._takes:
+            takes, self._takes = self._takes, {}
+            return Request(take=convert.takes_to_wire(takes))
         if self._questions:
             sessions, self._questions = self._questions, []
             return Request(reconcile=convert.reconcile_of(sessions))
         if (acked := self._acks.take()) is not None:
             return Request(ack=replica_service_pb2.AckRuns(runs=convert.ranges_to_wire(acked)))
-        return self._run_frame() if self._replica.outbox and not self._holds_back() else None
+        if self._chunks and self._is_chunk_due:
+            return self._chunk_frame()
+        frame = self._run_frame() if self._replica.outbox and not self._holds_back() else None
+        if frame is None and self._chunks:
+            return self._chunk_frame()
+        self._is_chunk_due = True
+        return frame
+
+    def _chunk_frame(self) -> Request:
+        self._is_chunk_due = False
+        chunk = self._chunks.take()
+        return Request(
+            chunk=call_pb2.Chunk(call_id=chunk.owner, offset=chunk.offset, total=chunk.total, data=chunk.data)
+        )
 
     def _run_frame(self) -> Request | None:
         batches = self._dispatcher.cut_frame(self._replica, MAX_FRAME_CALLS, MAX_FRAME_BYTES)
@@ -285,7 +329,8 @@ class ReplicaLink:
         request = Request()
         now = self._unanswered_since = self._clock.now()
         for batch in batches:
-            convert.add_batch(request.runs, batch, now)
+            for run_id, payload in convert.add_batch(request.runs, batch, now):
+                self._chunks.add(run_id, payload)
         return request
 
     def _holds_back(self) -> bool:

@@ -11,12 +11,24 @@ Owner: the client's stream.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
 
 from router_service import convert
 from router_service.core.callers import Caller
-from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
+from router_service.core.commands import (
+    DeliverDone,
+    DeliverFailure,
+    DeliverResults,
+    DeliverValues,
+    Delivery,
+    Outcome,
+)
 from router_service.core.replicas import Replica
 from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.taking import Taking
+from router_service.shell.value_lines import ValueLines, singly, values_singly
+from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, Announced, ChunkRota, joined
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.v1 import call_pb2, router_service_pb2
@@ -37,12 +49,32 @@ _Kept = tuple[Replica, int, int, int]
 class ResultOutbox:
     """What one client is to be told."""
 
-    def __init__(self, caller: Caller, endpoint: str, dispatcher: Dispatcher) -> None:
-        self.unread_bytes = 0
+    def __init__(
+        self,
+        caller: Caller,
+        endpoint: str,
+        dispatcher: Dispatcher,
+        *,
+        takes_chunks: bool = False,
+        takes_items: bool = False,
+    ) -> None:
+        """`takes_chunks`: the client puts large results together. `takes_items`: it says which values it has taken."""
+        self.taking = Taking(dispatcher, by_caller=takes_items)
+        self._lines = ValueLines()
+        self._takes_chunks = takes_chunks
+        self._large: ChunkRota[DeliverResults | DeliverValues] = ChunkRota()
+        """Results and values on their way in chunks, each of one call."""
+        self._large_bytes = 0
+        self._is_chunk_due = False
+        """A chunk may go before the next result frame."""
+        self._chunked: dict[DeliverResults, int] = {}
+        """Results that chunks have brought, and their sizes."""
+        self._unread_bytes = 0
         self._caller = caller
         self._endpoint = endpoint
         self._dispatcher = dispatcher
-        self._outcomes: deque[Outcome] = deque()
+        self._outcomes: deque[Delivery] = deque()
+        """What the next frames bring: outcomes, and values of calls that go on."""
         self._dropped: deque[tuple[DeliverResults, int]] = deque()
         """Results without their payloads, and how many bytes these had."""
         self._fetching: set[int] = set()
@@ -53,32 +85,55 @@ class ResultOutbox:
 
     def __bool__(self) -> bool:
         """Whether something waits, here or to be fetched."""
-        return bool(self._outcomes or self._dropped)
+        return bool(self._outcomes or self._large or self._dropped)
 
-    def add(self, outcome: Outcome) -> None:
-        """Outcomes of calls, for the next frame."""
+    @property
+    def unread_bytes(self) -> int:
+        """Results that wait for the client, without those of which one is always allowed."""
+        return self._unread_bytes + max(0, self._large_bytes - MAX_PAYLOAD_BYTES)
+
+    def add(self, outcome: Delivery) -> None:
+        """Outcomes or values of calls, for the next frame."""
+        if isinstance(outcome, DeliverValues):
+            self._add_values(outcome)
+            return
+        if self._lines.calls and self._lines.concerns(outcome):
+            for each in singly(outcome):
+                if not self._lines.wait(each):
+                    self.add(each)
+            return
         size = _bytes_of(outcome)
+        if size > CHUNK_BYTES and isinstance(outcome, DeliverResults) and max(map(len, outcome.payloads)) > CHUNK_BYTES:
+            for part in _singly(outcome) if len(outcome.ids) > 1 else (outcome,):
+                if (size := _bytes_of(part)) > CHUNK_BYTES:
+                    self._add_large(part, size)
+                else:
+                    self.add(part)
+            return
         if self._fetching and not self._fetching.isdisjoint(outcome.ids):
             self._fetching.difference_update(outcome.ids)
         elif (
-            self.unread_bytes + size > MAX_UNREAD_BYTES
+            self._unread_bytes + size > MAX_UNREAD_BYTES
             and isinstance(outcome, DeliverResults)
             and self._caller.session is not None
+            and not outcome.options.streaming
         ):
-            # Its call counts on, the bytes of its arguments do not: nobody has them any more.
-            self._caller.released(0, outcome.size)
-            outcome.payloads, outcome.size = (), 0
-            self._dropped.append((outcome, size))
+            self._drop(outcome, size)
             return
         self._outcomes.append(outcome)
-        self.unread_bytes += size
+        self._unread_bytes += size
 
     def next_frame(self) -> Response | None:
-        """Everything that is ready, up to the bounds of a frame; None where nothing is."""
+        """All that is ready, up to the bounds of a frame; None where nothing is. The frame before this was written."""
+        self.taking.written()
+        if self._large and (self._is_chunk_due or not self._outcomes):
+            self._is_chunk_due = False
+            return self._chunk_frame()
         if not self._outcomes:
             self._fetch()
         if not self._outcomes:
             return None
+        self._is_chunk_due = True
         self._dispatcher.scheduler.counters.frames[DIRECTION_OUT,] += 1
         self._frame_no += 1
         response = Response()
@@ -86,27 +141,42 @@ class ResultOutbox:
         frame.frame_no = self._frame_no
         calls = size = request_bytes = 0
         batch: call_pb2.ResultBatch | None = None
+        values: call_pb2.ResultBatch | None = None
+        value_bytes = 0
         kept: list[_Kept] = []
         keeps = self._caller.session is not None
-        while self._outcomes and calls < MAX_FRAME_CALLS and size < MAX_FRAME_BYTES:
+        chunked, streaming = self._chunked, self.taking.calls
+        while self._outcomes and calls < MAX_FRAME_CALLS and size + value_bytes < MAX_FRAME_BYTES:
             outcome = self._outcomes.popleft()
+            if isinstance(outcome, DeliverValues):
+                values = self._put_values(frame, values, outcome)
+                value_bytes += sum(map(len, outcome.payloads))
+                continue
+            if streaming:
+                self.taking.ended(outcome.ids)
             calls += len(outcome.ids)
             request_bytes += outcome.size
             size += _bytes_of(outcome)
             if keeps and outcome.replica is not None:
                 kept.append((outcome.replica, outcome.links, outcome.first, len(outcome.ids)))
-            if isinstance(outcome, DeliverResults):
+            if chunked and isinstance(outcome, DeliverResults) and outcome in chunked:
+                sizes = [chunked.pop(outcome)]
+                frame.batches.add(
+                    call_ids=outcome.ids, payloads=[b""], chunked_sizes=sizes, content_type=outcome.content_type
+                )
+                batch = None
+            elif isinstance(outcome, DeliverResults):
                 if batch is None or batch.content_type != outcome.content_type:
                     batch = frame.batches.add(content_type=outcome.content_type)
                 batch.call_ids.extend(outcome.ids)
-                batch.payloads.extend(outcome.payloads)
+                batch.payloads.extend(outcome.payloads)  # type: ignore[arg-type]  # parts leave in chunks
             elif isinstance(outcome, DeliverDone):
                 frame.done.extend(convert.ranges_of_ids(outcome.ids))
             else:
                 frame.errors.add(call_ids=outcome.ids, failure=to_wire(outcome.failure))
         if kept:
             self._unacked.append((self._frame_no, kept))
-        self.unread_bytes -= size
+        self._unread_bytes -= size
         self._caller.released(calls, request_bytes)
         return response
 
@@ -116,6 +186,90 @@ class ResultOutbox:
         while unacked and unacked[0][0] <= through_frame:
             for kept in unacked.popleft()[1]:
                 forget(*kept)
+
+    def _add_values(self, values: DeliverValues) -> None:
+        """They are never dropped, and count for nothing: no more wait here than the credit of each call."""
+        lines = self._lines
+        if max(map(len, values.payloads)) <= CHUNK_BYTES and not (lines.calls and lines.concerns(values)):
+            self._outcomes.append(values)
+            return
+        for each in values_singly(values):
+            (payload,) = each.payloads
+            if lines.wait(each):
+                continue
+            if len(payload) > CHUNK_BYTES and not isinstance(payload, Announced):
+                if self._takes_chunks:
+                    lines.begin(each.ids[0])
+                    each.payloads = [Announced(len(payload))]
+                    self._large.add(each, payload)
+                    continue
+                each.payloads = [joined(payload)]
+            self._outcomes.append(each)
+
+    def _put_values(
+        self, frame: call_pb2.ResultFrame, batch: call_pb2.ResultBatch | None, values: DeliverValues
+    ) -> call_pb2.ResultBatch | None:
+        """Adds values to a frame, to the batch where they fit. Returns the one to which the next values go."""
+        self.taking.leave(values)
+        large = values.payloads[0]
+        if isinstance(large, Announced):
+            sizes = [len(large)]
+            frame.batches.add(
+                call_ids=values.ids, payloads=[b""], chunked_sizes=sizes, content_type=values.content_type, partial=True
+            )
+            # Not before: two payloads of one call are never in chunks at once.
+            for each in self._lines.end(values.ids[0]):
+                self.add(each)
+            return None
+        if batch is None or batch.content_type != values.content_type:
+            batch = frame.batches.add(content_type=values.content_type, partial=True)
+        batch.call_ids.extend(values.ids)
+        batch.payloads.extend(values.payloads)  # type: ignore[arg-type]  # what is larger was joined, or cut
+        return batch
+
+    def _append(self, outcome: Outcome, size: int) -> None:
+        self._outcomes.append(outcome)
+        self._unread_bytes += size
+
+    def _drop(self, outcome: DeliverResults, size: int) -> None:
+        """Its call counts on, the bytes of its arguments do not: nobody has them any more."""
+        self._caller.released(0, outcome.size)
+        outcome.payloads, outcome.size = (), 0
+        self._dropped.append((outcome, size))
+
+    def _add_large(self, outcome: DeliverResults, size: int) -> None:
+        """A large result of one call: in chunks, where the client takes them."""
+        (payload,) = outcome.payloads
+        self._fetching.difference_update(outcome.ids)
+        if self._takes_chunks:
+            if self._large_bytes and self._large_bytes + size > MAX_PAYLOAD_BYTES and self._caller.session is not None:
+                self._drop(outcome, size)
+                return
+            outcome.payloads = (b"",)
+            self._large.add(outcome, payload)
+            self._large_bytes += size
+        elif size <= MAX_INLINE_BYTES:
+            outcome.payloads = (joined(payload),)
+            self._append(outcome, size)
+        else:
+            failure = convert.result_too_large(size)
+            kept = (outcome.replica, outcome.first, outcome.links)
+            self._append(DeliverFailure(outcome.caller, outcome.ids, failure, outcome.size, *kept), 0)
+
+    def _chunk_frame(self) -> Response:
+        """The next chunk. Behind the last one of a result comes its outcome."""
+        chunk = self._large.take()
+        outcome = chunk.owner
+        if chunk.is_last:
+            if isinstance(outcome, DeliverValues):
+                self._outcomes.append(outcome)
+            else:
+                self._large_bytes -= chunk.total
+                self._chunked[outcome] = chunk.total
+                self._append(outcome, 0)
+        return Response(
+            chunk=call_pb2.Chunk(call_id=outcome.ids[0], offset=chunk.offset, total=chunk.total, data=chunk.data)
+        )
 
     def _fetch(self) -> None:
         """The client reads again: asks for a frame of what was dropped, one frame at a time."""
@@ -130,6 +284,13 @@ class ResultOutbox:
             self._fetching.update(answered.ids)
         for answered in asked:
             self._dispatcher.fetch(self._caller, self._endpoint, answered)
+
+
+def _singly(outcome: DeliverResults) -> Iterator[DeliverResults]:
+    """The same, a call each."""
+    for at, payload in enumerate(outcome.payloads):
+        size = 0 if at else outcome.size
+        yield replace(outcome, ids=outcome.ids[at : at + 1], payloads=(payload,), size=size, first=outcome.first + at)
 
 
 def _bytes_of(outcome: Outcome) -> int:

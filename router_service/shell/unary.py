@@ -8,12 +8,16 @@ Owner: the router's servicer.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from router_service import convert
 from router_service.core.callers import START_WINDOW, Caller, Flow
 from router_service.core.calls import CallOptions
-from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
-from router_service.shell.dispatcher import Dispatcher
+from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
+from router_service.shell.dispatcher import Dispatcher, Sink
+from router_service.shell.streaming_call import StreamingCall, WriteValue
+from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.errors import Failure, Reason
 
 _IDS = range(1, 2)
@@ -38,29 +42,55 @@ class UnaryCalls:
 
     async def call(self, peer: str, endpoint: str, options: CallOptions, payload: bytes) -> _Answer:
         """The outcome of one call; `peer` tells connections apart."""
-        if self._pending >= self._max_pending:
-            return Failure(
-                reason=Reason.QUEUE_FULL,
-                message=(
-                    f"{self._pending} unary calls are pending, the most this router takes (max_pending_unary); "
-                    "try again later, or use StreamCalls"
-                ),
-                retry_delay_s=0.1,
-            )
+        if failure := self._full():
+            return failure
+        pending = _Pending()
+        with self._under_way(peer, pending) as caller:
+            self._submit(caller, endpoint, options, payload)
+            return await pending.outcome
+
+    async def stream(
+        self, peer: str, endpoint: str, options: CallOptions, payload: bytes, write: WriteValue
+    ) -> Failure | None:
+        """Writes the values of one call as they come; returns why it failed, if it did."""
+        if failure := self._full():
+            return failure
+        streaming = StreamingCall(self._dispatcher, write)
+        with self._under_way(peer, streaming) as caller:
+            caller.max_value_bytes = MAX_INLINE_BYTES
+            self._submit(caller, endpoint, options, payload)
+            return await streaming.run()
+
+    def _full(self) -> Failure | None:
+        if self._pending < self._max_pending:
+            return None
+        return Failure(
+            reason=Reason.QUEUE_FULL,
+            message=(
+                f"{self._pending} unary calls are pending, the most this router takes (max_pending_unary); "
+                "try again later, or use StreamCalls"
+            ),
+            retry_delay_s=0.1,
+        )
+
+    def _submit(self, caller: Caller, endpoint: str, options: CallOptions, payload: bytes) -> None:
         if options.slo_at is not None:
             options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
+        self._dispatcher.submit(caller, endpoint, [(options, _IDS, [payload])])
+
+    @contextmanager
+    def _under_way(self, peer: str, sink: Sink) -> Iterator[Caller]:
+        """A caller of the peer's, for as long as the block lasts; what is open of it then is cancelled."""
         sharing = self._peers.get(peer)
         if sharing is None:
             sharing = self._peers[peer] = _Peer()
         sharing.pending += 1
         caller = Caller(START_WINDOW, sharing.flow)
-        pending = _Pending()
-        self._dispatcher.attach(caller, pending)
+        self._dispatcher.attach(caller, sink)
         self._pending += 1
         self._is_idle.clear()
         try:
-            self._dispatcher.submit(caller, endpoint, [(options, _IDS, [payload])])
-            return await pending.outcome
+            yield caller
         finally:
             self._pending -= 1
             sharing.pending -= 1
@@ -85,6 +115,6 @@ class _Pending:
     def __init__(self) -> None:
         self.outcome: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
 
-    def deliver(self, outcome: Outcome) -> None:
-        if not self.outcome.done():
-            self.outcome.set_result(outcome.failure if isinstance(outcome, DeliverFailure) else outcome)
+    def deliver(self, delivery: Delivery) -> None:
+        if not self.outcome.done() and not isinstance(delivery, DeliverValues):
+            self.outcome.set_result(delivery.failure if isinstance(delivery, DeliverFailure) else delivery)

@@ -11,7 +11,9 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2, timestamp_pb2
 
+from router_service.core.frames import MAX_FRAME_SLICES
 from slotmesh.errors import Executed
+from slotmesh.partitions import partition_of
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 from tests.fakes.controller import table
@@ -20,6 +22,7 @@ from tests.support.router_bench import Call, Request, RouterBench, calls, next_f
 from tests.support.wait import wait_until
 
 Options = call_pb2.CallOptions
+CallBatch = router_service_pb2.CallBatch
 
 
 @pytest_asyncio.fixture
@@ -61,37 +64,42 @@ async def test_batches_may_follow_open_at_once_and_half_close_answers_all(mesh: 
 
 
 @pytest.mark.asyncio
-async def test_512_calls_with_512_keys_are_one_message_a_hop(mesh: RouterBench) -> None:
+@pytest.mark.parametrize("has_column", [False, True])
+async def test_512_calls_with_512_keys_are_a_few_batches_with_columns(mesh: RouterBench, has_column: bool) -> None:
     await mesh.linked(mesh.replicas[0])
     replica = mesh.replicas[0]
     held: list[replica_service_pb2.RunBatch] = []
     replica.answer = held.append
     call = await mesh.open()
-    batches = [
-        router_service_pb2.CallBatch(
-            first_call_id=number, payloads=[b"%d" % number], options=Options(ordering_key=f"key-{number}")
-        )
-        for number in range(1, 513)
-    ]
-    before = len(replica.frames)
+    keys = [f"key-{number}" for number in range(1, 513)]
+    payloads = [b"%d" % number for number in range(1, 513)]
+    if has_column:
+        batches = [CallBatch(first_call_id=1, payloads=payloads, ordering_keys=keys)]
+    else:
+        batches = [
+            CallBatch(first_call_id=at, payloads=[payload], options=Options(ordering_key=key))
+            for at, (payload, key) in enumerate(zip(payloads, keys, strict=True), 1)
+        ]
     await call.write(Request(calls=router_service_pb2.CallFrame(batches=batches)))
-    await wait_until(lambda: len(held) == 512, what="all runs arrive")
-    assert len(replica.frames) - before == 1
-    assert [run.options.ordering_key for run in held] == [f"key-{number}" for number in range(1, 513)]
-    answer = replica_service_pb2.ExecuteResponse(
-        results=call_pb2.ResultFrame(
-            batches=[
-                call_pb2.ResultBatch(
-                    call_ids=[run.first_run_id for run in held], payloads=[run.payloads[0] for run in held]
-                )
-            ]
-        )
-    )
-    await replica.say(answer)
-    frame = (await next_frame(call)).results
-    assert len(frame.batches) == 1
-    assert list(frame.batches[0].call_ids) == list(range(1, 513))
-    assert list(frame.batches[0].payloads) == [b"%d" % number for number in range(1, 513)]
+    await wait_until(lambda: sum(len(run.payloads) for run in held) == 512, what="the runs arrive")
+    assert len(held) == len(replica.frames[-len(held) :]) == 512 // MAX_FRAME_SLICES
+    assert [key for run in held for key in run.ordering_keys] == keys
+    assert [partition for run in held for partition in run.partitions] == list(map(partition_of, keys))
+    assert {epoch for run in held for epoch in run.owner_epochs} == {1}
+    for run in held:
+        await replica.say(echo(run))
+    done, _ = await outcomes(call, 512)
+    assert list(done) == list(range(1, 513))
+    assert list(done.values()) == payloads
+
+
+@pytest.mark.asyncio
+async def test_a_column_of_keys_that_is_too_short_is_rejected(mesh: RouterBench) -> None:
+    call = await mesh.open()
+    batch = CallBatch(first_call_id=1, payloads=[b"a", b"b"], ordering_keys=["k"])
+    await call.write(Request(calls=router_service_pb2.CallFrame(batches=[batch])))
+    rejected = (await next_frame(call)).rejected
+    assert (rejected.failure.reason, rejected.failure.metadata["field"]) == ("BAD_REQUEST", "ordering_keys")
 
 
 @pytest.mark.asyncio
@@ -102,8 +110,9 @@ async def test_keyed_runs_go_to_the_owner_of_their_partition(mesh: RouterBench) 
     await outcomes(call, 20)
     for index, replica in enumerate(mesh.replicas):
         for run in replica.runs:
-            assert run.partition % 2 == index
-            assert run.owner_epoch == 1
+            partitions = list(run.partitions) or [run.partition]
+            assert {partition % 2 for partition in partitions} == {index}
+            assert set(run.owner_epochs or [run.owner_epoch]) == {1}
 
 
 @pytest.mark.asyncio
@@ -316,14 +325,6 @@ async def test_a_client_that_leaves_cancels_what_it_left(mesh: RouterBench) -> N
             "open.session_id",
         ),
         ([Request(open=router_service_pb2.OpenStream(endpoint="echo"))] * 2, grpc.StatusCode.INVALID_ARGUMENT, "open"),
-        (
-            [
-                Request(open=router_service_pb2.OpenStream(endpoint="echo")),
-                Request(chunk=call_pb2.Chunk(call_id=1)),
-            ],
-            grpc.StatusCode.UNIMPLEMENTED,
-            "chunk",
-        ),
         (
             [Request(open=router_service_pb2.OpenStream(endpoint="echo")), Request()],
             grpc.StatusCode.UNIMPLEMENTED,

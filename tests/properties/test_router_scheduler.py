@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import compress
 from math import inf
 
 from hypothesis import settings
@@ -26,9 +27,11 @@ from router_service.core.commands import (
     DeliverDone,
     DeliverFailure,
     DeliverResults,
+    DeliverValues,
     Flush,
     Forget,
     OpenLink,
+    TakeValues,
 )
 from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity, Replica
@@ -41,6 +44,7 @@ from router_service.core.table import (
     ReplicaRoute,
     RoutingTable,
 )
+from slotmesh.chunks import joined
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.partitions import PARTITIONS, partition_of
 
@@ -74,12 +78,20 @@ class Held:
     replica: Replica
     linked: bool = False
     runs: dict[int, tuple[int, str, int]] = field(default_factory=dict)
+    yielded: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """Run id -> values of it so far."""
     fences: dict[int, int] = field(default_factory=dict)
     """Partition -> it refuses keyed runs at this epoch and below."""
 
     @property
     def is_dark(self) -> bool:
         return self.replica.backend.name == DARK
+
+    def running(self) -> list[int]:
+        """Runs that may have started: of each key only the first."""
+        keys = [key for _, key, _ in self.runs.values()]
+        started = [not key or key not in keys[:at] for at, key in enumerate(keys)]
+        return list(compress(self.runs, started))
 
     def unkeyed(self) -> int:
         return sum(1 for _, key, _ in self.runs.values() if not key)
@@ -98,6 +110,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.caller_of: dict[int, int] = {}
         self.pending: dict[int, Call] = {}
         self.outcomes: dict[int, str] = {}
+        self.streaming: set[int] = set()
+        self.values: dict[int, int] = defaultdict(int)
+        """Values that each call's caller has."""
+        self.taken: dict[tuple[Replica, int], int] = defaultdict(int)
+        """Values that nobody reads, of each run of each replica."""
         self.last_sent: dict[str, int] = defaultdict(int)
         self.held: dict[ReplicaKey, Held] = {}
         self.listed: dict[ReplicaKey, str] = {("r-a", "life"): "b1", ("r-b", "life"): "b2", ("r-d", "life"): DARK}
@@ -113,6 +130,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         for key in self.listed:
             self.held[key].linked = True
             self.do(self.scheduler.link_up(self.held[key].replica, ROOM, self.now))
+        for streaming in (False, True):
+            work = [(2, ""), (3, "red"), (1, "green")]
+            self.submit(
+                who=0,
+                sizes=work,
+                shard="",
+                timeout_s=inf,
+                slo_s=None,
+                idempotent=True,
+                streaming=streaming,
+                missing=False,
+            )
 
     # -- the world -------------------------------------------------------------------------------------------------
 
@@ -160,8 +189,21 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.settle(command.caller, ids, "result")
                 case DeliverFailure(ids=ids, failure=failure):
                     self.settle(command.caller, ids, failure.reason.value)
-                case AskReconcile() | Forget() | DeliverDone():
-                    raise AssertionError("nobody has a session, or wants no reply")
+                case DeliverValues(ids=ids, payloads=payloads, run_ids=run_ids):
+                    assert len(ids) == len(payloads) == len(run_ids)
+                    for call_id, payload in zip(ids, payloads, strict=True):
+                        assert call_id in self.pending, "a value of a call that has ended"
+                        assert call_id in self.streaming
+                        assert self.callers[self.caller_of[call_id]] is command.caller, "a value at another caller"
+                        assert payload == b"value %d of %d" % (self.values[call_id], call_id), "lost, or come twice"
+                        self.values[call_id] += 1
+                case TakeValues(replica, run_id, count):
+                    self.taken[replica, run_id] += count
+                case DeliverDone(ids=ids):
+                    assert self.streaming.issuperset(ids), "no result of a call that wants one"
+                    self.settle(command.caller, ids, "done")
+                case AskReconcile() | Forget():
+                    raise AssertionError("nobody has a session")
         if not self.lazy:
             self.cut_all()
 
@@ -183,31 +225,31 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Takes a batch; returns the run ids that the replica does not take."""
         assert held.linked, "sent to a replica that is not linked"
         assert 0 < len(batch.payloads) <= MAX_BATCH_SIZE
-        options = batch.options
         refused: list[int] = []
-        for run_id, payload in enumerate(batch.payloads, batch.first_run_id):
+        for at, payload in enumerate(batch.payloads):
+            run_id = batch.first_run_id + at
             assert run_id not in held.runs
-            call_id = int(payload)
+            call_id = int(joined(payload))
+            key, partition, owner_epoch = batch.lane(at)
             if held.is_dark:
-                assert batch.partition == -1, "a copy that travels with a key"
+                assert (key, partition) == ("", -1), "a copy that travels with a key"
                 held.runs[run_id] = (call_id, "", 0)
                 continue
-            key = options.ordering_key
-            assert batch.partition == options.partition
             call = self.pending[call_id]
+            assert key == call.key, "a call travels under another key"
             assert self.now < call.deadline, "sent after its deadline"
             if key:
                 assert call_id > self.last_sent[key], "a call overtook another one of its key"
                 others = [run for other in self.held.values() if other is not held for run in other.runs.values()]
                 assert all(k != key for _, k, _ in others), "sent to a new owner before the old one answered"
-                owner, epoch = self.owners[batch.partition]
-                assert batch.owner_epoch <= epoch
-                assert batch.owner_epoch < epoch or held.replica.key == owner
-                if batch.owner_epoch <= held.fences.get(batch.partition, -1):
+                owner, epoch = self.owners[partition]
+                assert owner_epoch <= epoch
+                assert owner_epoch < epoch or held.replica.key == owner
+                if owner_epoch <= held.fences.get(partition, -1):
                     refused.append(run_id)
                     continue
                 self.last_sent[key] = call_id
-            held.runs[run_id] = (call_id, key, batch.owner_epoch)
+            held.runs[run_id] = (call_id, key, owner_epoch)
         assert held.unkeyed() <= MAX_ONGOING
         assert len(held.runs) - held.unkeyed() + len(refused) <= KEYED_WINDOW
         return refused
@@ -229,36 +271,45 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(
         who=st.integers(0, 1),
-        sizes=st.lists(st.integers(1, 7), min_size=1, max_size=3),
-        key=st.sampled_from(("", "", *KEYS)),
+        sizes=st.lists(st.tuples(st.integers(1, 7), st.sampled_from(("", "", *KEYS))), min_size=1, max_size=3),
         shard=st.sampled_from(("", "", "s1", "s2")),
         timeout_s=st.sampled_from((inf, inf, 5.0, 0.0)),
         slo_s=st.sampled_from((None, None, 0.1, 3.0)),
         idempotent=st.booleans(),
+        streaming=st.booleans(),
+        missing=st.booleans(),
     )
     def submit(
         self,
+        *,
         who: int,
-        sizes: list[int],
-        key: str,
+        sizes: list[tuple[int, str]],
         shard: str,
         timeout_s: float,
         slo_s: float | None,
         idempotent: bool,
+        streaming: bool,
+        missing: bool,
     ) -> None:
-        options = CallOptions(
-            ordering_key=key,
-            partition=partition_of(key) if key else -1,
-            shard_key="" if key else shard,
-            timeout_s=timeout_s,
-            slo_s=slo_s,
-            idempotent=idempotent,
-            wire=repr((key, shard, timeout_s, slo_s, idempotent)).encode(),
-        )
+        if not self.exists and not missing:
+            self.exists = True
+            self.table()
         batches = []
-        for count in sizes:
+        for count, key in sizes:
+            options = CallOptions(
+                ordering_key=key,
+                partition=partition_of(key) if key else -1,
+                shard_key="" if key else shard,
+                timeout_s=timeout_s,
+                slo_s=slo_s,
+                idempotent=idempotent,
+                streaming=streaming,
+                wire=repr((timeout_s, idempotent, streaming)).encode(),
+            )
             ids = range(self.next_id, self.next_id + count)
             self.next_id += count
+            if streaming:
+                self.streaming.update(ids)
             for call_id in ids:
                 self.pending[call_id] = Call(key, self.now + timeout_s, idempotent)
                 self.caller_of[call_id] = who
@@ -271,26 +322,32 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not self.lazy:
             self.cut_all()
 
+    @precondition(lambda self: self.to_flush)
     @rule(data=st.data(), max_calls=st.integers(1, 5))
     def cut(self, data: st.DataObject, max_calls: int) -> None:
-        if self.to_flush:
-            replica = data.draw(st.sampled_from(sorted(self.to_flush, key=lambda each: each.key)))
-            self.cut_one(replica, max_calls)
+        replica = data.draw(st.sampled_from(sorted(self.to_flush, key=lambda each: each.key)))
+        self.cut_one(replica, max_calls)
 
-    @rule(backend=st.sampled_from(("b1", "b2", DARK)))
-    def join(self, backend: str) -> None:
-        if len(self.listed) < 5:
-            self.lives += 1
-            self.listed[f"r{self.lives}", "life"] = backend
-            self.table()
+    @precondition(lambda self: len(self.listed) < 5)
+    @rule(backend=st.sampled_from(("b1", "b2", DARK)), at_once=st.booleans())
+    def join(self, backend: str, at_once: bool) -> None:
+        self.lives += 1
+        self.listed[f"r{self.lives}", "life"] = backend
+        self.table()
+        if at_once:
+            self.link_up(self.held[f"r{self.lives}", "life"])
 
+    @precondition(lambda self: self.unlinked())
     @rule(data=st.data())
     def link(self, data: st.DataObject) -> None:
-        waiting = [held for held in self.held.values() if not held.linked and held.replica.key in self.listed]
-        if waiting:
-            held = data.draw(st.sampled_from(waiting))
-            held.linked = True
-            self.do(self.scheduler.link_up(held.replica, ROOM, self.now))
+        self.link_up(data.draw(st.sampled_from(self.unlinked())))
+
+    def unlinked(self) -> list[Held]:
+        return [held for held in self.held.values() if not held.linked and held.replica.key in self.listed]
+
+    def link_up(self, held: Held) -> None:
+        held.linked = True
+        self.do(self.scheduler.link_up(held.replica, ROOM, self.now))
 
     @rule(data=st.data())
     def break_link(self, data: st.DataObject) -> None:
@@ -300,33 +357,62 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def cut_off(self, held: Held) -> None:
         held.linked = False
+        read = {call_id for call_id, _, _ in held.runs.values() if self.values[call_id] and not held.is_dark}
         self.come_again(list(held.runs.values()))
         held.runs.clear()
+        held.yielded.clear()
         self.to_flush.pop(held.replica, None)
         self.do(self.scheduler.link_down(held.replica, "cut", self.now))
         assert not held.replica.outbox
+        assert self.pending.keys().isdisjoint(read), "executed again, though its caller has values"
 
+    @precondition(lambda self: self.busy())
     @rule(data=st.data(), fail=st.booleans(), report=st.booleans())
     def complete(self, data: st.DataObject, fail: bool, report: bool) -> None:
-        holding = [held for held in self.held.values() if held.runs]
-        if not holding:
-            return
-        held = data.draw(st.sampled_from(holding))
-        chosen = data.draw(st.sets(st.sampled_from(sorted(held.runs)), min_size=1))
-        keys = {key for _, key, _ in held.runs.values() if key}
-        firsts = {key: min(run_id for run_id, (_, k, _) in held.runs.items() if k == key) for key in keys}
-        ids = sorted(r for r in chosen if not held.runs[r][1] or firsts[held.runs[r][1]] == r)
-        if not ids:
-            return
-        ids = data.draw(st.permutations(ids))
+        held = data.draw(st.sampled_from(self.busy()))
+        chosen = data.draw(st.sets(st.sampled_from(held.running()), min_size=1))
+        ids = data.draw(st.permutations(sorted(chosen)))
         calls = [held.runs.pop(run_id)[0] for run_id in ids]
         capacity = ROOM if report else None
         if fail:
             failure = Failure(reason=Reason.HANDLER_ERROR, message="ValueError: no", executed=Executed.YES)
             self.do(self.scheduler.completed(held.replica, [], [(ids, failure)], capacity, self.now))
         else:
-            results = [b"result %d" % call_id for call_id in calls]
-            self.do(self.scheduler.completed(held.replica, [(ids, results, "")], [], capacity, self.now))
+            ended = dict(zip(ids, calls, strict=True))
+            done = [run_id for run_id, call_id in ended.items() if call_id in self.streaming]
+            ids = [run_id for run_id in ids if run_id not in done]
+            results = [(ids, [b"result %d" % ended[run_id] for run_id in ids], "")] if ids else []
+            self.do(self.scheduler.completed(held.replica, results, [], capacity, self.now, done))
+
+    def busy(self) -> list[Held]:
+        return [held for held in self.held.values() if held.runs]
+
+    @precondition(lambda self: self.busy())
+    @rule(data=st.data(), ends=st.booleans())
+    def give_values(self, data: st.DataObject, ends: bool) -> None:
+        """Handlers yield, in turns; the first of them may end in the same frame."""
+        held = data.draw(st.sampled_from(self.busy()))
+        ids = data.draw(st.lists(st.sampled_from(held.running()), min_size=1, max_size=6))
+        call_of = {run_id: held.runs[run_id][0] for run_id in ids}
+        is_read = {
+            run_id: not held.is_dark and call_id in self.streaming and call_id in self.pending
+            for run_id, call_id in call_of.items()
+        }
+        before = {run_id: (self.values[call_of[run_id]], self.taken[held.replica, run_id]) for run_id in ids}
+        payloads = []
+        for run_id in ids:
+            payloads.append(b"value %d of %d" % (held.yielded[run_id], call_of[run_id]))
+            held.yielded[run_id] += 1
+        done = ids[:1] if ends and call_of[ids[0]] in self.streaming else []
+        for run_id in done:
+            del held.runs[run_id]
+        self.do(self.scheduler.completed(held.replica, [], [], None, self.now, done, [(ids, payloads, "")]))
+        for run_id, call_id in call_of.items():
+            values, taken = before[run_id]
+            count = ids.count(run_id)
+            assert self.values[call_id] - values == (count if is_read[run_id] else 0)
+            is_unwanted = held.is_dark or call_id not in self.streaming
+            assert self.taken[held.replica, run_id] - taken == (count if is_unwanted else 0)
 
     @rule(data=st.data())
     def repeat_an_answer(self, data: st.DataObject) -> None:
@@ -338,13 +424,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             if run_id not in held.runs:
                 self.do(self.scheduler.completed(held.replica, [([run_id], [b"ghost"], "")], [], None, self.now))
 
+    @precondition(lambda self: self.busy())
     @rule(data=st.data(), others=st.integers(0, MAX_ONGOING))
     def refuse_unkeyed(self, data: st.DataObject, others: int) -> None:
-        holding = [held for held in self.held.values() if held.linked and held.unkeyed()]
-        if not holding:
+        held = data.draw(st.sampled_from(self.busy()))
+        ids = sorted(run_id for run_id, (_, key, _) in held.runs.items() if not key and run_id not in held.yielded)
+        if not ids:
             return
-        held = data.draw(st.sampled_from(holding))
-        ids = sorted(run_id for run_id, (_, key, _) in held.runs.items() if not key)
         chosen = sorted(data.draw(st.sets(st.sampled_from(ids), min_size=1)))
         for run_id in chosen:
             del held.runs[run_id]
@@ -356,17 +442,20 @@ class SchedulerMachine(RuleBasedStateMachine):
             elif held.replica.key in self.held:
                 self.do(self.scheduler.capacity_changed(held.replica, capacity, self.now))
 
+    @precondition(lambda self: self.busy())
     @rule(data=st.data())
     def refuse_keyed(self, data: st.DataObject) -> None:
         """The owner refuses a key from some call on, and keeps refusing at that epoch."""
-        holding = [held for held in self.held.values() if held.linked and len(held.runs) > held.unkeyed()]
-        if not holding:
-            return
-        held = data.draw(st.sampled_from(holding))
+        held = data.draw(st.sampled_from(self.busy()))
         keys = sorted({key for _, key, _ in held.runs.values() if key})
+        if not keys:
+            return
         number = partition_of(data.draw(st.sampled_from(keys)))
         ids = sorted(run_id for run_id, (_, k, _) in held.runs.items() if k and partition_of(k) == number)
-        kept = data.draw(st.integers(0, len(ids) - 1))
+        started = sum(run_id in held.yielded for run_id in ids)
+        if started == len(ids):
+            return
+        kept = data.draw(st.integers(started, len(ids) - 1))
         back = ids[kept:]
         held.fences[number] = max(held.runs[run_id][2] for run_id in back)
         self.come_again([held.runs.pop(run_id) for run_id in back])

@@ -153,13 +153,14 @@ def test_options_without_an_absolute_slo_stay_the_same_object() -> None:
     "routing",
     [
         {"shard_key": "s"},
+        {"ordering_key": "k"},
         {"relative_slo": Duration(seconds=1)},
         {"absolute_slo": Timestamp(seconds=1)},
         {"shard_key": "s", "relative_slo": Duration(seconds=1)},
     ],
 )
 def test_what_only_routing_reads_does_not_reach_a_replica(routing: dict[str, Any]) -> None:
-    rest: dict[str, Any] = {"method": "m", "ordering_key": "k", "timeout": Duration(seconds=3), "metadata": {"a": "b"}}
+    rest: dict[str, Any] = {"method": "m", "timeout": Duration(seconds=3), "metadata": {"a": "b"}}
     assert at_replica(**rest, **routing) == call_pb2.CallOptions(**rest)
     assert options(**routing).wire == options().wire, "such calls travel as one batch"
 
@@ -168,9 +169,37 @@ def test_all_else_reaches_a_replica() -> None:
     fields: dict[str, Any] = {
         "method": "m",
         "content_type": "application/json",
-        "ordering_key": "k",
         "timeout": Duration(seconds=3),
         "idempotent": True,
         "metadata": {"a": "b"},
     }
     assert at_replica(**fields) == call_pb2.CallOptions(**fields)
+
+
+@pytest.mark.parametrize("stated", ["", "other"])
+def test_a_column_of_keys_stands_in_place_of_the_key_of_the_options(stated: str) -> None:
+    options_of = convert.options_by_key(call_pb2.CallOptions(method="m", shard_key="s", ordering_key=stated))
+    keyed, unkeyed = options_of("k"), options_of("")
+    assert keyed == options(method="m", ordering_key="k")
+    assert unkeyed == options(method="m", shard_key="s")
+
+
+def test_options_that_differ_in_their_key_alone_share_what_replicas_get() -> None:
+    options_of = convert.options_by_key(call_pb2.CallOptions(method="m"))
+    one, other = options_of("k"), options_of("j")
+    assert isinstance(one, CallOptions)
+    assert isinstance(other, CallOptions)
+    assert one.wire is other.wire
+
+
+def test_a_key_of_a_column_that_is_too_long_fails_alone() -> None:
+    options_of = convert.options_by_key(call_pb2.CallOptions(method="m"))
+    failure = options_of("k" * 1025)
+    assert isinstance(failure, Failure)
+    assert failure.metadata == {"field": "options.ordering_key"}
+    assert isinstance(options_of("k"), CallOptions)
+
+
+def test_what_is_wrong_with_the_options_is_wrong_with_every_key() -> None:
+    failure = convert.options_by_key(call_pb2.CallOptions(method="_private"))("k")
+    assert isinstance(failure, Failure)

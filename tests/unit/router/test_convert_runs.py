@@ -10,7 +10,7 @@ import pytest
 
 from router_service import convert
 from router_service.core.calls import CallOptions
-from router_service.core.frames import OutgoingBatch
+from router_service.core.frames import KeyColumns, OutgoingBatch
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 
@@ -42,6 +42,17 @@ def test_a_deadline_travels_as_the_time_that_is_left(deadline: float, nanos: int
     wire = outgoing(deadline=deadline)
     assert wire.HasField("time_left")
     assert wire.time_left.ToNanoseconds() == nanos
+
+
+def test_calls_of_several_keys_have_a_column_of_keys_in_place_of_the_one() -> None:
+    options = convert.options_from_wire(call_pb2.CallOptions(ordering_key="k", method="m"))
+    assert isinstance(options, CallOptions)
+    frame = replica_service_pb2.RunFrame()
+    columns = KeyColumns(["k", "j"], [5, 6], [1, 2])
+    convert.add_batch(frame, OutgoingBatch(7, "e", options, [b"a", b"b"], -1, 0, 0, inf, columns=columns), 100.0)
+    (wire,) = frame.batches
+    assert (wire.options.ordering_key, wire.options.method) == ("", "m")
+    assert (list(wire.ordering_keys), list(wire.partitions), list(wire.owner_epochs)) == (["k", "j"], [5, 6], [1, 2])
 
 
 def test_a_keyed_batch_has_its_key_partition_and_epoch() -> None:

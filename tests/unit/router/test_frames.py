@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from router_service.core.frames import OutgoingBatch
+from slotmesh.chunks import joined
+from slotmesh.partitions import partition_of
 from tests.unit.router.world import Fields, World, caller
 
 
@@ -16,7 +18,7 @@ def lazy_world(slots: int = 1000, **table: Any) -> World:
 
 
 def calls_of(batch: OutgoingBatch) -> list[int]:
-    return [int(payload) for payload in batch.payloads]
+    return [int(joined(payload)) for payload in batch.payloads]
 
 
 def test_equal_calls_of_different_callers_are_one_batch() -> None:
@@ -111,21 +113,49 @@ def test_calls_of_one_key_keep_their_order_whatever_their_options(batch_size: in
         assert sorted(world.got("r")) == list(keys)
 
 
-def test_calls_of_one_key_share_a_batch_where_they_may() -> None:
+def test_calls_that_differ_in_their_keys_alone_share_a_batch() -> None:
     world = lazy_world()
     for call_id, key in enumerate(["k", "j", "k", "j"]):
         world.submit([call_id], ordering_key=key)
-    assert [calls_of(batch) for batch in world.cut("r")] == [[0, 2], [1, 3]]
+    (batch,) = world.cut("r")
+    assert calls_of(batch) == [0, 1, 2, 3]
+    assert [batch.lane(at) for at in range(4)] == [(key, partition_of(key), 1) for key in "kjkj"]
 
 
-def test_another_epoch_is_another_batch() -> None:
+def test_a_batch_of_one_key_has_no_columns() -> None:
+    world = lazy_world()
+    for call_id in (1, 2):
+        world.submit([call_id], ordering_key="k")
+    (batch,) = world.cut("r")
+    assert (batch.columns, batch.lane(1)) == (None, ("k", partition_of("k"), 1))
+
+
+def test_columns_are_cut_with_the_batch() -> None:
+    world = lazy_world(settings={"max_batch_size": 2})
+    for call_id, key in enumerate("abc"):
+        world.submit([call_id], ordering_key=key)
+    first, second = world.cut("r")
+    assert [first.lane(0)[0], first.lane(1)[0], second.lane(0)[0]] == ["a", "b", "c"]
+
+
+def test_calls_of_a_key_that_has_another_batch_since_do_not_go_before_it() -> None:
+    world = lazy_world()
+    world.submit([1], ordering_key="k", method="a")
+    world.submit([2], ordering_key="j", method="b")
+    world.submit([3], ordering_key="k", method="b")
+    world.submit([4], ordering_key="k", method="a")
+    world.submit([5], ordering_key="j", method="a")
+    assert [calls_of(batch) for batch in world.cut("r")] == [[1], [2, 3], [4, 5]]
+
+
+def test_each_call_of_a_batch_has_the_epoch_at_which_it_was_sent() -> None:
     world = lazy_world()
     world.submit([1], ordering_key="k")
     world.owner = ("r", 2)
     world.push()
     world.submit([2], ordering_key="j")
-    world.cut("r")
-    assert [batch.owner_epoch for batch in world.batches["r"]] == [1, 2]
+    (batch,) = world.cut("r")
+    assert [batch.lane(at)[2] for at in range(2)] == [1, 2]
 
 
 def test_a_keyed_batch_says_which_partition_and_epoch() -> None:

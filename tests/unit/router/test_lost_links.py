@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from slotmesh.chunks import joined
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.world import OK, Fields, World, caller
 
@@ -71,7 +72,7 @@ def test_idempotent_calls_are_executed_again_in_order(fields: Fields) -> None:
     world.lose("r1")
     world.submit([6], idempotent=True, **fields)
     move(world)
-    assert [(list(map(int, batch.payloads)), batch.attempt) for batch in world.batches["r2"]] == [
+    assert [([int(joined(payload)) for payload in batch.payloads], batch.attempt) for batch in world.batches["r2"]] == [
         ([1, 3, 4, 5], 1),
         ([6], 0),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.sessions import PATIENCE_S
+from router_service.core.table import BalancerName
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import DONE, OK, SESSION, World
 
@@ -78,6 +79,22 @@ def test_what_comes_again_after_the_answers_is_settled_at_once() -> None:
     world.resend([1, 2], by=client)
     assert world.recovered("r1") == [1]
     assert world.got("r1") + world.got("r2") == [2]
+
+
+@pytest.mark.parametrize("balancer", BalancerName)
+def test_a_replica_that_is_full_of_recovered_calls_gets_no_others(balancer: BalancerName) -> None:
+    world = World({"b": ["r1"]}, slots=4, settings={"balancer": balancer})
+    client = world.connect(2, (1, 9))
+    world.reconcile("r1", client, running=[(1, 9)])
+    world.resend(range(1, 10), by=client)
+    assert world.recovered("r1") == [*range(1, 10)]
+    world.submit(range(10, 16), by=client)
+    assert world.queued == {"b": 6}
+    world.complete("r1")
+    assert world.got("r1") == [10, 11, 12, 13]
+    world.complete("r1")
+    world.complete("r1")
+    assert world.reasons(range(1, 16)) == {OK}
 
 
 def test_a_kept_outcome_goes_before_one_that_is_gone() -> None:

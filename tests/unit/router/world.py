@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import CallOptions
+from router_service.core.calls import CallOptions, CallPayload
 from router_service.core.commands import (
     AskReconcile,
     CancelRun,
@@ -21,15 +21,18 @@ from router_service.core.commands import (
     DeliverDone,
     DeliverFailure,
     DeliverResults,
+    DeliverValues,
     Flush,
     Forget,
     OpenLink,
+    TakeValues,
 )
 from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions import Found, Session, Span
 from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from slotmesh.chunks import Payload, joined
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.partitions import PARTITIONS, partition_of
 
@@ -46,8 +49,8 @@ Fields = dict[str, Any]
 def options(**fields: Any) -> CallOptions:
     """Options as the edge would make them: equal ones are one object."""
     key = fields.get("ordering_key", "")
-    seen_by_replicas = {name: value for name, value in fields.items() if name not in ("shard_key", "slo_s", "slo_at")}
-    wire = repr(sorted(seen_by_replicas.items())).encode()
+    routing = ("ordering_key", "shard_key", "slo_s", "slo_at")
+    wire = repr(sorted((name, value) for name, value in fields.items() if name not in routing)).encode()
     return CallOptions(partition=partition_of(key) if key else -1, wire=wire, **fields)
 
 
@@ -101,6 +104,10 @@ class World:
         """The replicas that were asked about the calls of a session."""
         self.forgotten: dict[str, list[int]] = defaultdict(list)
         """Run ids whose outcomes each replica need not keep."""
+        self.values: dict[int, list[CallPayload]] = defaultdict(list)
+        """What handlers yielded in each call, as far as its caller has it."""
+        self.taken: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        """Run ids of each replica whose values nobody reads, and how many of them."""
         self.flushes: list[str] = []
         """The links that were told that there is something to send."""
         self.closed: list[str] = []
@@ -189,6 +196,23 @@ class World:
         ids = self._take(name, calls)
         self.do(self.scheduler.completed(self.replicas[name], [], [(ids, failure)], None, self.now))
 
+    def give(self, name: str, **values: Sequence[Payload]) -> None:
+        """Handlers yield: `c7=[b"x"]` is a value of call 7. Those of several calls come in turns, in one batch."""
+        run_ids = {call_id: run_id for run_id, call_id in self.held[name].items()}
+        turns = [
+            (run_ids[int(call[1:])], payloads[turn])
+            for turn in range(max(map(len, values.values())))
+            for call, payloads in values.items()
+            if turn < len(payloads)
+        ]
+        batch = [run_id for run_id, _ in turns], [payload for _, payload in turns], "text"
+        self.do(self.scheduler.completed(self.replicas[name], [], [], None, self.now, [], [batch]))
+
+    def end(self, name: str, *calls: int) -> None:
+        """These calls end without a result of their own; all that the replica has if none is named."""
+        ids = self._take(name, calls)
+        self.do(self.scheduler.completed(self.replicas[name], [], [], None, self.now, ids))
+
     def refuse(self, name: str, *calls: int, reason: Reason = Reason.QUEUE_FULL, **capacity: Any) -> None:
         """The replica hands these calls back."""
         failure = Failure(reason=reason, message="no")
@@ -216,7 +240,7 @@ class World:
         frame = self.scheduler.cut_frame(self.replicas[name], max_calls, 10**9)
         for batch in frame:
             self.batches[name].append(batch)
-            ids = map(int, batch.payloads) if batch.session is None else batch.call_ids
+            ids = map(int, map(joined, batch.payloads)) if batch.session is None else batch.call_ids
             self.held[name].update(enumerate(ids, batch.first_run_id))
         return frame
 
@@ -237,7 +261,8 @@ class World:
 
     def got(self, name: str) -> list[int]:
         """All calls that the replica ever got, in order of arrival."""
-        return [int(payload) for batch in self.batches[name] for payload in batch.payloads if not batch.recovers]
+        got = [batch for batch in self.batches[name] if not batch.recovers]
+        return [int(joined(payload)) for batch in got for payload in batch.payloads]
 
     def recovered(self, name: str) -> list[int]:
         """All calls whose outcomes the replica was asked for."""
@@ -263,7 +288,7 @@ class World:
                     self.closed.append(replica.replica_id)
                 case Flush(replica):
                     self.flushes.append(replica.replica_id)
-                    if not self.lazy:
+                    while not self.lazy and replica.outbox:
                         self.cut(replica.replica_id)
                 case CancelRun(sent, lo, count):
                     first = sent.first + lo
@@ -273,6 +298,13 @@ class World:
                     self.asked.append((replica.replica_id, session))
                 case Forget(replica, first, count):
                     self.forgotten[replica.replica_id] += range(first, first + count)
+                case DeliverValues(ids=ids, payloads=payloads):
+                    assert ids, "nothing to deliver"
+                    assert self.outcomes.keys().isdisjoint(ids), "values of a call that has ended"
+                    for call_id, payload in zip(ids, payloads, strict=True):
+                        self.values[call_id].append(payload)
+                case TakeValues(replica, run_id, count):
+                    self.taken[replica.replica_id][run_id] += count
                 case DeliverDone(ids=ids):
                     self._end(ids, DONE)
                 case DeliverResults(ids=ids):

@@ -1,0 +1,56 @@
+"""Payloads of calls that come in chunks from one client.
+
+Purpose: puts chunks together and tells the scheduler when a payload is complete.
+Invariants: a chunk of a call that is not awaited (it was rejected, has ended, or never was announced) is dropped; one
+that breaks the rules fails its call, and no other. Parts of a call that has ended are not kept.
+Owner: the client's stream.
+"""
+
+from __future__ import annotations
+
+from router_service.core.callers import Caller
+from router_service.shell.dispatcher import Dispatcher
+from slotmesh.chunks import CHUNK_BYTES, BadChunk, PartsAssembly, joined
+from slotmesh.errors import Failure, Reason
+from slotmesh.v1 import call_pb2
+
+
+class Uploads:
+    """What one client has announced and not brought."""
+
+    def __init__(self, caller: Caller, dispatcher: Dispatcher) -> None:
+        self._caller = caller
+        self._dispatcher = dispatcher
+        self._under_way: dict[int, PartsAssembly] = {}
+        """By call id."""
+
+    def announce(self, call_id: int, total: int) -> None:
+        """The chunks of this call's payload come next, `total` bytes in all."""
+        self._under_way[call_id] = PartsAssembly(total)
+
+    def add(self, chunk: call_pb2.Chunk) -> None:
+        """The next chunk of some payload."""
+        call_id = chunk.call_id
+        assembly = self._under_way.get(call_id)
+        if assembly is None:
+            return
+        if not self._dispatcher.scheduler.awaits(self._caller, call_id):
+            del self._under_way[call_id]
+            return
+        try:
+            is_complete = assembly.add(chunk.offset, chunk.total, chunk.data)
+        except BadChunk as mistake:
+            del self._under_way[call_id]
+            self._dispatcher.not_uploaded(self._caller, call_id, _failure(mistake))
+            return
+        if is_complete:
+            del self._under_way[call_id]
+            payload = assembly.payload()
+            self._dispatcher.uploaded(
+                self._caller, call_id, payload if assembly.total > CHUNK_BYTES else joined(payload)
+            )
+
+
+def _failure(mistake: BadChunk) -> Failure:
+    field = f"chunk.{mistake.field}"
+    return Failure(reason=Reason.BAD_REQUEST, message=f"chunk.{mistake}", metadata={"field": field})

@@ -1,0 +1,144 @@
+"""STOP: once a call of a key and generation has failed, those after it do not run."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from router_service.core.callers import MAX_STOPS, Caller, Stop, Window
+from slotmesh.chunks import Announced
+from slotmesh.errors import Executed, Reason
+from tests.unit.router.world import OK, World, options
+
+STOPPED = {Reason.PREDECESSOR_FAILED}
+
+
+def world_of(window: int = 10) -> tuple[World, Caller]:
+    world = World({"b": ["r"]}, owner=("r", 1))
+    world.report("r", keyed_window=window)
+    return world, world.connect()
+
+
+def submit(
+    world: World, ids: list[int], by: Caller, generation: int = 1, ordering_key: str = "k", timeout_s: float = inf
+) -> None:
+    world.submit(ids, by=by, ordering_key=ordering_key, stop_generation=generation, timeout_s=timeout_s)
+
+
+def test_what_waits_behind_a_call_that_fails_does_not_run() -> None:
+    world, client = world_of(window=1)
+    submit(world, [1], client)
+    submit(world, [2, 3], client)
+    submit(world, [4], client)
+    world.fail("r")
+    assert world.reasons([2, 3, 4]) == STOPPED
+    assert {world.failures[each].executed for each in (2, 3, 4)} == {Executed.NO}
+    assert world.got("r") == [1]
+
+
+def test_what_comes_later_does_not_run_either_until_a_new_generation() -> None:
+    world, client = world_of()
+    submit(world, [1], client)
+    world.fail("r")
+    submit(world, [2], client)
+    submit(world, [3], client, generation=2)
+    submit(world, [4], client, generation=1)
+    assert world.reasons([2, 4]) == STOPPED
+    assert world.got("r") == [1, 3]
+
+
+def test_calls_that_go_on_are_not_stopped() -> None:
+    world, client = world_of(window=1)
+    submit(world, [1], client)
+    submit(world, [2], client, generation=0)
+    submit(world, [3], client, ordering_key="j")
+    world.fail("r")
+    world.complete("r")
+    world.complete("r")
+    assert world.reasons([2, 3]) == {OK}
+
+
+def test_a_key_of_another_session_is_not_stopped() -> None:
+    world, client = world_of()
+    other = world.connect(session_id="f" * 32)
+    submit(world, [1], client)
+    world.fail("r")
+    submit(world, [2], other)
+    assert world.got("r") == [1, 2]
+
+
+def test_calls_before_the_one_that_failed_go_on() -> None:
+    world, client = world_of(window=1)
+    submit(world, [1], client)
+    submit(world, [2, 3, 4, 5], client)
+    world.cancel((3, 3), by=client)
+    assert world.reasons([4, 5]) == STOPPED
+    world.complete("r")
+    assert world.got("r") == [1, 2]
+
+
+def test_a_deadline_in_the_queue_stops_what_is_behind() -> None:
+    world, client = world_of(window=1)
+    submit(world, [1], client)
+    submit(world, [2], client, timeout_s=1.0)
+    submit(world, [3], client)
+    world.at(2.0)
+    assert world.reasons([2]) == {Reason.DEADLINE_IN_QUEUE}
+    assert world.reasons([3]) == STOPPED
+
+
+def test_what_a_replica_had_when_it_was_lost_stops_what_waits() -> None:
+    world, client = world_of(window=1)
+    submit(world, [1], client)
+    submit(world, [2], client)
+    world.lose("r")
+    assert world.reasons([1]) == {Reason.REPLICA_LOST}
+    assert world.reasons([2]) == STOPPED
+
+
+def test_what_is_refused_after_the_failure_does_not_come_back() -> None:
+    world, client = world_of()
+    submit(world, [1], client)
+    submit(world, [2], client)
+    world.fail("r", 1)
+    world.refuse("r", 2, reason=Reason.STALE_TABLE)
+    assert world.reasons([2]) == STOPPED
+
+
+def test_what_is_in_the_outbox_is_withdrawn() -> None:
+    world, client = world_of()
+    world.lazy = True
+    submit(world, [1], client)
+    world.cut("r")
+    submit(world, [2], client)
+    world.fail("r", 1)
+    assert world.reasons([2]) == STOPPED
+    world.cut("r")
+    assert world.got("r") == [1]
+
+
+def test_what_waits_for_its_payload_is_stopped() -> None:
+    world, client = world_of()
+    submit(world, [1], client)
+    fields = {"ordering_key": "k", "stop_generation": 1}
+    world.do(world.scheduler.submit(client, "e", [(options(**fields), [2], [Announced(9)])], world.now))
+    world.fail("r")
+    assert world.reasons([2]) == STOPPED
+
+
+@pytest.mark.parametrize("later", [(1, 9), (2, 1)])
+def test_the_first_failure_of_the_newest_generation_counts(later: tuple[int, int]) -> None:
+    caller = Caller(Window(1, 1))
+    assert caller.stop("k", 1, 5)
+    assert caller.stop("k", 1, 3)
+    assert caller.stop("k", *later) == (later[0] == 2)
+    assert caller.stops["k"] == (Stop(2, 1) if later[0] == 2 else Stop(1, 3))
+
+
+def test_what_is_known_of_keys_is_bounded() -> None:
+    caller = Caller(Window(1, 1))
+    for number in range(MAX_STOPS + 10):
+        caller.stop(str(number), 1, 1)
+    assert len(caller.stops) == MAX_STOPS
+    assert not caller.has_stopped("0", 1)

@@ -1,0 +1,253 @@
+"""Calls whose handlers yield: values pass as they come, and settle nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure
+from slotmesh.chunks import PayloadParts
+from slotmesh.errors import Executed, Failure, Reason
+from tests.unit.router.world import DONE, OK, Fields, World, caller
+
+
+def one(slots: int = 4) -> World:
+    """A world with one replica, `r`."""
+    return World({"b": ["r"]}, slots=slots, owner=("r", 1))
+
+
+def pair() -> World:
+    """A world with two replicas of one backend, the second one linked later."""
+    world = World({"b": ["r", "s"]}, links_at_once=False)
+    world.link("r")
+    return world
+
+
+class TestValues:
+    def test_they_pass_in_order_and_the_call_goes_on(self) -> None:
+        world = one()
+        world.submit([7], streaming=True)
+        world.give("r", c7=[b"1", b"2"])
+        world.give("r", c7=[b"3"])
+        assert world.values[7] == [b"1", b"2", b"3"]
+        assert not world.outcomes
+        assert world.caller.runs
+        world.end("r")
+        assert world.outcomes == {7: DONE}
+        assert not world.caller.runs
+
+    def test_those_of_several_calls_and_callers_are_told_apart(self) -> None:
+        world = one()
+        other = caller()
+        world.submit([1, 2], streaming=True)
+        world.submit([3], other, streaming=True)
+        world.give("r", c1=[b"a", b"b", b"c"], c2=[b"x"], c3=[b"y", b"z"])
+        assert world.values == {1: [b"a", b"b", b"c"], 2: [b"x"], 3: [b"y", b"z"]}
+        world.end("r", 2)
+        world.give("r", c1=[b"d"], c3=[b"w"])
+        assert (world.values[1][-1], world.values[3][-1]) == (b"d", b"w")
+
+    def test_a_call_holds_its_slot_and_its_lane_until_it_ends(self) -> None:
+        world = one(slots=1)
+        world.submit([1], streaming=True)
+        world.submit([2])
+        world.give("r", c1=[b"a"])
+        assert world.at_replica("r") == [1]
+        world.end("r", 1)
+        assert world.at_replica("r") == [2]
+
+    def test_a_value_and_the_end_may_come_in_one_frame(self) -> None:
+        world = one()
+        world.submit([1], streaming=True)
+        replica = world.replicas["r"]
+        world.do(world.scheduler.completed(replica, [], [], None, 0.0, [1], [([1], [b"last"], "")]))
+        assert world.values[1] == [b"last"]
+        assert world.outcomes == {1: DONE}
+
+    def test_a_failure_may_follow_them(self) -> None:
+        world = one()
+        world.submit([1], streaming=True)
+        world.give("r", c1=[b"a"])
+        world.fail("r", 1)
+        assert world.values[1] == [b"a"]
+        assert world.outcomes == {1: Reason.HANDLER_ERROR}
+
+    def test_those_of_calls_that_have_ended_or_never_were_are_dropped(self) -> None:
+        world = one()
+        world.submit([1, 2], streaming=True)
+        world.cancel((1, 1))
+        world.give("r", c1=[b"late"], c2=[b"a"])
+        assert world.values == {2: [b"a"]}
+        world.end("r")
+        replica = world.replicas["r"]
+        world.do(world.scheduler.completed(replica, [], [], None, 0.0, [], [([1, 2, 77], [b"x"] * 3, "")]))
+        assert world.values == {2: [b"a"]}
+        assert not world.taken["r"]
+
+    def test_calls_with_and_without_streaming_are_no_batch(self) -> None:
+        world = World({"b": ["r"]}, lazy=True)
+        world.submit([1])
+        world.submit([2], streaming=True)
+        assert [batch.options.streaming for batch in world.cut("r")] == [False, True]
+
+
+class TestWhoTakesThem:
+    def test_those_of_a_shadow_are_taken_at_once(self) -> None:
+        world = World({"b": ["r"], "dark": ["d"]}, shadows={"dark": 1.0})
+        world.submit([1], streaming=True)
+        world.give("d", c1=[b"a", b"b"])
+        assert world.taken["d"] == {1: 2}
+        assert not world.values
+        world.give("r", c1=[b"a"])
+        assert not world.taken["r"]
+
+    @pytest.mark.parametrize("fields", [{}, {"no_reply": True}, {"no_reply": True, "streaming": True}])
+    def test_those_that_nobody_asked_for_are_taken_at_once(self, fields: Fields) -> None:
+        world = one()
+        world.submit([1], **fields)
+        world.give("r", c1=[b"a"])
+        assert not world.values
+        assert world.taken["r"] == {1: 1}
+        world.end("r")
+        assert world.outcomes == {1: DONE}
+
+    def test_a_value_that_the_caller_cannot_take_ends_its_call(self) -> None:
+        world = one()
+        world.caller.max_value_bytes = 4
+        world.submit([1, 2], streaming=True)
+        world.give("r", c1=[b"fits", b"fit", PayloadParts([b"too", b"big"]), b"x"], c2=[b"y"])
+        assert world.values == {1: [b"fits", b"fit"], 2: [b"y"]}
+        assert world.outcomes == {1: Reason.PAYLOAD_TOO_LARGE}
+        assert world.failures[1].executed is Executed.YES
+        assert world.failures[1].metadata["actual"] == "6"
+        assert world.cancelled["r"] == [1], "the handler is told to stop"
+        world.end("r")
+        assert world.outcomes[2] == DONE
+
+    def test_it_may_be_the_only_one(self) -> None:
+        world = one()
+        world.caller.max_value_bytes = 4
+        world.submit([1], streaming=True)
+        world.give("r", c1=[b"large"])
+        assert world.outcomes == {1: Reason.PAYLOAD_TOO_LARGE}
+
+
+class TestLostReplicas:
+    def test_what_has_given_a_value_is_not_executed_again(self) -> None:
+        world = pair()
+        world.submit([1, 2, 3], streaming=True, idempotent=True)
+        world.give("r", c2=[b"a"])
+        world.lose("r")
+        assert world.outcomes == {2: Reason.REPLICA_LOST}
+        assert world.failures[2].executed is Executed.UNKNOWN
+        world.link("s")
+        assert world.at_replica("s") == [1, 3]
+        world.give("s", c1=[b"b"])
+        world.end("s")
+        assert world.values == {1: [b"b"], 2: [b"a"]}
+
+    def test_without_idempotence_nothing_is(self) -> None:
+        world = pair()
+        world.submit([1, 2], streaming=True)
+        world.give("r", c1=[b"a"])
+        world.lose("r")
+        assert world.reasons([1, 2]) == {Reason.REPLICA_LOST}
+
+    def test_what_ended_before_stays_as_it_was(self) -> None:
+        world = pair()
+        world.submit([1, 2], streaming=True, idempotent=True)
+        world.give("r", c1=[b"a"], c2=[b"b"])
+        world.end("r", 1)
+        world.lose("r")
+        assert world.outcomes == {1: DONE, 2: Reason.REPLICA_LOST}
+
+
+class TestSessions:
+    def test_a_connection_that_breaks_cancels_its_streaming_calls_and_no_other(self) -> None:
+        world = one()
+        client = world.connect()
+        world.submit([1], client, streaming=True)
+        world.submit([2], client)
+        world.disconnect(client)
+        assert world.cancelled["r"] == [1]
+        assert not client.runs
+        assert 2 not in world.outcomes
+        world.end("r", 1)
+        assert not world.forgotten["r"], "the replica keeps nothing of it"
+
+    def test_what_was_not_sent_never_starts(self) -> None:
+        world = World({"b": ["r"]}, slots=1, lazy=True)
+        client = world.connect()
+        world.submit([1, 2], client, streaming=True)
+        world.disconnect(client)
+        assert not world.cut("r")
+        assert not world.queued
+        assert not client.runs
+
+    def test_it_stops_nothing_of_its_key_at_the_next_connection(self) -> None:
+        world = one()
+        client = world.connect()
+        world.submit([1], client, streaming=True, ordering_key="k", stop_generation=1)
+        world.disconnect(client)
+        assert not client.stops
+
+    def test_such_calls_are_not_sent_again(self) -> None:
+        world = one()
+        client = world.connect(2, (1, 1))
+        world.resend([1], client, streaming=True)
+        assert world.outcomes == {1: Reason.ROUTER_LOST}
+        assert world.failures[1].executed is Executed.UNKNOWN
+        assert not world.got("r")
+
+    def test_nobody_keeps_their_outcomes(self) -> None:
+        world = one()
+        client = world.connect()
+        commands = []
+        world.submit([1, 2], client, streaming=True)
+        for run_id, outcome in ((1, "done"), (2, "failure")):
+            failures = [([run_id], failure())] if outcome == "failure" else []
+            done = [run_id] if outcome == "done" else []
+            commands += world.scheduler.completed(world.replicas["r"], [], failures, None, 0.0, done)
+        assert [type(each) for each in commands] == [DeliverDone, DeliverFailure]
+        assert [each.replica for each in commands if isinstance(each, DeliverDone | DeliverFailure)] == [None, None]
+
+    def test_the_late_end_of_one_that_was_taken_back_need_not_be_forgotten(self) -> None:
+        world = one()
+        client = world.connect()
+        world.submit([1], client, streaming=True)
+        world.submit([2], client)
+        world.cancel((1, 2), by=client)
+        world.end("r", 1)
+        world.complete("r", 2)
+        assert world.forgotten["r"] == [2], "nobody will ask for that one"
+
+    def test_other_calls_of_the_session_are_answered_as_ever(self) -> None:
+        world = one()
+        client = world.connect()
+        world.submit([1], client, streaming=True)
+        world.submit([2], client)
+        world.complete("r", 2)
+        assert world.outcomes == {2: OK}
+
+
+def test_a_caller_that_leaves_has_its_handlers_stopped() -> None:
+    world = one()
+    world.submit([1], streaming=True)
+    world.give("r", c1=[b"a"])
+    commands = world.scheduler.cancel(world.caller, world.now)
+    assert any(isinstance(each, CancelRun) for each in commands)
+    assert not world.caller.runs
+
+
+def test_a_deadline_ends_a_call_that_yields() -> None:
+    world = one()
+    world.submit([1], streaming=True, timeout_s=2.0)
+    world.give("r", c1=[b"a"])
+    world.at(2.0)
+    assert world.outcomes == {1: Reason.DEADLINE_RUNNING}
+    assert world.cancelled["r"] == [1]
+    world.give("r", c1=[b"late"])
+    assert world.values[1] == [b"a"]
+
+
+def failure() -> Failure:
+    return Failure(reason=Reason.HANDLER_ERROR, message="ValueError: no", executed=Executed.YES)
