@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from replica_service.core.commands import Part, StartBatch
 from replica_service.core.lanes import Lane
+from replica_service.core.stops import is_stopped
 
 if TYPE_CHECKING:
     from replica_service.core.calls import Run
@@ -74,7 +75,7 @@ class Batcher:
         lane.offered = lane.offered_runs = 0
         lane.head()  # drops what is empty
         for run in lane.runs:
-            if lane.offered >= self.size or run.options.method != self.method:
+            if lane.offered >= self.size or run.options.method != self.method or run.awaits:
                 break
             lane.offered += run.hi - run.lo
             lane.offered_runs += 1
@@ -87,7 +88,12 @@ class Batcher:
 
     def extend(self, lane: Lane, run: Run) -> None:
         """The run was just put at the end of the lane."""
-        if lane.offered < self.size and lane.offered_runs == len(lane.runs) - 1 and run.options.method == self.method:
+        if (
+            lane.offered < self.size
+            and lane.offered_runs == len(lane.runs) - 1
+            and run.options.method == self.method
+            and not run.awaits
+        ):
             lane.offered += run.hi - run.lo
             lane.offered_runs += 1
             self.waiting += run.hi - run.lo
@@ -112,10 +118,10 @@ class Batcher:
         return deadline is None or deadline <= now
 
     def cut(self, now: float) -> tuple[StartBatch, list[Part], list[Part], list[Lane]]:
-        """The next batch, and what was found on the way: expired calls, calls whose link is not fresh, and lanes of
-        which the batch has no call.
+        """The next batch, and what was found on the way.
 
-        A batch without calls does not count as running.
+        That is expired calls, calls whose link is not fresh, and lanes of which the batch has no call. A batch without
+        calls does not count as running.
         """
         parts: list[Part] = []
         expired: list[Part] = []
@@ -164,6 +170,8 @@ class Batcher:
         lane.batcher = None
         taken = 0
         while taken < room and (run := lane.head()) is not None and run.options.method == self.method:
+            if run.awaits or is_stopped(run, run.lo):
+                break  # that is seen to where the lane asks for its next permit
             lo = run.lo
             if run.deadline <= now:
                 run.lo = run.hi

@@ -1,9 +1,11 @@
 """What the replica moves: runs of calls, and who sent them.
 
 Purpose: the values that lanes, batches and executors pass around. One object a run, never one a call.
-Invariants: `0 <= lo <= hi <= len(payloads)`; calls before `lo` have been handed to an executor or a batch, or answered;
-calls from `lo` to `hi` wait; calls from `hi` on were answered, or belong to a run that was split off. A run is in its
-link's `waiting` for as long as one of its calls could still be taken back.
+Invariants: `begin <= lo <= hi <= end <= len(payloads)`; calls before `lo` have been handed to an executor or a batch,
+or answered; calls from `lo` to `hi` wait; calls from `hi` on were answered, or belong to a run that was split off. A
+run is in its link's `waiting` for as long as one of its calls could still be taken back.
+Runs of one batch that differ in their ordering keys alone are neighbours: they share `first`, `payloads` and `record`,
+so that an index means the same call in all of them.
 A link is fresh until `fresh_until`; from then on none of its calls starts, and its runs are parked when they would.
 Owner: the scheduler; executors read.
 """
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.handlers.context import NO_METADATA
 
 if TYPE_CHECKING:
@@ -36,6 +39,10 @@ class CallOptions:
     metadata: Mapping[str, str] = field(default_factory=lambda: NO_METADATA)
     no_reply: bool = False
     """Nobody waits for the result: only that the call has ended is told."""
+    streaming: bool = False
+    """The caller takes several results."""
+    stop_generation: int = 0
+    """Once a call of its ordering key and this generation has failed, none of these starts. 0: calls go on."""
 
 
 class Link:
@@ -49,6 +56,7 @@ class Link:
         "has_joined",
         "keyed",
         "last_run_id",
+        "max_result_bytes",
         "outbox",
         "overrun",
         "parked",
@@ -56,6 +64,7 @@ class Link:
         "splits",
         "unkeyed",
         "untold_until",
+        "uploads",
         "waiting",
     )
 
@@ -75,6 +84,9 @@ class Link:
         """It went past its keyed window: nothing keyed is taken until all that is here has been answered."""
         self.waiting: dict[int, Run] = {}
         """Its runs with calls that can still be taken back, by `key`."""
+        self.uploads: dict[int, Any] = {}
+        """Payloads of its calls that are under way, by run id. The shell's, opaque here."""
+        self.max_result_bytes = MAX_INLINE_BYTES
         self.fresh_until = inf
         """Monotonic seconds, exclusive. Infinite where the router echoes nothing."""
         self.parked: list[Run] = []
@@ -96,7 +108,10 @@ class Run:
 
     __slots__ = (
         "arrived",
+        "awaits",
+        "begin",
         "deadline",
+        "end",
         "endpoint",
         "first",
         "hi",
@@ -107,6 +122,7 @@ class Run:
         "lo",
         "open",
         "options",
+        "ordering_key",
         "owner_epoch",
         "partition",
         "payloads",
@@ -123,12 +139,18 @@ class Run:
         endpoint: str,
         arrived: float,
         deadline: float = inf,
+        *,
+        begin: int = 0,
+        end: int | None = None,
     ) -> None:
+        """`begin` and `end`: which of the payloads are its own, where not all are."""
         self.link = link
         self.first = first
         """Run id of `payloads[0]`; the others follow one by one."""
         self.payloads = payloads
         self.options = options
+        self.ordering_key = options.ordering_key
+        """That of its batch, or its own where the batch has a column of them. Empty means none."""
         self.endpoint = endpoint
         self.arrived = arrived
         """Monotonic seconds."""
@@ -137,11 +159,14 @@ class Run:
         self.partition = 0
         self.owner_epoch = 0
         """Both are read only where there is an ordering key."""
-        self.lo = 0
-        self.hi = self.open = len(payloads)
-        """`open`: calls that can still be taken back."""
-        self.key = first
+        self.begin = self.lo = begin
+        self.end = self.hi = len(payloads) if end is None else end
+        self.open = self.end - begin
+        """Calls that can still be taken back."""
+        self.key = first + begin
         """Where it is in its link's `waiting`; unique there. Negative where it was split off another run."""
+        self.awaits = False
+        """Its payload is under way; it is a single call then, and does not start."""
         self.is_split = False
         """Calls of it may be in a run that was split off."""
         self.lane: Lane | None = None
@@ -149,6 +174,17 @@ class Run:
         """What is kept of its calls, where they belong to a session."""
         self.withdrawn: set[int] | None = None
         """Indices of calls that were handed to an executor and must not start any more, if it has not started them."""
+
+    def cut_out(self, lo: int, hi: int) -> Run:
+        """A run of its own, with its own record, for some of the calls, before anything has happened to them."""
+        part = Run(
+            self.link, self.first + lo, self.payloads[lo:hi], self.options, self.endpoint, self.arrived, self.deadline
+        )
+        part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
+        part.awaits = self.awaits
+        if self.record is not None:
+            part.record = self.record.cut_out(lo, hi)
+        return part
 
     def split(self, lo: int, hi: int) -> Run:
         """A run of its own for the calls from `lo` up to `hi`; they keep their indices. The caller adjusts this one."""
@@ -158,17 +194,25 @@ class Run:
     def reopen(self, lo: int, hi: int) -> Run:
         """The same for calls that could no longer be taken back, and that have come back unstarted."""
         link = self.link
-        part = Run(link, self.first, self.payloads, self.options, self.endpoint, self.arrived, self.deadline)
-        part.partition, part.owner_epoch, part.lane = self.partition, self.owner_epoch, self.lane
-        part.lo, part.hi, part.open = lo, hi, hi - lo
+        part = Run(
+            *(link, self.first, self.payloads, self.options, self.endpoint, self.arrived, self.deadline),
+            begin=lo,
+            end=hi,
+        )
+        part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
+        part.lane = self.lane
         link.splits += 1
         part.key = -link.splits
         self.is_split = part.is_split = True
         link.waiting[part.key] = part
         if self.record is not None:
             part.record = self.record
-            part.record.runs = [*part.record.runs, part]
+            part.record.runs.append(part)
         return part
+
+    def is_part_of(self, run: Run) -> bool:
+        """Whether its calls are some of those of a run, which it may be split off."""
+        return self.payloads is run.payloads and run.begin <= self.begin and self.end <= run.end
 
     def withdraw(self, lo: int, hi: int) -> None:
         """The executor must not start these calls, as far as it has not."""

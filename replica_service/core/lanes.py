@@ -1,9 +1,9 @@
 """Lanes: calls of one ordering key, one after another.
 
 Purpose: keeps the order of a key, and lets keys take turns.
-Invariants: a lane is in exactly one place: idle (empty, and then forgotten), in the ready queue, or held by a turn or a
-batcher, with one permit. Calls leave it in the order in which they came. A partition that moves away is told apart for
-as long as one of its lanes is left.
+Invariants: a lane is in exactly one place: idle (empty, and then forgotten), in the ready queue, blocked (the payload
+of its first call is under way), or held by a turn or a batcher, with one permit. Calls leave it in the order in which
+they came. A partition that moves away is told apart for as long as one of its lanes is left.
 Owner: the scheduler.
 """
 
@@ -27,7 +27,7 @@ MAX_TURN_S = 0.050
 class Lane:
     """The queue of one ordering key. Compared by identity."""
 
-    __slots__ = ("batcher", "is_idle", "key", "offered", "offered_runs", "partition", "runs", "turn")
+    __slots__ = ("batcher", "is_blocked", "is_idle", "key", "offered", "offered_runs", "partition", "runs", "turn")
 
     def __init__(self, key: tuple[str, str], partition: int) -> None:
         self.key = key
@@ -37,6 +37,8 @@ class Lane:
         """Runs with waiting calls, in order. Some may have been emptied by a cancel."""
         self.is_idle = True
         """Neither in the ready queue nor with a permit."""
+        self.is_blocked = False
+        """Likewise, with calls: the payload of the first one is under way."""
         self.batcher: Batcher | None = None
         """The batcher that its first calls are offered to."""
         self.offered = 0
@@ -85,7 +87,7 @@ class Lanes:
         return lane
 
     def _lane_of(self, run: Run) -> Lane:
-        key = (run.endpoint, run.options.ordering_key)
+        key = (run.endpoint, run.ordering_key)
         lane = self._by_key.get(key)
         if lane is None:
             lane = self._by_key[key] = Lane(key, run.partition)
@@ -95,7 +97,15 @@ class Lanes:
         if lane.is_idle:
             lane.is_idle = False
             self.ready.append(lane)
+        elif lane.is_blocked:
+            self.unblock(lane)
         return lane
+
+    def unblock(self, lane: Lane) -> None:
+        """Its calls have changed: it becomes ready if it was blocked."""
+        if lane.is_blocked:
+            lane.is_blocked = False
+            self.ready.append(lane)
 
     def give_back(self, lane: Lane) -> None:
         """The lane's turn is over: it goes to the back, or is forgotten where nothing waits in it."""

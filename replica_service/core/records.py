@@ -88,9 +88,10 @@ class Record:
         self.session: Session | None = None
         """None before it was admitted, and once nothing of it is of interest."""
         self.is_fenced = False
-        """A newer epoch has come: what of it has not started never does."""
-        self.runs: Sequence[Run] = ()
-        """The run, and those that were split off; empty once all calls have ended, as payloads go with them."""
+        """A newer epoch has come, or its router has lost it and asks again: what has not started never does."""
+        self.runs: list[Run] = []
+        """The run, or neighbours, and those that were split off; empty once all calls have ended, as payloads go with
+        them."""
         self.link: Link | None = None
         """The link that gets the outcomes, as long as it is open and of the newest epoch."""
         self.first = 0
@@ -105,6 +106,17 @@ class Record:
         """Bytes that it keeps."""
         self.shelf: dict[Record, None] | None = None
         """Where the table has it, in the order in which records are evicted."""
+
+    def cut_out(self, lo: int, hi: int) -> Record:
+        """A record of its own for some of the calls, before anything is known of them."""
+        return Record(
+            self.session_id,
+            self.epoch,
+            self.call_ids[lo:hi],
+            hi - lo,
+            attempt=self.attempt,
+            recovers=self.recovers,
+        )
 
     # -- indices and ids -------------------------------------------------------------------------------------------
 

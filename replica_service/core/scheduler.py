@@ -18,6 +18,7 @@ from replica_service.core.calls import FRESH_S, Link, Run
 from replica_service.core.capacity import Capacity
 from replica_service.core.commands import Command, Fail, Part, Refuse, StartBatch, StartCalls, StartTurn
 from replica_service.core.lanes import Lane
+from replica_service.core.progress import note_progress
 from replica_service.core.starting import Starting
 from slotmesh.errors import Failure
 
@@ -32,10 +33,10 @@ class Scheduler(Starting):
         methods = self._methods
         for run in runs:
             if self.draining:
-                self._out.append(Refuse(run, 0, run.hi, verdicts.DRAINING))
+                self._out.append(Refuse(run, run.lo, run.hi, verdicts.DRAINING))
             elif run.options.method not in methods:
-                self._out.append(Fail(run, 0, run.hi, self._why_not(run.options.method)))
-            elif run.options.ordering_key:
+                self._out.append(Fail(run, run.lo, run.hi, verdicts.no_such_method(run.options.method, methods)))
+            elif run.ordering_key:
                 self._admit_keyed(run)
             else:
                 self._vacancies.came(run.link, now)
@@ -47,13 +48,32 @@ class Scheduler(Starting):
         self._unpark(link)
         for first, last in ranges:
             run = link.waiting.get(first)
-            if run is not None and last - first + 1 == len(run.payloads) == run.hi and not run.is_split:
-                self._take_back(run, 0, run.hi, verdicts.CANCELLED)
+            if run is not None and last - first + 1 == run.end - run.begin == run.hi - run.begin and not run.is_split:
+                self._take_back(run, run.begin, run.end, verdicts.CANCELLED)
                 continue
             for run in list(link.waiting.values()):
-                lo, hi = max(first - run.first, 0), min(last + 1 - run.first, len(run.payloads))
+                lo, hi = max(first - run.first, run.begin), min(last + 1 - run.first, run.end)
                 if lo < hi:
                     self._take_back(run, lo, hi, verdicts.CANCELLED)
+        return self._settle(now)
+
+    def complete(self, run: Run, now: float) -> list[Command]:
+        """The payload of a run is there. One that was answered meanwhile stays as it is."""
+        if run.awaits:
+            run.awaits = False
+            del self._uploading[run]
+            if (lane := run.lane) is None:
+                self._queue.append(run)
+            else:
+                self._lanes.unblock(lane)
+                if (batcher := lane.batcher) is not None:
+                    batcher.recount(lane)
+        return self._settle(now)
+
+    def spoil(self, run: Run, failure: Failure, now: float) -> list[Command]:
+        """The payload of a run will not be there. One that was answered meanwhile stays as it is."""
+        if run.awaits:
+            self._take_back_waiting(run, run.lo, run.hi, failure)
         return self._settle(now)
 
     def close(self, link: Link, now: float) -> list[Command]:
@@ -63,7 +83,7 @@ class Scheduler(Starting):
         self._vacancies.told(link, is_full=False)
         self._unpark(link)
         for run in list(link.waiting.values()):
-            self._take_back(run, 0, len(run.payloads), verdicts.CANCELLED)
+            self._take_back(run, run.begin, run.end, verdicts.CANCELLED)
         return self._settle(now)
 
     def echoed(self, link: Link, stamp_s: float, now: float) -> list[Command]:
@@ -79,7 +99,7 @@ class Scheduler(Starting):
         for run in runs:
             if run.link.waiting.get(run.key) is run:
                 self._unpark(run.link)
-                self._take_back(run, 0, len(run.payloads), failure)
+                self._take_back(run, run.begin, run.end, failure)
         return self._settle(now)
 
     def capacity(self, link: Link) -> Capacity:
@@ -107,6 +127,8 @@ class Scheduler(Starting):
         run, lane = turn.run, turn.lane
         lane.turn = None
         ended = reached - turn.lo
+        if ended:
+            note_progress(run, reached - 1)
         if reached < turn.hi:
             rest = run.split(reached, turn.hi)
             lane.runs.appendleft(rest)
@@ -116,13 +138,27 @@ class Scheduler(Starting):
                     if reached <= index < turn.hi:
                         self._take_back(rest, index, index + 1, verdicts.CANCELLED)
             if failure := self._verdict_on(rest):
-                for part in [each for each in lane.runs if each.payloads is run.payloads and each.key < 0]:
+                for part in [each for each in lane.runs if each.key < 0 and each.is_part_of(run)]:
                     self._take_back_waiting(part, part.lo, part.hi, failure)
         self._close(run, ended)
         run.link.handed -= turn.hi - turn.lo
         self._keyed_gone(run.link, ended)
         self.in_use -= 1
         self._lanes.give_back(lane)
+        return self._settle(now)
+
+    def turns_ended(self, turns: Sequence[StartTurn], now: float) -> list[Command]:
+        """All calls of these turns have ended, however."""
+        for turn in turns:
+            run, lane = turn.run, turn.lane
+            lane.turn = None
+            count = turn.hi - turn.lo
+            self._close(run, count)
+            run.link.handed -= count
+            self._keyed_gone(run.link, count)
+            note_progress(run, turn.hi - 1)
+            self._lanes.give_back(lane)
+        self.in_use -= len(turns)
         return self._settle(now)
 
     def batch_ended(self, batch: StartBatch, now: float) -> list[Command]:
@@ -138,6 +174,7 @@ class Scheduler(Starting):
             else:
                 run.link.handed -= hi - lo
                 self._keyed_gone(run.link, hi - lo)
+                note_progress(run, hi - 1)
         self._release(batch.lanes)
         return self._settle(now)
 
@@ -172,6 +209,8 @@ class Scheduler(Starting):
             due = batcher.next_deadline()
             if due is not None and (deadline is None or due < deadline):
                 deadline = due
+        if self._uploads_due < inf and (deadline is None or self._uploads_due < deadline):
+            deadline = self._uploads_due
         return deadline
 
     def passed(self, now: float) -> list[Command]:
@@ -184,12 +223,12 @@ class Scheduler(Starting):
         """Takes nothing new from now on, and hands back what has not started."""
         self.draining = True
         self._unpark_all()
-        for run in list(self._queue):
+        for run in [*self._queue, *(run for run in self._uploading if run.lane is None)]:
             self._take_back_waiting(run, run.lo, run.hi, verdicts.DRAINING)
         for batcher in self._gathering:
             for entry in list(batcher.queue):
                 if not isinstance(entry, Lane):
-                    self._take_back(entry.run, 0, len(entry.run.payloads), verdicts.DRAINING)
+                    self._take_back(entry.run, entry.run.begin, entry.run.end, verdicts.DRAINING)
         for lane in self._lanes.all():
             self._hand_back(lane, verdicts.DRAINING)
         return self._settle(now)
@@ -243,35 +282,40 @@ class Scheduler(Starting):
     # -- in --------------------------------------------------------------------------------------------------------
 
     def _admit(self, run: Run) -> None:
-        link, count = run.link, run.hi
+        link, count = run.link, run.open
         room = max(0, self.max_ongoing + self.prefetch - self.in_use - self.waiting)
         if count > room:
-            self._out.append(Refuse(run, room, count, verdicts.no_room(self.max_ongoing, self.prefetch)))
+            failure = verdicts.no_room(self.max_ongoing, self.prefetch)
+            self._out.append(Refuse(run, run.lo + room, run.hi, failure))
             if not room:
                 return
-            run.hi = run.open = count = room
+            run.hi = run.lo + room
+            run.open = count = room
         link.unkeyed += count
         self.waiting += count
         link.waiting[run.key] = run
-        self._queue.append(run)
-
-    def _why_not(self, method: str) -> Failure:
-        return self._absent.get(method) or verdicts.no_such_method(method, (*self._methods, *self._absent))
+        if run.awaits:
+            self._await(run)
+        else:
+            self._queue.append(run)
 
     def _admit_keyed(self, run: Run) -> None:
-        link, count = run.link, run.hi
+        link, count = run.link, run.open
         if not self._ownership.admit(run.endpoint, run.partition, run.owner_epoch):
-            self._out.append(Refuse(run, 0, count, verdicts.STALE))
+            self._out.append(Refuse(run, run.lo, run.hi, verdicts.STALE))
             return
         # What is in a turn may have been answered, and the router may have filled its place.
         if link.overrun or link.keyed - link.handed + count > self.keyed_window:
             # A later run of the same key must not be taken where this one was not: all of them wait outside.
             link.overrun = link.keyed > 0
-            self._out.append(Refuse(run, 0, count, verdicts.past_window(link.keyed, count, self.keyed_window)))
+            failure = verdicts.past_window(link.keyed, count, self.keyed_window)
+            self._out.append(Refuse(run, run.lo, run.hi, failure))
             return
         link.keyed += count
         self.keyed += count
         link.waiting[run.key] = run
+        if run.awaits:
+            self._await(run)
         lane = self._lanes.add(run)
         if lane.batcher is not None:
             lane.batcher.extend(lane, run)

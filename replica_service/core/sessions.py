@@ -15,14 +15,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from replica_service.core.progress import Progress
 from replica_service.core.ranges import Range, common, merged, without
 from replica_service.core.records import Mark, Outcome, Piece, Record, Taker
+from replica_service.core.stops import Stops
+from slotmesh.chunks import MAX_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
     from replica_service.core.calls import Link, Run
 
 RESUME_TTL_S = 60.0
-MAX_KEPT_BYTES = 64 * 1024 * 1024
+MAX_KEPT_BYTES = 2 * MAX_PAYLOAD_BYTES
 MAX_KEPT_RUNS = 65_536
 MAX_SESSIONS = 65_536
 MAX_EVICTED_RANGES = 4_096
@@ -34,7 +37,7 @@ CALL_BYTES = 64
 class Session:
     """One session. Compared by identity."""
 
-    __slots__ = ("epoch", "evicted", "index", "records", "seen_at", "session_id")
+    __slots__ = ("epoch", "evicted", "index", "progress", "records", "seen_at", "session_id", "stops")
 
     def __init__(self, session_id: str, epoch: int, now: float) -> None:
         self.session_id = session_id
@@ -46,6 +49,9 @@ class Session:
         self.evicted: dict[int, list[Range]] = {}
         """Ids of calls whose outcomes were evicted, by the epoch they were sent at."""
         self.seen_at = now
+        self.progress: Progress = {}
+        self.stops: Stops | None = None
+        """Which calls do not start because others have failed; None where none has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,7 @@ class SessionTable:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def add(self, run: Run) -> None:
-        """A run of a session that was met at its epoch, and of which nothing is known."""
+        """A run of a session that was met at its epoch, and of which nothing is known. The first one of neighbours."""
         record = run.record
         if record is None:
             raise ValueError("the run belongs to no session")
@@ -150,7 +156,8 @@ class SessionTable:
         session.index = None
         record.link, record.first = run.link, run.first
         record.content_type = run.options.content_type
-        record.runs = (run,)
+        if not record.runs:
+            record.runs = [run]
         run.link.sent[run.first] = record
 
     def ended(self, record: Record, lo: int, hi: int, outcome: Outcome, size: int) -> None:
@@ -184,6 +191,18 @@ class SessionTable:
             if at <= last:
                 out.append((index + at - first, index + last + 1 - first, None, 0))
         return out
+
+    def lost_to(self, link: Link, stretches: Iterable[Stretch]) -> list[Run]:
+        """What of these calls waits for other links: the router that asks on this one has lost them.
+
+        Nothing of it starts any more: what waits ends with its link, and whoever asks again would be told so.
+        """
+        runs: dict[Run, None] = {}
+        for _, _, record, _ in stretches:
+            if record is not None and record.link is not link and record.pending:
+                record.is_fenced = True
+                runs |= dict.fromkeys(record.runs)
+        return list(runs)
 
     def take(self, record: Record, lo: int, hi: int, link: Link, first: int) -> list[Piece]:
         """Outcomes of these calls go to this link, as those of the run ids from `first` on.
@@ -308,7 +327,7 @@ class SessionTable:
     def _keep(self, record: Record, lo: int, hi: int, outcome: Outcome, size: int) -> None:
         record.pending -= hi - lo
         if not record.pending:
-            record.runs = ()
+            record.runs = []
         record.pieces.append((lo, hi, outcome))
         size += CALL_BYTES * (hi - lo)
         record.size += size
@@ -367,7 +386,7 @@ class SessionTable:
             record.shelf = None
         self.bytes -= record.size
         record.size = 0
-        record.runs = ()
+        record.runs = []
         record.pieces = []
         self._disconnect(record)
 

@@ -11,6 +11,8 @@ from replica_service.core import verdicts
 from replica_service.core.calls import Run
 from replica_service.core.commands import Command, StartCalls, StartTurn, TellCapacity
 from replica_service.core.lanes import MAX_TURN_CALLS
+from replica_service.core.progress import is_passed
+from replica_service.core.stops import is_stopped
 from replica_service.core.waiting import Waiting
 
 
@@ -24,6 +26,8 @@ class Starting(Waiting):
 
     def _settle(self, now: float) -> list[Command]:
         """Starts all that can be started; returns what was decided since the last time."""
+        if self._uploads_due <= now:
+            self._expire_uploads(now)
         if self._queue or self._lanes.ready:
             self._grant(now)
         while self._gathering and self._cut(now):
@@ -60,6 +64,15 @@ class Starting(Waiting):
             if run.deadline <= now:
                 lo, run.lo = run.lo, run.hi
                 self._answer(run, lo, run.hi, verdicts.EXPIRED)
+            elif run.awaits:
+                lane.is_blocked = True
+                return
+            elif run.options.stop_generation and is_stopped(run, run.lo):
+                lo, run.lo = run.lo, run.hi
+                self._answer(run, lo, run.hi, verdicts.STOPPED)
+            elif is_passed(run):
+                lo, run.lo = run.lo, run.lo + 1
+                self._answer(run, lo, run.lo, verdicts.PASSED)
             elif run.link.fresh_until <= now:
                 lane.runs.popleft()
                 self._park(run)

@@ -13,7 +13,16 @@ CANCELLED = Failure(reason=Reason.CANCELLED, message="taken back before it start
 TAKEN_BACK = Failure(
     reason=Reason.CANCELLED, message="taken back while it ran; it was cancelled", executed=Executed.UNKNOWN
 )
+OVERDUE = Failure(
+    reason=Reason.DEADLINE_RUNNING,
+    message="the deadline passed while it ran; it was cancelled",
+    executed=Executed.UNKNOWN,
+)
 EXPIRED = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadline passed before the call started")
+STOPPED = Failure(
+    reason=Reason.PREDECESSOR_FAILED,
+    message="a call before it, of the same ordering key and generation, has failed; reset the lane to go on",
+)
 DRAINING = Failure(reason=Reason.DRAINING, message="the replica drains and takes no new calls")
 STALE = Failure(
     reason=Reason.STALE_TABLE, message="the replica is not the partition's owner at this epoch: the table is older"
@@ -25,6 +34,11 @@ FENCED = Failure(
 OVERTAKEN = Failure(
     reason=Reason.SESSION_FENCED,
     message="the session went on over a newer connection; the outcome is kept for it",
+    executed=Executed.UNKNOWN,
+)
+PASSED = Failure(
+    reason=Reason.REPLICA_LOST,
+    message="a link was lost while the call was on its way, and later ones of its ordering key have run since",
     executed=Executed.UNKNOWN,
 )
 EVICTED = Failure(

@@ -2,7 +2,8 @@
 
 Purpose: the state that the scheduler decides about, and the way back: calls that are taken back, handed back, or parked
 because their link is not fresh.
-Invariants: `waiting` counts unkeyed calls in the queue, `keyed` all keyed ones that are here. A parked run is in
+Invariants: `waiting` counts unkeyed calls in the queue, and those whose payloads are under way; `keyed` all keyed ones
+that are here. A parked run is in
 `parked` of its link and nowhere else; whatever looks through queues unparks first.
 Owner: the scheduler, which is one.
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
-from types import MappingProxyType
 
 from replica_service.core import verdicts
 from replica_service.core.batcher import Batcher
@@ -34,7 +34,6 @@ class Waiting:
     def __init__(
         self,
         methods: Mapping[str, BatchSettings | None],
-        absent: Mapping[str, Failure] = MappingProxyType({}),
         *,
         max_ongoing: int,
         prefetch: int = 0,
@@ -44,7 +43,7 @@ class Waiting:
     ) -> None:
         """`methods`: those that can be called, by name, with the settings of batch methods.
 
-        `absent`: why others, which the handler has, cannot be. `capacity_gap_s` and `chance`: see `Vacancies`.
+        `capacity_gap_s` and `chance`: see `Vacancies`.
         """
         self.max_ongoing = max_ongoing
         self.prefetch = prefetch
@@ -57,7 +56,6 @@ class Waiting:
         self.keyed = 0
         """Keyed calls that are here, running or not."""
         self._methods = methods
-        self._absent = absent
         self._batchers = {
             name: Batcher(name, settings, max_ongoing) for name, settings in methods.items() if settings is not None
         }
@@ -69,6 +67,10 @@ class Waiting:
         self._parked: dict[Link, None] = {}
         """Links that have parked runs."""
         self._ownership = Ownership()
+        self._uploading: dict[Run, None] = {}
+        """Runs whose payloads are under way. Unkeyed ones are in no queue, keyed ones in their lane."""
+        self._uploads_due = inf
+        """No deadline of theirs is before this moment."""
         self._odd = 0
         """Who gets the odd permit when lanes and unkeyed runs share: 1 for lanes."""
         self._vacancies = Vacancies(capacity_gap_s, chance)
@@ -102,6 +104,18 @@ class Waiting:
         for link in list(self._parked):
             self._unpark(link)
 
+    # -- payloads that are under way -------------------------------------------------------------------------------
+
+    def _await(self, run: Run) -> None:
+        self._uploading[run] = None
+        self._uploads_due = min(self._uploads_due, run.deadline)
+
+    def _expire_uploads(self, now: float) -> None:
+        """Nobody waits for what would come too late."""
+        for run in [run for run in self._uploading if run.deadline <= now]:
+            self._take_back_waiting(run, run.lo, run.hi, verdicts.EXPIRED)
+        self._uploads_due = min((run.deadline for run in self._uploading), default=inf)
+
     # -- back ------------------------------------------------------------------------------------------------------
 
     def _take_back(self, run: Run, lo: int, hi: int, failure: Failure) -> None:
@@ -133,7 +147,10 @@ class Waiting:
                 queue.insert(queue.index(run) + 1, rest)
             run.hi = lo
         self._answer(run, lo, hi, failure)
-        if lane is not None and (batcher := lane.batcher) is not None and not batcher.recount(lane):
+        if lane is None:
+            return
+        self._lanes.unblock(lane)
+        if (batcher := lane.batcher) is not None and not batcher.recount(lane):
             self._release((lane,))
 
     def _verdict_on(self, run: Run) -> Failure | None:
@@ -152,6 +169,9 @@ class Waiting:
         """Calls that never start have their answer."""
         count = hi - lo
         self._close(run, count)
+        if run.awaits:
+            run.awaits = False
+            del self._uploading[run]
         if run.lane is None:
             run.link.unkeyed -= count
         else:

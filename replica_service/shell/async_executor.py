@@ -19,11 +19,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from typing import Any, NamedTuple, cast
 
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn
 from replica_service.core.lanes import MAX_TURN_S
+from replica_service.core.stops import is_stopped
 from replica_service.core.verdicts import CANCELLED, EXPIRED, TAKEN_BACK
 from replica_service.shell.batches import invocations, is_fresh, is_of
 from replica_service.shell.handler_errors import HandlerErrors
@@ -38,6 +40,16 @@ MAX_RUNNERS = 64
 """Runners that are started at once when calls wait: 1, 2, 4, … for as long as all of them do."""
 
 Work = StartCalls | StartTurn | StartBatch
+
+
+class _Streak:
+    """Turns of one call each whose runs are neighbours: their results leave together."""
+
+    __slots__ = ("run", "turns")
+
+    def __init__(self, turn: StartTurn) -> None:
+        self.run = turn.run
+        self.turns = [turn]
 
 
 class AsyncExecutor:
@@ -57,6 +69,8 @@ class AsyncExecutor:
         self._cancelled: set[asyncio.Task[Any]] = set()
         """Runners whose call was taken back, and that have not noticed yet."""
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        """What runners start from: never that of a call whose end has led to the next one's start."""
         self._generation = 0
         self._runners = 1
         """Runners of this generation."""
@@ -68,7 +82,7 @@ class AsyncExecutor:
         """When the time of this generation is over; set by its first runner."""
         self._closing = False
         # What the runner that is in its first step has gathered.
-        self._streak: StartCalls | StartTurn | None = None
+        self._streak: StartCalls | StartTurn | _Streak | None = None
         self._streak_lo = 0
         self._streak_values: list[Any] = []
 
@@ -113,7 +127,7 @@ class AsyncExecutor:
         self._runners = count
         loop = self._loop
         for _ in range(count):
-            self._tasks.add(loop.create_task(self._run(self._generation)))
+            self._tasks.add(loop.create_task(self._run(self._generation), context=self._context.copy()))
         loop.call_soon(self._stepped)
 
     def _stepped(self) -> None:
@@ -137,12 +151,14 @@ class AsyncExecutor:
             work.lo = lo + len(values) + 1
             if work.lo < work.hi:
                 self._queue.appendleft(work)
-        else:
+        elif isinstance(work, StartTurn):
             work.next = lo + len(values) + 1
         if values:
             self._sink.results(work.run, lo, values)
             if isinstance(work, StartCalls):
                 self._sink.calls_ended(work.run, len(values))
+            elif isinstance(work, _Streak):
+                self._sink.turns_ended(work.turns[: len(values)])
 
     async def _run(self, generation: int) -> None:
         try:
@@ -166,7 +182,10 @@ class AsyncExecutor:
             if isinstance(work, StartCalls):
                 await self._run_calls(work, generation)
             elif isinstance(work, StartTurn):
-                await self._run_turn(work, generation)
+                if queue and _goes_on(work, queue[0]):
+                    await self._run_streak(work, generation)
+                else:
+                    await self._run_turn(work, generation)
             else:
                 await self._run_batch(work)
             if generation == self._generation and self._now() >= self._until:
@@ -203,6 +222,7 @@ class AsyncExecutor:
         index = turn.lo
         until = self._until
         over = until - STEP_S + MAX_TURN_S
+        stops = run.options.stop_generation > 0
         while index < turn.stop:
             now = self._now()
             if now >= run.deadline:
@@ -219,16 +239,62 @@ class AsyncExecutor:
                     await asyncio.sleep(0)
                     until = self._now() + STEP_S
                     continue
+            if stops and is_stopped(run, index):
+                break  # the lane's next turn answers the rest
             if run.withdrawn is not None and index in run.withdrawn:
                 sink.failed(run, index, 1, CANCELLED)
                 index += 1
-            elif run.withdrawn is None and generation == self._generation:
+            elif run.withdrawn is None and not stops and generation == self._generation:
                 index = await self._execute(turn, index, generation, min(until, run.deadline, link.fresh_until))
             else:
                 turn.next = index + 1
                 await self._execute_one(run, index)
                 index += 1
         sink.turn_ended(turn, index)
+
+    async def _run_streak(self, turn: StartTurn, generation: int) -> None:
+        """Executes turns of one call each, of neighbours, for as long as none of them waits or raises."""
+        run, lo = turn.run, turn.lo
+        now = self._now()
+        if now >= run.deadline or now >= run.link.fresh_until:
+            await self._run_turn(turn, generation)
+            return
+        until = min(self._until, run.deadline, run.link.fresh_until)
+        sink, queue, payloads, clock = self._sink, self._queue, run.payloads, self._now
+        values: list[Any] = []
+        streak = _Streak(turn)
+        self._streak, self._streak_lo, self._streak_values = streak, lo, values
+        error: BaseException | None = None
+        task = _this_task()
+        self._sites[task] = _Site(run, lo, values)
+        try:
+            start = self._methods[run.options.method].start(run.options.content_type)
+            while True:
+                turn.next = turn.hi
+                value = await start(payloads[turn.lo])
+                if generation != self._generation:
+                    self._was_cancelled(task)  # but the handler went on
+                    sink.results(turn.run, turn.lo, (value,))
+                    break
+                values.append(value)
+                if not queue or not _goes_on(turn, queue[0]) or clock() >= until:
+                    break
+                turn = cast("StartTurn", queue.popleft())
+                streak.turns.append(turn)
+        except BaseException as caught:
+            if self._closing:
+                raise
+            error = caught
+        finally:
+            del self._sites[task]
+        has_waited = generation != self._generation
+        if not has_waited:
+            self._streak = None
+            if values:
+                sink.results(run, lo, values)
+        if error is not None:
+            sink.failed(turn.run, turn.lo, 1, self._failure_of(error, task, run))
+        sink.turns_ended((turn,) if has_waited else streak.turns)
 
     async def _run_batch(self, batch: StartBatch) -> None:
         sink = self._sink
@@ -333,6 +399,20 @@ class _Site(NamedTuple):
     @property
     def run_id(self) -> int:
         return self.run.first + self.lo + len(self.values)
+
+
+def _goes_on(turn: StartTurn, work: Work) -> bool:
+    """Whether two pieces of work are turns of one call each, of neighbours, the second right behind the first."""
+    if not isinstance(work, StartTurn):
+        return False
+    run, after = turn.run, work.run
+    return (
+        after.payloads is run.payloads
+        and turn.stop == turn.hi == turn.lo + 1 == work.lo
+        and work.stop == work.hi == work.lo + 1
+        and run.withdrawn is None
+        and after.withdrawn is None
+    )
 
 
 def _this_task() -> asyncio.Task[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from replica_service.core.calls import FRESH_S, Link, Run
@@ -20,19 +21,19 @@ from replica_service.core.sessions import RESUME_TTL_S, Report
 from replica_service.core.verdicts import FENCED
 from replica_service.shell.async_executor import AsyncExecutor
 from replica_service.shell.counters import Counters
+from replica_service.shell.generator_executor import GeneratorExecutor
 from replica_service.shell.handler_errors import HandlerErrors, too_large, unsendable
-from replica_service.shell.methods import Method, generators_among
+from replica_service.shell.methods import Method
 from replica_service.shell.outbox import Outbox
 from replica_service.shell.sessions import Question, Sessions
 from replica_service.shell.sink import Executor
 from replica_service.shell.thread_executor import ThreadExecutor
+from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.codec import OCTET_STREAM, encoder
 from slotmesh.errors import Executed, Failure
 from slotmesh.handlers import Kind
 from slotmesh.runtime.clock import Clock
 
-MAX_RESULT_BYTES = 4 * 1024 * 1024
-"""Largest result that travels inline."""
 MIN_TIMER_S = 0.001
 """The event loop's timers tick in milliseconds."""
 _BYTES = {bytes}
@@ -52,19 +53,18 @@ class Engine:
         resume_ttl_s: float = RESUME_TTL_S,
     ) -> None:
         """Made on the event loop that it works on. `chance` draws from [0, 1), for what is told to routers."""
-        absent = generators_among(methods)
-        batches = {name: method.batch for name, method in methods.items() if name not in absent}
+        batches = {name: method.batch for name, method in methods.items()}
         self.methods = methods
-        self.scheduler = Scheduler(batches, absent, max_ongoing=max_ongoing, prefetch=prefetch, chance=chance)
+        self.scheduler = Scheduler(batches, max_ongoing=max_ongoing, prefetch=prefetch, chance=chance)
         self.counters = Counters()
         self._now = clock.now
         self._loop = asyncio.get_running_loop()
         errors = HandlerErrors(clock.now)
         self._async = AsyncExecutor(methods, self, errors, clock.now)
         self._threads = ThreadExecutor(methods, self, errors, clock.now, lambda: self.scheduler.max_ongoing)
-        self._executors: dict[str, Executor] = {
-            name: self._async if method.kind is Kind.ASYNC else self._threads for name, method in methods.items()
-        }
+        self._generators = GeneratorExecutor(methods, self, errors, clock.now, self._threads.step)
+        by_kind: dict[Kind, Executor] = {Kind.ASYNC: self._async, Kind.DEF: self._threads}
+        self._executors = {name: by_kind.get(method.kind, self._generators) for name, method in methods.items()}
         self.sessions = Sessions(self._fence_runs, clock.now, resume_ttl_s)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -73,12 +73,17 @@ class Engine:
 
     # -- routers ---------------------------------------------------------------------------------------------------
 
-    def open(self, *, echoes: bool = False) -> tuple[Link, Outbox]:
-        """A router's stream begins. One that echoes stamps has its runs started only for as long as it does."""
+    def open(self, *, echoes: bool = False, cuts: bool = False) -> tuple[Link, Outbox]:
+        """A router's stream begins. One that echoes stamps has its runs started only for as long as it does.
+
+        `cuts`: it takes large results in chunks.
+        """
         link = Link()
         if echoes:
             link.fresh_until = self._now() + FRESH_S
-        outbox = link.outbox = Outbox(lambda: self.scheduler.capacity(link))
+        if cuts:
+            link.max_result_bytes = MAX_PAYLOAD_BYTES
+        outbox = link.outbox = Outbox(lambda: self.scheduler.capacity(link), cuts=cuts)
         self._links[link] = outbox
         if self.scheduler.draining:
             outbox.go_away(_GOING)
@@ -91,6 +96,14 @@ class Engine:
         if any(run.record is not None for run in runs):
             runs = self.sessions.admit(runs)
         self._carry_out(self.scheduler.submit(runs, self._now()))
+
+    def complete(self, run: Run) -> None:
+        """The payload of a run that came without it is there."""
+        self._carry_out(self.scheduler.complete(run, self._now()))
+
+    def spoil(self, run: Run, failure: Failure) -> None:
+        """The payload of a run that came without it will not be there."""
+        self._carry_out(self.scheduler.spoil(run, failure, self._now()))
 
     def echoed(self, link: Link, stamp_s: float) -> None:
         """A router has echoed this stamp, seconds of this replica's clock."""
@@ -112,16 +125,29 @@ class Engine:
     def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
         """Run ids that a router takes back, both ends included: what waits never starts, what runs is cancelled.
 
-        A handler that is `def` runs to its end, and so does a batch, for the sake of the others in it.
+        A handler that is `def` runs to its end, and so does a batch, for the sake of the others in it; but one that
+        yields is closed at its next value, a batch once none of its calls is wanted.
         """
         ranges = list(ranges)
         self._carry_out(self.scheduler.cancel(link, ranges, self._now()))
         self._async.cancel(link, ranges)
+        self._generators.cancel(link, ranges)
         for run, first, last in self.sessions.running_of(link, ranges):
-            self._async.cancel(run.link, [(run.first + first, run.first + last)])
+            joined = [(run.first + first, run.first + last)]
+            self._async.cancel(run.link, joined)
+            self._generators.cancel(run.link, joined)
+
+    def take(self, link: Link, run_ids: Iterable[int], counts: Iterable[int]) -> None:
+        """So many values of handlers that yield, by run ids, were taken: these may go on."""
+        self._generators.take(link, run_ids, counts)
 
     async def finish(self, link: Link) -> None:
-        """The router sends nothing more: returns when all of its calls have been answered."""
+        """The router sends nothing more: returns when all of its calls have been answered.
+
+        As it cannot say any more what it takes of the values of handlers that yield, they are taken once they leave.
+        """
+        link.outbox.take_values(lambda run_ids: self._generators.take(link, run_ids, repeat(1)))
+        self._generators.take_all(link)
         await self._until(lambda: not (link.unkeyed or link.keyed or self.sessions.owes(link)))
 
     def close(self, link: Link) -> None:
@@ -131,7 +157,9 @@ class Engine:
             outbox.discard()
             self.sessions.close(link)
             self._carry_out(self.scheduler.close(link, self._now()))
-            self._recall(link.waiting.values(), lambda run: run.link is link)
+            self._hold(link.waiting.values())
+            self._recall(lambda run: run.link is link)
+            self._generators.abandon(link)
 
     # -- the replica -----------------------------------------------------------------------------------------------
 
@@ -177,6 +205,7 @@ class Engine:
             self._timer.cancel()
         self.sessions.stop()
         await self._async.close()
+        await self._generators.close()
         await self._threads.close()
 
     # -- outcomes (the executors' sink) ----------------------------------------------------------------------------
@@ -210,12 +239,18 @@ class Engine:
             self._done(run, lo, len(payloads))
             return
         size = sum(map(len, payloads))
-        if size > MAX_RESULT_BYTES and max(map(len, payloads)) > MAX_RESULT_BYTES:
+        limit = run.link.max_result_bytes
+        if size > limit and max(map(len, payloads)) > limit:
             if len(payloads) > 1:
                 for index, payload in enumerate(payloads, lo):
                     self.payloads(run, index, (payload,))
             else:
-                self.failed(run, lo, 1, too_large(size, MAX_RESULT_BYTES))
+                self.failed(run, lo, 1, too_large(size, limit))
+            return
+        if run.options.streaming:
+            for index, payload in enumerate(payloads, lo):
+                self.values(run, index, (payload,))
+            self._done(run, lo, len(payloads))
             return
         self.counters.calls += len(payloads)
         if run.record is None:
@@ -223,8 +258,14 @@ class Engine:
         else:
             self.sessions.results(run, run.record, lo, payloads, size)
 
+    def values(self, run: Run, index: int, payloads: Sequence[bytes]) -> None:
+        run.link.outbox.values(run.first + index, payloads, sum(map(len, payloads)), run.options.content_type)
+
+    def streamed(self, run: Run, index: int) -> None:
+        self._done(run, index, 1)
+
     def _done(self, run: Run, lo: int, count: int) -> None:
-        """Calls that nobody waits for have ended well."""
+        """Calls have ended well whose results, if anybody wanted any, were values."""
         self.counters.calls += count
         if run.record is None:
             run.link.outbox.done(run.first + lo, count)
@@ -252,6 +293,11 @@ class Engine:
         if self._waiters:
             self._look_around()
 
+    def turns_ended(self, turns: Sequence[StartTurn]) -> None:
+        self._carry_out(self.scheduler.turns_ended(turns, self._now()))
+        if self._waiters:
+            self._look_around()
+
     def batch_ended(self, batch: StartBatch) -> None:
         self._carry_out(self.scheduler.batch_ended(batch, self._now()))
         if self._waiters:
@@ -266,15 +312,20 @@ class Engine:
 
     def _fence_runs(self, runs: Sequence[Run]) -> None:
         """Sessions went on elsewhere: what of these runs has not started is handed back."""
-        self._recall(runs, frozenset(runs).__contains__)
+        self._hold(runs)
+        # What waits goes before what executors give back: that makes room, and whatever waits then would start.
         self._carry_out(self.scheduler.hand_back(runs, FENCED, self._now()))
+        self._recall(frozenset(runs).__contains__)
 
-    def _recall(self, runs: Iterable[Run], is_one_of_them: Callable[[Run], bool]) -> None:
-        """Takes from the executors what has not started."""
+    def _hold(self, runs: Iterable[Run]) -> None:
+        """No further call of their turns starts."""
         for turn in self.scheduler.turns_of(runs):
             self._executors[turn.run.options.method].hold(turn)
             if turn.run.record is not None:
                 self.sessions.unstarted(turn.run.record, turn.stop, turn.hi)
+
+    def _recall(self, is_one_of_them: Callable[[Run], bool]) -> None:
+        """Takes from the executors what else has not started."""
         for executor in (self._async, self._threads):
             for work in executor.recall(is_one_of_them):
                 self._carry_out(self.scheduler.returned(work, self._now()))
@@ -290,11 +341,13 @@ class Engine:
                     self._count_batch(command)
                     self._executors[command.batcher.method].start(command)
                 case Refuse(run=run, lo=lo, hi=hi, failure=failure):
+                    run.link.uploads.pop(run.first + lo, None)
                     if run.record is None:
                         run.link.outbox.refused(run.first + lo, hi - lo, failure)
                     else:
                         self.sessions.refused(run, run.record, lo, hi - lo, failure)
                 case Fail(run=run, lo=lo, hi=hi, failure=failure):
+                    run.link.uploads.pop(run.first + lo, None)
                     self.failed(run, lo, hi - lo, failure)
                 case TellCapacity(link=link):
                     link.outbox.tell_capacity()

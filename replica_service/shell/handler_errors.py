@@ -66,6 +66,16 @@ def unsendable(error: BaseException) -> Failure:
     )
 
 
+def unlistable(method: str, content_type: str) -> Failure:
+    """The method yields, and the call asks for one result in a content type that carries no list of values."""
+    return Failure(
+        reason=Reason.BAD_REQUEST,
+        message=f"options.content_type: {method or CALL} yields, and {content_type} carries no list of its values; "
+        "it takes streaming or another content type",
+        metadata={"field": "options.content_type", "method": method},
+    )
+
+
 def too_large(size: int, limit: int) -> Failure:
     """The handler returned more than travels inline."""
     return Failure(

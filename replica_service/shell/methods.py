@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slotmesh.codec import OCTET_STREAM, ArgumentsDecoder, DecodeError
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Failure
 from slotmesh.handlers import CALL, BatchSettings, HandlerDescription, Kind
 
 Start = Callable[[bytes], Any]
@@ -55,7 +55,7 @@ class Method:
         return self._decoder.decode(content_type, payload)
 
     def start(self, content_type: str) -> Start:
-        """The function that starts one call."""
+        """The function that starts one call: it returns the result, a coroutine or a generator, as the kind says."""
         start = self._starts.get(content_type)
         if start is None:
             start = self._starts[content_type] = self._make_start(content_type)
@@ -92,19 +92,6 @@ def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Met
         except TypeError as error:
             raise TypeError(f"{description.name}.{name}: {error}") from error
     return methods
-
-
-def generators_among(methods: Mapping[str, Method]) -> dict[str, Failure]:
-    """Methods that yield, and why they cannot be called."""
-    return {
-        name: Failure(
-            reason=Reason.NOT_IMPLEMENTED,
-            message=f"options.method: {name or CALL} is a generator, which this replica does not execute",
-            metadata={"field": "options.method", "method": name},
-        )
-        for name, method in methods.items()
-        if method.kind is Kind.GENERATOR
-    }
 
 
 def _takes_bytes(decoder: ArgumentsDecoder) -> bool:

@@ -1,6 +1,8 @@
 """What one router is to be told, until a frame takes it along.
 
 Purpose: results of many runs leave as one frame; while a frame is written, the next one fills.
+Large results go before the frame that speaks of them, in chunks: at most one of these between two other frames, and
+several results take turns. What handlers yield leaves in order, and what ends a call after its last value.
 Invariants: within a frame the ids of one content type are together; a frame stays near `MAX_FRAME_BYTES` and below
 `MAX_FRAME_CALLS`; capacity is read when the frame is built, so that it is never older than the frame's results; after
 `discard` nothing is kept.
@@ -10,41 +12,39 @@ Owner: the engine.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from replica_service import convert
 from replica_service.core.capacity import Capacity
+from replica_service.shell.handler_errors import too_large
+from replica_service.shell.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS, Batch, End, OutgoingValues, Owner
+from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, ChunkRota
 from slotmesh.errors import Failure
 from slotmesh.status import to_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
 Response = replica_service_pb2.ExecuteResponse
 
-MAX_FRAME_CALLS = 16_384
-MAX_FRAME_BYTES = 1024 * 1024
-
-
-class _Chunk:
-    """Results of one content type that fit into one frame."""
-
-    __slots__ = ("content_type", "ids", "payloads", "size")
-
-    def __init__(self, content_type: str) -> None:
-        self.content_type = content_type
-        self.ids: list[int] = []
-        self.payloads: list[bytes] = []
-        self.size = 0
-
 
 class Outbox:
     """Answers on their way to one router."""
 
-    def __init__(self, capacity: Callable[[], Capacity]) -> None:
-        """`capacity` is asked when a frame is built."""
+    def __init__(self, capacity: Callable[[], Capacity], *, cuts: bool = False) -> None:
+        """`capacity` is asked when a frame is built. `cuts`: the router takes large results in chunks."""
         self._capacity = capacity
+        self._cuts = cuts
+        self._max_inline_bytes = CHUNK_BYTES if cuts else MAX_INLINE_BYTES
+        self._large: ChunkRota[Owner] = ChunkRota()
+        """Results under way, by run id and content type."""
+        self._told_large: list[tuple[int, str, int]] = []
+        """Run id, content type and size, bytes, of those whose last chunk has left."""
+        self._was_chunk = False
+        """Whether the frame before the next one is a chunk."""
         self._wake: Callable[[], None] = _sleep
-        self._chunks: deque[_Chunk] = deque()
-        self._last: _Chunk | None = None
+        self._batches: deque[Batch] = deque()
+        self._last: Batch | None = None
+        self._values = OutgoingValues(self._batches, self._large, self._max_inline_bytes)
+        self._on_values: Callable[[list[int]], None] | None = None
         self._failed: list[tuple[list[int], Failure]] = []
         self._done: list[tuple[int, int]] = []
         self._refused: list[tuple[list[tuple[int, int]], Failure]] = []
@@ -65,12 +65,15 @@ class Outbox:
         """Nobody reads any more."""
         self._discards = True
         self._wake = _sleep
-        self._chunks.clear()
+        self._batches.clear()
         self._failed.clear()
         self._refused.clear()
         self._done.clear()
         self._answers.clear()
+        self._large.clear()
+        self._told_large.clear()
         self._last = None
+        self._values.clear()
 
     # -- in --------------------------------------------------------------------------------------------------------
 
@@ -79,44 +82,84 @@ class Outbox:
         if self._discards:
             return
         count = len(payloads)
-        chunk = self._last
-        if (
-            chunk is None
-            or chunk.content_type != content_type
-            or chunk.size + size > MAX_FRAME_BYTES
-            or len(chunk.ids) + count > MAX_FRAME_CALLS
-        ):
+        if size > self._max_inline_bytes and max(map(len, payloads)) > self._max_inline_bytes:
+            self._results_one_by_one(first, payloads, content_type)
+            return
+        batch = self._last
+        if batch is None or batch.content_type != content_type or not batch.has_room(count, size):
             if count > 1 and (size > MAX_FRAME_BYTES or count > MAX_FRAME_CALLS):
                 half = count // 2
                 begin = sum(map(len, payloads[:half]))
                 self.results(first, payloads[:half], begin, content_type)
                 self.results(first + half, payloads[half:], size - begin, content_type)
                 return
-            chunk = self._last = _Chunk(content_type)
-            self._chunks.append(chunk)
-        chunk.ids.extend(range(first, first + count))
-        chunk.payloads.extend(payloads)
-        chunk.size += size
+            batch = self._last = Batch(content_type)
+            self._batches.append(batch)
+        batch.ids.extend(range(first, first + count))
+        batch.payloads.extend(payloads)
+        batch.size += size
         self._wake()
+
+    def values(self, run_id: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        """Values that the handler of a call has yielded, `size` bytes in all."""
+        if self._discards:
+            return
+        self._values.put(run_id, payloads, size, content_type)
+        self._wake()
+
+    def take_values(self, take: Callable[[list[int]], None]) -> None:
+        """From now on `take` is called with the run ids of values that leave, an id for each value."""
+        self._on_values = take
+
+    def _results_one_by_one(self, first: int, payloads: Sequence[bytes], content_type: str) -> None:
+        """Some of the results are too large for a frame with others."""
+        for run_id, payload in enumerate(payloads, first):
+            size = len(payload)
+            if size <= self._max_inline_bytes:
+                self.results(run_id, (payload,), size, content_type)
+            elif self._cuts:
+                self._large.add((run_id, content_type), payload)
+                self._wake()
+            else:
+                self.failed(run_id, 1, too_large(size, self._max_inline_bytes))
 
     def failed(self, first: int, count: int, failure: Failure) -> None:
         """Consecutive calls failed alike."""
         if self._discards:
             return
+        if self._values:
+            self._tell(self._values.end(first, count, failure))
+        else:
+            self._tell_failed(first, count, failure)
+        self._wake()
+
+    def _tell(self, ends: Iterable[End]) -> None:
+        for first, count, failure in ends:
+            if failure is None:
+                self._tell_done(first, count)
+            else:
+                self._tell_failed(first, count, failure)
+
+    def _tell_failed(self, first: int, count: int, failure: Failure) -> None:
         if not self._failed or self._failed[-1][1] != failure:
             self._failed.append(([], failure))
         self._failed[-1][0].extend(range(first, first + count))
-        self._wake()
 
     def done(self, first: int, count: int) -> None:
-        """Consecutive calls that nobody waits for have ended."""
+        """Consecutive calls have ended well, without a result."""
         if self._discards:
             return
+        if self._values:
+            self._tell(self._values.end(first, count, None))
+        else:
+            self._tell_done(first, count)
+        self._wake()
+
+    def _tell_done(self, first: int, count: int) -> None:
         if self._done and sum(self._done[-1]) == first:
             self._done[-1] = (self._done[-1][0], self._done[-1][1] + count)
         else:
             self._done.append((first, count))
-        self._wake()
 
     def reconciled(self, answer: replica_service_pb2.Reconciled) -> None:
         """What became of calls of sessions."""
@@ -154,7 +197,27 @@ class Outbox:
 
     def next_frame(self) -> Response | None:
         """The next frame of what is pending; None where nothing is."""
-        if self._capacity_due and not (self._chunks and self._is_open):
+        if self._large and self._is_open and not self._was_chunk:
+            return self._next_chunk()
+        self._was_chunk = False
+        frame = self._next_other()
+        if frame is None and self._large:
+            return self._next_chunk()
+        return frame
+
+    def _next_chunk(self) -> Response:
+        self._was_chunk = True
+        (run_id, content_type), offset, total, data, is_last = self._large.take()
+        if is_last:
+            ends = self._values.chunks_left(run_id, content_type, total)
+            if ends is None:
+                self._told_large.append((run_id, content_type, total))
+            else:
+                self._tell(ends)
+        return Response(chunk=call_pb2.Chunk(call_id=run_id, offset=offset, total=total, data=data))
+
+    def _next_other(self) -> Response | None:
+        if self._capacity_due and not (self._batches and self._is_open):
             self._is_open = True
             return Response(capacity=self._capacity_to_wire())
         if self._heartbeat is not None:
@@ -172,7 +235,7 @@ class Outbox:
             )
         if self._answers:
             return Response(reconciled=self._answers.popleft())
-        if self._chunks or self._failed or self._done:
+        if self._batches or self._failed or self._done or self._told_large:
             return self._result_frame()
         return None
 
@@ -182,18 +245,34 @@ class Outbox:
         self._frame_no += 1
         frame.frame_no = self._frame_no
         calls = size = 0
-        while self._chunks:
-            chunk = self._chunks[0]
-            if calls and (calls + len(chunk.ids) > MAX_FRAME_CALLS or size + chunk.size > MAX_FRAME_BYTES):
+        while self._batches:
+            batch = self._batches[0]
+            if calls and (calls + len(batch.ids) > MAX_FRAME_CALLS or size + batch.size > MAX_FRAME_BYTES):
                 break
-            self._chunks.popleft()
-            calls += len(chunk.ids)
-            size += chunk.size
+            self._batches.popleft()
+            calls += len(batch.ids)
+            size += batch.size
             frame.batches.append(
-                call_pb2.ResultBatch(call_ids=chunk.ids, payloads=chunk.payloads, content_type=chunk.content_type)
+                call_pb2.ResultBatch(
+                    call_ids=batch.ids,
+                    payloads=batch.payloads,
+                    content_type=batch.content_type,
+                    partial=batch.is_partial,
+                    chunked_sizes=batch.chunked_sizes,
+                )
             )
-        if not self._chunks:
-            self._last = None
+            if batch.is_partial:
+                self._values_leave(batch)
+            elif batch is self._last:
+                self._last = None
+        for run_id, content_type, total in self._told_large:
+            frame.batches.append(
+                call_pb2.ResultBatch(
+                    call_ids=[run_id], payloads=[b""], content_type=content_type, chunked_sizes=[total]
+                )
+            )
+        calls += len(self._told_large)
+        self._told_large.clear()
         while self._failed and calls < MAX_FRAME_CALLS:
             ids, failure = self._failed[0]
             part, rest = ids[: MAX_FRAME_CALLS - calls], ids[MAX_FRAME_CALLS - calls :]
@@ -207,6 +286,12 @@ class Outbox:
         del self._done[:MAX_FRAME_CALLS]
         frame.capacity.CopyFrom(self._capacity_to_wire())
         return response
+
+    def _values_leave(self, batch: Batch) -> None:
+        """They are in the frame that is being built."""
+        self._tell(self._values.left(batch))
+        if self._on_values is not None:
+            self._on_values(batch.ids)
 
     def _capacity_to_wire(self) -> call_pb2.Capacity:
         self._capacity_due = False

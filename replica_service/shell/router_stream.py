@@ -1,7 +1,7 @@
 """One Execute stream: the replica's side of a conversation with a router.
 
-Purpose: reads runs, cancels, acknowledgements and questions, writes results and signs of life; both halves live and end
-together.
+Purpose: reads runs and their chunks, cancels, acknowledgements and questions, writes results and signs of life; both
+halves live and end together.
 Invariants: the reader never waits for the writer; after half-close the stream ends OK once all is answered and written;
 a frame that this replica does not take ends it with UNIMPLEMENTED, a broken contract with INVALID_ARGUMENT.
 Owner: the servicer's task of this stream.
@@ -17,6 +17,7 @@ import grpc
 
 from replica_service import convert
 from replica_service.shell.engine import Engine
+from replica_service.shell.uploads import Uploads
 from slotmesh.errors import Failure, Reason, SlotmeshError
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import read_request, run_stream
@@ -32,6 +33,9 @@ HEARTBEAT_S = 1.0
 """How often a router that echoes hears from here."""
 HEARTBEATS = "heartbeats"
 """The feature of routers that echo heartbeats: their runs start only while they do."""
+
+CHUNKS = "chunks"
+"""The feature of routers that take large results in chunks."""
 
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
@@ -52,7 +56,8 @@ class RouterStream:
         self._context = context
         self._clock = clock
         self._echoes = HEARTBEATS in features
-        self._link, self._outbox = engine.open(echoes=self._echoes)
+        self._link, self._outbox = engine.open(echoes=self._echoes, cuts=CHUNKS in features)
+        self._uploads = Uploads(engine, self._link)
         self._heard_stamp = 0
         self._heartbeat: asyncio.TimerHandle | None = None
         self._pump: StreamPump[Response] = StreamPump(context.write, self._next_frame)
@@ -103,15 +108,22 @@ class RouterStream:
     async def _read(self) -> None:
         while (request := await read_request(self._context)) is not None:
             self._handle(request)
+        self._uploads.end()
         await self._engine.finish(self._link)
 
     def _handle(self, request: Request) -> None:
         match request.WhichOneof("frame"):
             case "runs":
-                runs, rejected = convert.runs_of(request.runs, self._link, self._clock.now())
+                runs, rejected, announced = convert.runs_of(request.runs, self._link, self._clock.now())
                 self._engine.submit(runs, rejected)
+                if announced:
+                    self._uploads.announce(announced)
+            case "chunk":
+                self._uploads.add(request.chunk)
             case "cancel":
                 self._engine.cancel(self._link, convert.ranges_of(request.cancel.runs))
+            case "take":
+                self._engine.take(self._link, request.take.call_ids, request.take.counts)
             case "ack":
                 self._engine.acknowledge(self._link, convert.ranges_of(request.ack.runs))
             case "reconcile":

@@ -16,6 +16,7 @@ from replica_service.core.calls import Link, Run
 from replica_service.core.ranges import Range
 from replica_service.core.records import Mark, Outcome, Record
 from replica_service.core.sessions import Report, SessionTable, bytes_of
+from replica_service.core.stops import note_failure
 from slotmesh.errors import Executed, Failure
 
 SWEEPS = 4
@@ -65,13 +66,14 @@ class Sessions:
                 continue
             connection = (record.session_id, record.epoch)
             if connection != met and not self._meet(*connection):
-                run.link.outbox.refused(run.first, run.hi, verdicts.FENCED)
+                run.link.outbox.refused(run.first + run.lo, run.open, verdicts.FENCED)
                 continue
             met = connection
-            if record.recovers or record.attempt:
+            if (record.recovers or record.attempt) and not run.options.streaming:
                 admitted += self._answer_known(run, record)
             else:
-                table.add(run)
+                if record.session is None:
+                    table.add(run)  # and its neighbours
                 admitted.append(run)
         return admitted
 
@@ -93,6 +95,9 @@ class Sessions:
     def _answer_known(self, run: Run, asking: Record) -> list[Run]:
         """Calls that are known are answered, or join those that run. Returns what is left of the run."""
         stretches = self._table.find(asking)
+        if not asking.recovers and (lost := self._table.lost_to(run.link, stretches)):
+            self._hand_back(lost)
+            stretches = self._table.find(asking)
         if not asking.recovers and all(record is None for _, _, record, _ in stretches):
             self._table.add(run)
             return [run]
@@ -107,20 +112,11 @@ class Sessions:
             elif asking.recovers:
                 run.link.outbox.failed(run.first + lo, hi - lo, verdicts.EVICTED)
             else:
-                left.append(self._cut_out(run, asking, lo, hi))
+                left.append(self._cut_out(run, lo, hi))
         return left
 
-    def _cut_out(self, run: Run, asking: Record, lo: int, hi: int) -> Run:
-        part = Run(run.link, run.first + lo, run.payloads[lo:hi], run.options, run.endpoint, run.arrived, run.deadline)
-        part.partition, part.owner_epoch = run.partition, run.owner_epoch
-        part.record = Record(
-            asking.session_id,
-            asking.epoch,
-            asking.call_ids[lo:hi],
-            hi - lo,
-            attempt=asking.attempt,
-            recovers=False,
-        )
+    def _cut_out(self, run: Run, lo: int, hi: int) -> Run:
+        part = run.cut_out(lo, hi)
         self._table.add(part)
         return part
 
@@ -136,12 +132,22 @@ class Sessions:
         self._table.ended(record, lo, lo + len(payloads), payloads, size)
 
     def ended(self, run: Run, record: Record, lo: int, count: int, outcome: Failure | Mark) -> None:
-        """Calls that had started have ended without results."""
+        """Calls that had started have ended without results.
+
+        Those whose caller takes several results do not outlive their connection: nothing of them is kept.
+        """
+        if run.options.streaming:
+            _tell(run.link, run.first + lo, count, outcome, 0, "")
+            self._table.unstarted(record, lo, lo + count)
+            return
         self._deliver(run, record, lo, count, outcome)
         self._table.ended(record, lo, lo + count, outcome, 0)
 
     def failed(self, run: Run, record: Record, lo: int, count: int, failure: Failure) -> None:
         """Calls failed. Of those that had not started nothing is kept."""
+        if run.options.stop_generation and not (run.link.closed and failure.executed is Executed.NO):
+            # What never started because its link is closed has not failed: it is sent again.
+            note_failure(run, lo)
         if failure.executed is Executed.NO:
             self._deliver(run, record, lo, count, Mark.DONE if run.options.no_reply else failure)
             self._table.unstarted(record, lo, lo + count)

@@ -19,6 +19,12 @@ class Sink(Protocol):
     def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
         """The same, encoded already."""
 
+    def values(self, run: Run, index: int, payloads: Sequence[bytes]) -> None:
+        """Some of what a call yields, encoded: its caller takes several results."""
+
+    def streamed(self, run: Run, index: int) -> None:
+        """A call has ended well, and its result is no payload: it was sent as values, or nobody waits for it."""
+
     def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
         """Consecutive calls from index `lo` on failed alike."""
 
@@ -27,6 +33,9 @@ class Sink(Protocol):
 
     def turn_ended(self, turn: StartTurn, reached: int) -> None:
         """The turn's calls before index `reached` have their outcome; the others have not started."""
+
+    def turns_ended(self, turns: Sequence[StartTurn]) -> None:
+        """All calls of these turns have their outcome."""
 
     def batch_ended(self, batch: StartBatch) -> None:
         """All calls of the batch have their outcome."""

@@ -39,6 +39,17 @@ LOOK_S = 0.001
 """How often somebody looks whether the threads get on."""
 
 Work = StartCalls | StartTurn | StartBatch
+
+
+class _Stint:
+    """Something else that handlers need a thread for."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.run = run
+
+
 Done = tuple[Work, Run | None, int, Any]
 """Work, run, index of the first call, outcome: a payload, payloads, a (count, Failure), or None for the end.
 
@@ -67,7 +78,7 @@ class ThreadExecutor:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._wanted = threading.Condition(self._lock)
-        self._queue: deque[Work] = deque()
+        self._queue: deque[Work | _Stint] = deque()
         self._threads = 0
         self._idle = 0
         self._waking = 0
@@ -83,6 +94,13 @@ class ThreadExecutor:
         self._is_posted = False
 
     def start(self, work: Work) -> None:
+        self._enqueue(work)
+
+    def step(self, stint: Callable[[], None]) -> None:
+        """Has a thread call this, once, soon. Whoever asks holds a permit; it raises nothing."""
+        self._enqueue(_Stint(stint))
+
+    def _enqueue(self, work: Work | _Stint) -> None:
         with self._lock:
             self._queue.append(work)
             if not self._waking:
@@ -97,7 +115,9 @@ class ThreadExecutor:
 
     def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
         with self._lock:
-            recalled = [work for work in self._queue if not isinstance(work, StartTurn) and is_of(work, is_wanted)]
+            recalled = [
+                work for work in self._queue if isinstance(work, StartCalls | StartBatch) and is_of(work, is_wanted)
+            ]
             for work in recalled:
                 self._queue.remove(work)
             return recalled
@@ -178,6 +198,11 @@ class ThreadExecutor:
         while (taken := self._take(is_new=is_new)) is not None:
             is_new = False
             work, index = taken
+            if isinstance(work, _Stint):
+                began = self._now()
+                work.run()
+                self._took(self._now() - began)
+                continue
             if index is None:
                 self._put(work, None, 0, _UNSTARTED)
                 continue
@@ -192,8 +217,8 @@ class ThreadExecutor:
             if token is not None:
                 current_metadata.reset(token)
 
-    def _take(self, *, is_new: bool) -> tuple[Work, int | None] | None:
-        """The next call of a StartCalls, or a whole turn or batch; None at the end.
+    def _take(self, *, is_new: bool) -> tuple[Work | _Stint, int | None] | None:
+        """The next call of a StartCalls, or a whole turn, batch or stint; None at the end.
 
         Without an index it is work that must not start, whole. What was taken has started: nobody recalls it.
         """
@@ -230,9 +255,12 @@ class ThreadExecutor:
         while self._may_start(turn, index, over):
             if run.withdrawn is not None and index in run.withdrawn:
                 self._put(turn, run, index, (1, CANCELLED))
+                has_failed = True
             else:
-                self._execute(turn, run, index)
+                has_failed = not self._execute(turn, run, index)
             index += 1
+            if has_failed and run.options.stop_generation:
+                break  # the lane's next turn answers the rest
         self._put(turn, None, index, None)
 
     def _may_start(self, turn: StartTurn, index: int, over: float) -> bool:
@@ -266,7 +294,8 @@ class ThreadExecutor:
             invocation.deliver(returned, on_results, on_failed)
         self._put(batch, None, 0, None)
 
-    def _execute(self, work: Work, run: Run, index: int) -> None:
+    def _execute(self, work: Work, run: Run, index: int) -> bool:
+        """Executes one call; returns whether it has a result."""
         outcome: Any
         began = self._now()
         if began >= run.deadline:
@@ -279,6 +308,7 @@ class ThreadExecutor:
                 outcome = (1, self._errors.failure_of(error, run.options.method))
             self._took(self._now() - began)
         self._put(work, run, index, outcome)
+        return type(outcome) is bytes and len(outcome) <= run.link.max_result_bytes
 
     def _took(self, seconds: float) -> None:
         self._mean_s += (min(seconds, 2 * SLOW_S) - self._mean_s) / 8

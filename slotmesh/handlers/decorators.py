@@ -1,7 +1,7 @@
 """`@deployment` and `@batch`: notes on classes and functions, which stay what they are.
 
 Invariants: a decorator returns the very object that it was given, so `self` has the user's type, a decorated class can
-be subclassed, and a batch method called directly takes a list and returns a list.
+be subclassed, and a batch method called directly takes a list and returns a list, or yields lists.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def deployment(target: Any = None, /, *, max_ongoing: int | None = None, prefetc
     """Makes a class or a function a handler: what a replica runs.
 
     The public methods of a class can be called, inherited ones too, and `__call__` under the empty name; a function is
-    its own only method, under the empty name. `async def` runs on the event loop, `def` in threads. `reconfigure` and
-    `check_health` are the replica's own and cannot be called.
+    its own only method, under the empty name. `async def` runs on the event loop, `def` in threads; either may `yield`
+    several values a call. `reconfigure` and `check_health` are the replica's own and cannot be called.
 
     Args:
         target: the class or function, where the decorator is used without parentheses.
@@ -77,7 +77,8 @@ def batch(
 
     Callers pass one item and get one result; each parameter of the method receives a list of the callers' items. A
     batch is cut when one of `max_concurrent_batches` is free and it is full or its first call has waited long enough:
-    under load batches fill by themselves. Called directly, in Python, it is what it says: a list in, a list out.
+    under load batches fill by themselves. Called directly, in Python, it is what it says: a list in, a list out. One
+    that yields yields such lists: a value more for each caller every time.
 
         @slotmesh.batch(max_batch_size=32)
         def classify(self, images: list[bytes]) -> list[int]: ...
@@ -89,7 +90,7 @@ def batch(
         max_concurrent_batches: batches that run at the same time, at least 1.
 
     Raises:
-        TypeError: a value of another type, a target that is not a function, or a generator.
+        TypeError: a value of another type, or a target that is not a function.
         ValueError: a value out of range.
     """
     settings = BatchSettings(
@@ -103,8 +104,6 @@ def batch(
             raise TypeError(
                 f"@batch goes on a function or method, below @staticmethod and @classmethod, got {function!r}"
             )
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"@batch needs a function that returns a list; {function!r} is a generator")
         setattr(function, _BATCH, settings)
         return function
 

@@ -32,8 +32,20 @@ class Kind(StrEnum):
     """`async def`: on the event loop."""
     DEF = "def"
     """`def`: in a thread."""
+    ASYNC_GENERATOR = "async_generator"
+    """`async def` that `yield`s: on the event loop."""
     GENERATOR = "generator"
-    """`yield`s, in either form."""
+    """`def` that `yield`s: in threads."""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it runs on the event loop."""
+        return self in {Kind.ASYNC, Kind.ASYNC_GENERATOR}
+
+    @property
+    def is_yielding(self) -> bool:
+        """Whether a call has several values."""
+        return self in {Kind.GENERATOR, Kind.ASYNC_GENERATOR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +96,7 @@ def describe(handler: type | Callable[..., Any]) -> HandlerDescription:
     batches = [method.batch for method in methods.values() if method.batch is not None]
     max_ongoing = settings.max_ongoing
     if max_ongoing is None:
-        on_loop = all(method.kind is not Kind.DEF for method in methods.values())
+        on_loop = all(method.kind.is_async for method in methods.values())
         default = DEFAULT_MAX_ONGOING_ASYNC if on_loop else DEFAULT_MAX_ONGOING_THREADS
         max_ongoing = max([default, *(batch.most_calls for batch in batches)])
     prefetch = settings.prefetch
@@ -107,7 +119,9 @@ def _methods_of(handler: type) -> dict[str, MethodDescription]:
 
 
 def _describe_function(function: Callable[..., Any]) -> MethodDescription:
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if inspect.isasyncgenfunction(function):
+        kind = Kind.ASYNC_GENERATOR
+    elif inspect.isgeneratorfunction(function):
         kind = Kind.GENERATOR
     elif inspect.iscoroutinefunction(function):
         kind = Kind.ASYNC

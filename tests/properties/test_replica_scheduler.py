@@ -21,7 +21,7 @@ from replica_service.core.commands import Command, Fail, Refuse, StartBatch, Sta
 from replica_service.core.lanes import MAX_TURN_CALLS, Lane
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.vacancies import CAPACITY_GAP_S
-from slotmesh.errors import Executed, Reason
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import BatchSettings
 
 BATCH = BatchSettings(max_batch_size=3, batch_wait_timeout_s=0.5, max_concurrent_batches=1)
@@ -29,6 +29,8 @@ METHODS = {"plain": None, "batch": BATCH}
 KEYED_WINDOW = 12
 LONGEST_RUN = 5
 KEYS = ("red", "green", "blue")
+
+SPOILED = Failure(reason=Reason.BAD_REQUEST, message="chunk")
 
 CallId = tuple[int, int]
 """Link and run id."""
@@ -62,7 +64,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         max_ongoing=st.integers(1, LONGEST_RUN),
         prefetch=st.integers(0, 3),
-        troubles=st.sets(st.sampled_from(("cancel", "close", "revoke", "configure", "expiry", "stale")), max_size=3),
+        troubles=st.sets(
+            st.sampled_from(("cancel", "close", "revoke", "configure", "expiry", "stale", "uploads")), max_size=3
+        ),
         is_silence_possible=st.booleans(),
         chances=st.randoms(use_true_random=False),
     )
@@ -118,14 +122,26 @@ class SchedulerMachine(RuleBasedStateMachine):
             min_size=1,
             max_size=4,
         ),
+        are_neighbours=st.booleans(),
+        is_large=st.booleans(),
     )
-    def submit(self, router: int, runs: list[tuple[int, str, str, float, bool]]) -> None:
+    def submit(
+        self, router: int, runs: list[tuple[int, str, str, float, bool]], are_neighbours: bool, is_large: bool
+    ) -> None:
         to = self.routers[router]
         sent = []
+        first, payloads = to.next_id, [b"x"] * sum(count for count, *_ in runs)
+        if are_neighbours:
+            runs = [(count, *runs[0][1:2], key or KEYS[0], *runs[0][3:]) for count, _, key, _, _ in runs]
         for count, method, key, time_left, stale in runs:
             options = CallOptions(method=method, ordering_key=key)
             deadline = self.now + time_left if "expiry" in self.troubles else inf
-            run = Run(to.link, to.next_id, [b"x"] * count, options, "e", self.now, deadline)
+            if are_neighbours:
+                begin, end = to.next_id - first, to.next_id - first + count
+                run = Run(to.link, first, payloads, options, "e", self.now, deadline, begin=begin, end=end)
+            else:
+                run = Run(to.link, to.next_id, [b"x"] * count, options, "e", self.now, deadline)
+                run.awaits = is_large and count == 1 and "uploads" in self.troubles
             run.owner_epoch = self.epoch - 1 if stale and "stale" in self.troubles else self.epoch
             run.partition = len(key)
             for run_id in range(to.next_id, to.next_id + count):
@@ -144,7 +160,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for run in sent:
             if not (key := run.options.ordering_key):
                 continue
-            states = {(call.state, call.reason) for call in map(self.call, repeat(run), range(len(run.payloads)))}
+            states = {(call.state, call.reason) for call in map(self.call, repeat(run), range(run.begin, run.end))}
             if run.owner_epoch < self.floor.get(key, 0):
                 assert states == {("refused", Reason.STALE_TABLE)}
                 continue
@@ -178,6 +194,20 @@ class SchedulerMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         self.carry_out(self.core.passed(self.now))
+
+    @precondition(lambda self: self.uploading())
+    @rule(data=st.data(), is_spoiled=st.booleans())
+    def upload_ends(self, data: st.DataObject, is_spoiled: bool) -> None:
+        run = data.draw(st.sampled_from(self.uploading()))
+        if not is_spoiled:
+            self.carry_out(self.core.complete(run, self.now))
+            assert not run.awaits
+            return
+        self.carry_out(self.core.spoil(run, SPOILED, self.now))
+        assert self.call(run, 0).reason is SPOILED.reason
+
+    def uploading(self) -> list[Run]:
+        return [run for router in self.router_of.values() for run in router.link.waiting.values() if run.awaits]
 
     @precondition(lambda self: self.running_calls)
     @rule(data=st.data())
@@ -344,6 +374,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             match command:
                 case StartCalls(run=run):
                     assert self.is_fresh(run)
+                    assert not run.awaits
                     assert not run.options.ordering_key
                     assert run.options.method == "plain"
                     for index in range(command.lo, command.hi):
@@ -352,6 +383,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                         self.running_calls.append(run)
                 case StartTurn(run=run):
                     assert self.is_fresh(run)
+                    assert not run.awaits
                     assert run.options.method == "plain"
                     assert 0 < command.hi - command.lo <= MAX_TURN_CALLS
                     assert not any(turn.lane is command.lane for turn in self.turns)
@@ -394,6 +426,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             or self.now >= first.arrived + BATCH.batch_wait_timeout_s
         )
         for run, lo, hi in batch.parts:
+            assert not run.awaits
             for index in range(lo, hi):
                 self.begins(run, index)
                 self.call(run, index).state = "running"
@@ -436,13 +469,26 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def no_permit_is_idle(self) -> None:
         if self.core.in_use < self.max_ongoing:
-            assert self.core.waiting == 0
+            assert self.core.waiting == sum(not run.options.ordering_key for run in self.uploading())
             assert not self.core._lanes.ready
 
     @invariant()
     def nothing_is_parked_without_need(self) -> None:
         for router in self.routers:
             assert not router.link.parked or router.link.fresh_until <= self.now
+
+    @invariant()
+    def no_lane_is_blocked_without_need(self) -> None:
+        for lane in self.core._lanes.all():
+            head = lane.head()
+            assert not lane.is_blocked or (head is not None and head.awaits)
+
+    @invariant()
+    def what_is_late_does_not_wait_for_its_payload(self) -> None:
+        deadline = self.core.next_deadline()
+        for run in self.uploading():
+            assert deadline is not None or run.deadline == inf
+            assert deadline is None or deadline <= run.deadline
 
     @invariant()
     def room_is_told_before_long(self) -> None:
@@ -531,7 +577,7 @@ def gathered_in(batcher: Batcher) -> int:
             continue
         offered = 0
         for run in entry.runs:
-            if run.options.method != batcher.method or offered >= batcher.size:
+            if run.options.method != batcher.method or offered >= batcher.size or run.awaits:
                 break
             offered += run.hi - run.lo
         assert offered, "it holds a permit for nothing"
@@ -540,7 +586,7 @@ def gathered_in(batcher: Batcher) -> int:
 
 
 def open_ids(run: Run) -> range:
-    return range(run.first, run.first + len(run.payloads))
+    return range(run.first + run.begin, run.first + run.end)
 
 
 TestScheduler = pytest.mark.timeout(120)(SchedulerMachine.TestCase)

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
@@ -36,9 +37,15 @@ class ExecuteStream:
         self.echoes = True
         """Whether heartbeats are echoed."""
         self.reconciled: list[replica_service_pb2.Reconciled] = []
+        self.values: dict[int, list[bytes]] = {}
+        """What the handlers of calls have yielded."""
+        self.value_frames: list[list[int]] = []
+        """Run ids of values, in each frame that has any."""
         self.done: set[int] = set()
         """Run ids of calls that nobody waits for, and that ended."""
         self.go_away = ""
+        self._parts: dict[int, bytearray] = {}
+        """Of results in chunks, what has come."""
         self.error: grpc.aio.AioRpcError | None = None
         self.ended = False
         self._next = 1
@@ -60,6 +67,8 @@ class ExecuteStream:
         endpoint: str = "e",
         metadata: dict[str, str] | None = None,
         no_reply: bool = False,
+        stop: int = 0,
+        streaming: bool = False,
         **session: Any,
     ) -> replica_service_pb2.RunBatch:
         """A run under the next ids. `session`: fields of the batch, its epoch as `session_epoch`."""
@@ -72,22 +81,42 @@ class ExecuteStream:
                 ordering_key=key,
                 metadata=metadata or {},
                 no_reply=no_reply,
+                stop_generation=stop,
+                streaming=streaming,
             ),
             payloads=payloads,
             endpoint=endpoint,
             partition=partition,
             owner_epoch=epoch if key else 0,
-            epoch=session.pop("session_epoch", 1 if session else 0),
+            epoch=session.pop("session_epoch", 1 if session.get("session_id") else 0),
             **session,
         )
         if time_left_s is not None:
             run.time_left.FromNanoseconds(round(time_left_s * 1e9))
         return run
 
+    def large(self, *sizes: int, **fields: Any) -> replica_service_pb2.RunBatch:
+        """A run whose payloads come in chunks."""
+        return self.run([b""] * len(sizes), chunked_sizes=sizes, **fields)
+
+    async def send_chunks(self, run_id: int, payload: bytes, *, begin: int = 0, end: int | None = None) -> None:
+        """The chunks of a payload from one offset up to another."""
+        for offset in range(begin, len(payload) if end is None else end, CHUNK_BYTES):
+            await self.send_chunk(run_id, offset, len(payload), payload[offset : offset + CHUNK_BYTES])
+
+    async def send_chunk(self, run_id: int, offset: int, total: int, data: bytes) -> None:
+        chunk = call_pb2.Chunk(call_id=run_id, offset=offset, total=total, data=data)
+        await self.call.write(Request(chunk=chunk))
+
     async def cancel(self, *ranges: tuple[int, int]) -> None:
         """Takes run ids back, both ends included."""
         wire = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
         await self.call.write(Request(cancel=replica_service_pb2.CancelRuns(runs=wire)))
+
+    async def take_values(self, **counts: int) -> None:
+        """Takes values: `r7=3` takes three of run id 7."""
+        take = call_pb2.TakeItems(call_ids=[int(name[1:]) for name in counts], counts=counts.values())
+        await self.call.write(Request(take=take))
 
     async def acknowledge(self, *ranges: tuple[int, int]) -> None:
         """Says that clients have the outcomes of these run ids, both ends included."""
@@ -134,28 +163,20 @@ class ExecuteStream:
         self.frames.append(kind or "")
         match kind:
             case "results":
-                self.frame_numbers.append(response.results.frame_no)
-                self.capacities.append(response.results.capacity)
-                for batch in response.results.batches:
-                    assert len(batch.call_ids) == len(batch.payloads)
-                    for run_id, payload in zip(batch.call_ids, batch.payloads, strict=True):
-                        self._answer(run_id)
-                        self.results[run_id] = payload
-                        self.content_types[run_id] = batch.content_type
-                for errors in response.results.errors:
-                    for run_id in errors.call_ids:
-                        self._answer(run_id)
-                        self.failures[run_id] = errors.failure
-                for each in response.results.done:
-                    for run_id in range(each.first, each.last + 1):
-                        self._answer(run_id)
-                        self.done.add(run_id)
+                self._take_results(response.results)
             case "refused":
                 self.capacities.append(response.refused.capacity)
                 for each in response.refused.runs:
                     for run_id in range(each.first, each.last + 1):
                         self._answer(run_id)
                         self.refused[run_id] = response.refused.failure
+            case "chunk":
+                chunk = response.chunk
+                parts = self._parts.setdefault(chunk.call_id, bytearray())
+                assert chunk.offset == len(parts)
+                assert 0 < len(chunk.data) <= CHUNK_BYTES
+                parts += chunk.data
+                assert len(parts) <= chunk.total
             case "capacity":
                 self.capacities.append(response.capacity)
             case "heartbeat":
@@ -166,6 +187,38 @@ class ExecuteStream:
                 self.go_away = response.go_away.message
             case _:
                 raise AssertionError(f"not a frame of this replica: {kind}")
+
+    def _take_results(self, frame: call_pb2.ResultFrame) -> None:
+        self.frame_numbers.append(frame.frame_no)
+        self.capacities.append(frame.capacity)
+        if ids := [run_id for batch in frame.batches if batch.partial for run_id in batch.call_ids]:
+            self.value_frames.append(ids)
+        for batch in frame.batches:
+            assert len(batch.call_ids) == len(batch.payloads)
+            sizes = batch.chunked_sizes or [0] * len(batch.call_ids)
+            for run_id, payload, size in zip(batch.call_ids, batch.payloads, sizes, strict=True):
+                whole = self._assembled(run_id, size) if size else payload
+                if batch.partial:
+                    assert run_id not in self.answer_order, f"a value of {run_id} after its end"
+                    self.values.setdefault(run_id, []).append(whole)
+                    continue
+                self._answer(run_id)
+                self.results[run_id] = whole
+                self.content_types[run_id] = batch.content_type
+        for errors in frame.errors:
+            for run_id in errors.call_ids:
+                self._answer(run_id)
+                self.failures[run_id] = errors.failure
+        for each in frame.done:
+            for run_id in range(each.first, each.last + 1):
+                self._answer(run_id)
+                self.done.add(run_id)
+
+    def _assembled(self, run_id: int, size: int) -> bytes:
+        """What came in chunks before."""
+        payload = bytes(self._parts.pop(run_id))
+        assert len(payload) == size
+        return payload
 
     def _answer(self, run_id: int) -> None:
         assert run_id not in self.results, f"{run_id} was answered twice"

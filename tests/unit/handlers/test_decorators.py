@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import slotmesh
-from slotmesh.handlers import batch, deployment
+from slotmesh.handlers import BatchSettings, batch, deployment
 from slotmesh.handlers.decorators import batch_settings, deployment_settings
 
 
@@ -90,9 +90,11 @@ def test_wrong_values_are_refused_with_the_value(make: Callable[[], Any], error:
         make()
 
 
-def test_a_generator_is_no_batch_method() -> None:
-    def numbers(items: list[int]) -> Any:
-        yield from items
+def test_a_batch_method_may_yield() -> None:
+    @batch(max_batch_size=3)
+    def pairs(items: list[int]) -> Iterator[list[int]]:
+        yield items
+        yield [2 * item for item in items]
 
-    with pytest.raises(TypeError, match="generator"):
-        batch(numbers)
+    assert batch_settings(pairs) == BatchSettings(max_batch_size=3)
+    assert list(pairs([1, 2])) == [[1, 2], [2, 4]]

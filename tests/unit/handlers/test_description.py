@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -42,6 +42,9 @@ class Mixed(Base):
     async def streams(self) -> AsyncIterator[int]:
         yield 1
 
+    def streams_in_thread(self) -> Iterator[int]:
+        yield 1
+
     class Inner: ...
 
     async def reconfigure(self, config: Any) -> None: ...
@@ -56,7 +59,8 @@ def test_public_methods_are_found_with_their_kinds() -> None:
         "overridden": Kind.DEF,
         "a_static": Kind.ASYNC,
         "a_class_method": Kind.DEF,
-        "streams": Kind.GENERATOR,
+        "streams": Kind.ASYNC_GENERATOR,
+        "streams_in_thread": Kind.GENERATOR,
     }
 
 
@@ -91,6 +95,14 @@ def test_a_wrapped_method_keeps_its_kind() -> None:
     assert describe(Wrapped).methods["method"].kind is Kind.DEF
 
 
+async def yields_on_loop(self: Any) -> AsyncIterator[int]:
+    yield 1
+
+
+def yields_in_thread(self: Any) -> Iterator[int]:
+    yield 1
+
+
 def handler(*kinds: str, size: int = 10, concurrent: int = 1) -> type:
     async def on_loop(self: Any, items: list[int]) -> list[int]:
         return items
@@ -99,7 +111,13 @@ def handler(*kinds: str, size: int = 10, concurrent: int = 1) -> type:
         return items
 
     decorated = batch(max_batch_size=size, max_concurrent_batches=concurrent)
-    methods = {"async": on_loop, "def": in_thread, "batch": decorated(on_loop)}
+    methods = {
+        "async": on_loop,
+        "def": in_thread,
+        "batch": decorated(on_loop),
+        "async yield": yields_on_loop,
+        "yield": yields_in_thread,
+    }
     if "batch" not in kinds:
         del on_loop.__slotmesh_batch__  # type: ignore[attr-defined]
     return type("Handler", (), {f"m{index}": methods[kind] for index, kind in enumerate(kinds)})
@@ -111,6 +129,8 @@ def handler(*kinds: str, size: int = 10, concurrent: int = 1) -> type:
         (("async",), 10, 1, 512, 0),
         (("def",), 10, 1, 8, 0),
         (("async", "def"), 10, 1, 8, 0),
+        (("async", "async yield"), 10, 1, 512, 0),
+        (("async", "yield"), 10, 1, 8, 0),
         (("batch",), 10, 1, 512, 10),
         (("batch", "def"), 10, 1, 10, 10),
         (("batch", "def"), 32, 4, 128, 32),

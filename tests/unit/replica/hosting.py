@@ -24,6 +24,8 @@ class RememberingOutbox:
         self.results_of: dict[int, bytes] = {}
         self.failures_of: dict[int, Failure] = {}
         self.refusals_of: dict[int, Failure] = {}
+        self.values_of: dict[int, list[bytes]] = {}
+        self.ended_well: set[int] = set()
         self.order: list[int] = []
         self.deliveries: list[int] = []
         """Sizes of the lists in which results came."""
@@ -35,6 +37,19 @@ class RememberingOutbox:
         for run_id, payload in enumerate(payloads, first):
             self._answer(run_id)
             self.results_of[run_id] = payload
+
+    def values(self, run_id: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        assert size == sum(map(len, payloads))
+        assert run_id not in self.order, f"values of {run_id} after its end"
+        self.deliveries.append(len(payloads))
+        self.values_of.setdefault(run_id, []).extend(payloads)
+
+    def done(self, first: int, count: int) -> None:
+        for run_id in range(first, first + count):
+            self._answer(run_id)
+            self.ended_well.add(run_id)
+
+    def take_values(self, take: Callable[[list[int]], None]) -> None: ...
 
     def failed(self, first: int, count: int, failure: Failure) -> None:
         for run_id in range(first, first + count):

@@ -31,7 +31,7 @@ def batch(first: int = 1, count: int = 1, *, options: dict[str, Any] | None = No
 def test_a_run_has_all_that_its_batch_says() -> None:
     options = {"method": "add", "content_type": JSON, "ordering_key": "k", "metadata": {"who": "ann"}}
     link = Link()
-    (run,), rejected = convert.runs_of(
+    (run,), rejected, _ = convert.runs_of(
         frame(batch(7, 3, options=options, endpoint="e", partition=5, owner_epoch=9, time_left=timedelta(seconds=2))),
         link,
         NOW,
@@ -45,13 +45,14 @@ def test_a_run_has_all_that_its_batch_says() -> None:
 
 
 def test_defaults() -> None:
-    (run,), _ = convert.runs_of(frame(batch(options={"method": "__call__"})), Link(), NOW)
+    (run,), _, _ = convert.runs_of(frame(batch(options={"method": "__call__"})), Link(), NOW)
     assert (run.options.method, run.options.content_type, run.deadline) == ("", OCTET_STREAM, inf)
     assert run.options.metadata is NO_METADATA
 
 
 def test_equal_options_are_one_object() -> None:
-    runs, _ = convert.runs_of(frame(batch(1, options={"method": "a"}), batch(2, options={"method": "a"})), Link(), NOW)
+    options = {"method": "a"}
+    runs, _, _ = convert.runs_of(frame(batch(1, options=options), batch(2, options=options)), Link(), NOW)
     assert runs[0].options is runs[1].options
 
 
@@ -72,7 +73,7 @@ def test_what_is_wrong_with_a_run_fails_that_run(
     options: dict[str, Any], fields: dict[str, Any], reason: Reason, field: str
 ) -> None:
     good, wrong = batch(1), batch(2, 3, options=options, **fields)
-    runs, rejected = convert.runs_of(frame(good, wrong, batch(5)), Link(), NOW)
+    runs, rejected, _ = convert.runs_of(frame(good, wrong, batch(5)), Link(), NOW)
     assert [run.first for run in runs] == [1, 5]
     ((run, failure),) = rejected
     assert (run.first, len(run.payloads)) == (2, 3)
@@ -83,7 +84,7 @@ def test_what_is_wrong_with_a_run_fails_that_run(
 @pytest.mark.parametrize(("sent", "ids"), [([7], range(7, 10)), ([7, 9, 12], (7, 9, 12))])
 def test_a_run_of_a_session_says_whose_calls_it_has(sent: list[int], ids: Any) -> None:
     fields: dict[str, Any] = {"session_id": "s", "epoch": 4, "attempt": 1, "recover": True}
-    (run, other), _ = convert.runs_of(frame(batch(1, 3, call_ids=sent, **fields), batch(4)), Link(), NOW)
+    (run, other), _, _ = convert.runs_of(frame(batch(1, 3, call_ids=sent, **fields), batch(4)), Link(), NOW)
     record = run.record
     assert record is not None
     assert (record.session_id, record.epoch, record.attempt, record.recovers) == ("s", 4, 1, True)

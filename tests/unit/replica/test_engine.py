@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from replica_service.shell.engine import MAX_RESULT_BYTES
+from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, HandlerError, Reason
 from slotmesh.handlers import batch, deployment
@@ -69,14 +69,14 @@ class Handler:
 
 async def test_a_result_over_the_limit_fails_its_call_only() -> None:
     async with hosting(Handler) as host:
-        sizes = [b"1", b"%d" % (MAX_RESULT_BYTES + 1), b"%d" % MAX_RESULT_BYTES]
+        sizes = [b"1", b"%d" % (MAX_INLINE_BYTES + 1), b"%d" % MAX_INLINE_BYTES]
         run = host.run("inflate", sizes)
         outbox = await host.execute(run)
-        assert [len(result or b"") for result in host.results(run)] == [1, 0, MAX_RESULT_BYTES]
+        assert [len(result or b"") for result in host.results(run)] == [1, 0, MAX_INLINE_BYTES]
         failure = outbox.failures_of[run.first + 1]
         assert (failure.reason, failure.executed) == (Reason.PAYLOAD_TOO_LARGE, Executed.YES)
-        assert str(MAX_RESULT_BYTES + 1) in failure.message
-        assert failure.metadata == {"actual": str(MAX_RESULT_BYTES + 1), "limit": str(MAX_RESULT_BYTES)}
+        assert str(MAX_INLINE_BYTES + 1) in failure.message
+        assert failure.metadata == {"actual": str(MAX_INLINE_BYTES + 1), "limit": str(MAX_INLINE_BYTES)}
 
 
 async def test_a_result_that_cannot_be_sent_fails_its_call_only() -> None:

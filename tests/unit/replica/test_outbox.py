@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from replica_service.core.capacity import Capacity
-from replica_service.shell.outbox import MAX_FRAME_BYTES, MAX_FRAME_CALLS, Outbox, Response
+from replica_service.shell.outbox import Outbox, Response
+from replica_service.shell.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS
+from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2
@@ -139,4 +141,85 @@ def test_nothing_is_kept_for_a_router_that_is_gone(desk: Desk) -> None:
     desk.outbox.results(2, [b""], 0, OCTET_STREAM)
     desk.outbox.failed(3, 1, FULL)
     desk.outbox.refused(4, 1, FULL)
+    assert desk.outbox.next_frame() is None
+
+
+class CuttingDesk(Desk):
+    """The router takes large results in chunks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outbox = Outbox(lambda: Capacity(0, 8, 0, 2, 100, False, 1), cuts=True)
+        self.outbox.connect(self.wake)
+        self.first = self.outbox.next_frame()
+
+
+def kinds(frames: Iterable[Response]) -> list[str]:
+    return [
+        f"chunk {frame.chunk.call_id}" if frame.WhichOneof("frame") == "chunk" else str(frame.WhichOneof("frame"))
+        for frame in frames
+    ]
+
+
+def test_a_large_result_leaves_before_the_frame_that_speaks_of_it() -> None:
+    desk = CuttingDesk()
+    payload = bytes(range(256)) * (CHUNK_BYTES // 256) * 2 + b"end"
+    desk.outbox.results(7, [payload], len(payload), JSON)
+    *chunks, frame = desk.frames()
+    assert kinds(chunks) == ["chunk 7"] * 3
+    assert [each.chunk.offset for each in chunks] == [0, CHUNK_BYTES, 2 * CHUNK_BYTES]
+    assert {each.chunk.total for each in chunks} == {len(payload)}
+    assert b"".join(each.chunk.data for each in chunks) == payload
+    (batch,) = frame.results.batches
+    assert batch == call_pb2.ResultBatch(call_ids=[7], payloads=[b""], content_type=JSON, chunked_sizes=[len(payload)])
+
+
+def test_others_wait_for_one_chunk_at_most_and_large_results_take_turns() -> None:
+    desk = CuttingDesk()
+    payload = bytes(2 * CHUNK_BYTES)
+    desk.outbox.results(1, [payload, payload], 2 * len(payload), OCTET_STREAM)
+    seen: list[Response] = []
+    for run_id in range(10, 16):
+        desk.outbox.results(run_id, [b"small"], 5, OCTET_STREAM)
+        seen += [frame for _ in range(2) if (frame := desk.outbox.next_frame()) is not None]
+    seen += desk.frames()
+    assert kinds(seen) == [
+        "chunk 1",
+        "results",
+        "chunk 2",
+        "results",
+        "chunk 1",
+        "results",
+        "chunk 2",
+        *["results"] * 3,
+    ]
+    told = [call_id for frame in seen for batch in frame.results.batches for call_id in batch.call_ids]
+    assert sorted(told) == [1, 2, *range(10, 16)]
+
+
+def test_small_results_beside_a_large_one_do_not_wait_for_it() -> None:
+    desk = CuttingDesk()
+    payloads = [b"a", bytes(CHUNK_BYTES + 1), b"c"]
+    desk.outbox.results(1, payloads, sum(map(len, payloads)), OCTET_STREAM)
+    first, second, third, last = desk.frames()
+    assert kinds([first, second, third, last]) == ["chunk 2", "results", "chunk 2", "results"]
+    assert list(second.results.batches[0].call_ids) == [1, 3]
+    assert list(last.results.batches[0].call_ids) == [2]
+
+
+def test_who_does_not_take_chunks_is_told_what_is_too_large(desk: Desk) -> None:
+    payloads = [b"a", bytes(MAX_INLINE_BYTES + 1)]
+    desk.outbox.results(1, payloads, sum(map(len, payloads)), OCTET_STREAM)
+    frame = desk.frame()
+    assert list(frame.batches[0].call_ids) == [1]
+    assert list(frame.errors[0].call_ids) == [2]
+    assert frame.errors[0].failure.reason == "PAYLOAD_TOO_LARGE"
+
+
+def test_what_nobody_reads_is_not_cut() -> None:
+    desk = CuttingDesk()
+    payload = bytes(CHUNK_BYTES + 1)
+    desk.outbox.results(1, [payload], len(payload), OCTET_STREAM)
+    assert desk.outbox.next_frame() is not None
+    desk.outbox.discard()
     assert desk.outbox.next_frame() is None

@@ -11,7 +11,7 @@ from replica_service.core.lanes import MAX_TURN_CALLS
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.vacancies import CAPACITY_GAP_S
 from replica_service.core.waiting import DEFAULT_KEYED_WINDOW
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Reason
 from slotmesh.handlers import BatchSettings
 
 GATHER_S = 0.5
@@ -19,8 +19,7 @@ GATHER_S = 0.5
 
 def scheduler(max_ongoing: int = 4, prefetch: int = 0, keyed_window: int = DEFAULT_KEYED_WINDOW) -> Scheduler:
     methods = {"plain": None, "batch": BatchSettings(max_batch_size=3, batch_wait_timeout_s=GATHER_S)}
-    absent = {"gen": Failure(reason=Reason.NOT_IMPLEMENTED, message="a generator")}
-    return Scheduler(methods, absent, max_ongoing=max_ongoing, prefetch=prefetch, keyed_window=keyed_window)
+    return Scheduler(methods, max_ongoing=max_ongoing, prefetch=prefetch, keyed_window=keyed_window)
 
 
 def run(
@@ -85,14 +84,12 @@ def test_calls_start_as_far_as_permits_go_wait_as_far_as_prefetch_goes_and_the_r
     assert core.is_idle
 
 
-def test_unknown_methods_and_generators_fail_before_they_take_room() -> None:
+def test_unknown_methods_fail_before_they_take_room() -> None:
     core, link = scheduler(), Link()
-    unknown, generator = core.submit([run(link, 1, 1, method="nope"), run(link, 2, 1, method="gen")], 0.0)
+    (unknown,) = core.submit([run(link, 1, 1, method="nope")], 0.0)
     assert isinstance(unknown, Fail)
     assert unknown.failure.reason is Reason.METHOD_NOT_FOUND
-    assert "'nope'; it has batch, gen, plain" in unknown.failure.message
-    assert isinstance(generator, Fail)
-    assert generator.failure.reason is Reason.NOT_IMPLEMENTED
+    assert "'nope'; it has batch, plain" in unknown.failure.message
     assert core.is_idle
 
 

@@ -1,0 +1,20 @@
+"""Frames <-> domain values, once a frame or run, never once a call where calls share what they have.
+
+Invariants: protobuf messages do not pass this edge inwards; equal options are converted once and then looked up; what
+is wrong with a run fails that run's calls, what is wrong with the stream is a `BadRequest`-like error of the servicer.
+"""
+
+from replica_service.convert.answers import capacity_to_wire, id_ranges, reconciled_to_wire
+from replica_service.convert.questions import questions_of, ranges_of
+from replica_service.convert.runs import Arrived, RejectedRun, runs_of
+
+__all__ = [
+    "Arrived",
+    "RejectedRun",
+    "capacity_to_wire",
+    "id_ranges",
+    "questions_of",
+    "ranges_of",
+    "reconciled_to_wire",
+    "runs_of",
+]

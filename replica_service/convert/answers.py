@@ -1,0 +1,45 @@
+"""What the replica tells, as frames say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from replica_service.core.capacity import Capacity
+from replica_service.core.ranges import Range
+from replica_service.core.sessions import Report
+from slotmesh.v1 import call_pb2, replica_service_pb2
+
+
+def capacity_to_wire(capacity: Capacity) -> call_pb2.Capacity:
+    """A report for one router."""
+    return call_pb2.Capacity(
+        ongoing=capacity.ongoing,
+        max_ongoing=capacity.max_ongoing,
+        waiting=capacity.waiting,
+        prefetch=capacity.prefetch,
+        keyed_window=capacity.keyed_window,
+        draining=capacity.draining,
+        others=capacity.others,
+    )
+
+
+def id_ranges(ids: Sequence[tuple[int, int]]) -> list[call_pb2.IdRange]:
+    """Ranges given as (first, count)."""
+    return [call_pb2.IdRange(first=first, last=first + count - 1) for first, count in ids]
+
+
+def reconciled_to_wire(answers: Iterable[tuple[str, int, Report]]) -> replica_service_pb2.Reconciled:
+    """What became of calls: session, epoch, report."""
+    wire = replica_service_pb2.Reconciled()
+    for session_id, epoch, report in answers:
+        wire.joined.append(_session_calls(session_id, epoch, report.running))
+        if report.kept:
+            wire.kept.append(_session_calls(session_id, epoch, report.kept))
+        if report.evicted:
+            wire.evicted.append(_session_calls(session_id, epoch, report.evicted))
+    return wire
+
+
+def _session_calls(session_id: str, epoch: int, ranges: Iterable[Range]) -> replica_service_pb2.SessionCalls:
+    calls = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
+    return replica_service_pb2.SessionCalls(session_id=session_id, epoch=epoch, calls=calls)

@@ -1,0 +1,37 @@
+"""Call options as the wire has them -> what the replica reads of them. Equal ones are converted once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from replica_service.core.calls import CallOptions
+from slotmesh.codec import CONTENT_TYPES, OCTET_STREAM
+from slotmesh.errors import Failure, Reason
+from slotmesh.handlers import CALL
+from slotmesh.handlers.context import NO_METADATA
+from slotmesh.v1 import call_pb2
+
+NO_OPTIONS = CallOptions()
+
+
+@lru_cache(maxsize=16_384)
+def options_from_wire(raw: bytes) -> CallOptions | Failure:
+    """Equal options are one object."""
+    wire = call_pb2.CallOptions.FromString(raw)
+    if wire.content_type and wire.content_type not in CONTENT_TYPES:
+        known = ", ".join(CONTENT_TYPES)
+        return bad_request("options.content_type", f"must be one of {known}, got {wire.content_type!r}")
+    return CallOptions(
+        method="" if wire.method == CALL else wire.method,
+        content_type=wire.content_type or OCTET_STREAM,
+        ordering_key=wire.ordering_key,
+        metadata=dict(wire.metadata) or NO_METADATA,
+        no_reply=wire.no_reply,
+        streaming=wire.streaming,
+        stop_generation=wire.stop_generation,
+    )
+
+
+def bad_request(field: str, problem: str) -> Failure:
+    """A mistake of the router, or of the client behind it."""
+    return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {problem}", metadata={"field": field})

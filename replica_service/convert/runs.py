@@ -1,0 +1,186 @@
+"""The runs of a frame: those of its batches, or one for each key where a batch has a column of them.
+
+Cost is once a batch, and once a key; what is wrong with a batch fails its calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from math import inf
+from operator import lt
+from typing import NamedTuple
+
+from replica_service.convert.options import NO_OPTIONS, bad_request, options_from_wire
+from replica_service.core.calls import Link, Run
+from replica_service.core.records import Record
+from slotmesh.chunks import MAX_PAYLOAD_BYTES
+from slotmesh.errors import Failure, Reason
+from slotmesh.partitions import PARTITIONS
+from slotmesh.status import to_exception
+from slotmesh.v1 import replica_service_pb2
+
+MAX_NEIGHBOURS = 64
+"""Calls of one batch with a column of keys that share a record."""
+
+RejectedRun = tuple[Run, Failure]
+
+
+class Arrived(NamedTuple):
+    """What a frame brought."""
+
+    runs: list[Run]
+    rejected: list[RejectedRun]
+    """Those that fail as they are."""
+    announced: dict[int, int]
+    """Run ids of calls whose payloads come in chunks, and their sizes, bytes. Each of them is a run of its own."""
+
+
+def runs_of(frame: replica_service_pb2.RunFrame, link: Link, now: float) -> Arrived:
+    """The runs of a frame.
+
+    Raises:
+        DuplicateCallId: run ids do not strictly increase.
+        BadRequest: a run without payloads.
+    """
+    runs: list[Run] = []
+    rejected: list[RejectedRun] = []
+    announced: dict[int, int] = {}
+    last = link.last_run_id
+    for batch in frame.batches:
+        first = batch.first_run_id
+        payloads = list(batch.payloads)
+        if first <= last or not payloads:
+            raise to_exception(_disorder(first, last, len(payloads)))
+        last = first + len(payloads) - 1
+        options = options_from_wire(batch.options.SerializeToString())
+        deadline = now + batch.time_left.ToNanoseconds() / 1e9 if batch.HasField("time_left") else inf
+        if isinstance(options, Failure):
+            rejected.append((Run(link, first, payloads, NO_OPTIONS, batch.endpoint, now), options))
+            continue
+        run = Run(link, first, payloads, options, batch.endpoint, now, deadline)
+        has_columns = bool(batch.ordering_keys or batch.chunked_sizes)
+        if run.ordering_key and not batch.ordering_keys:
+            run.partition, run.owner_epoch = batch.partition, batch.owner_epoch
+        if failure := (_column_mistake(batch, run) if has_columns else None) or _mistake(batch, run):
+            rejected.append((run, failure))
+            continue
+        if session_id := batch.session_id:
+            run.record = _record(batch, session_id, len(payloads))
+        if not has_columns or batch.recover:
+            runs.append(run)
+        elif batch.chunked_sizes:
+            runs += _announced(batch, run, announced)
+        else:
+            for part in _cut(run, 1 if batch.attempt else MAX_NEIGHBOURS):
+                runs += _by_key(batch, part, part.first - first)
+    link.last_run_id = last
+    return Arrived(runs, rejected, announced)
+
+
+def _cut(run: Run, most: int) -> Iterator[Run]:
+    """The run in parts of so many calls, each with a record of its own: what is looked for in it is found soon."""
+    if run.hi <= most:
+        yield run
+        return
+    for lo in range(0, run.hi, most):
+        yield run.cut_out(lo, min(lo + most, run.hi))
+
+
+def _announced(batch: replica_service_pb2.RunBatch, whole: Run, announced: dict[int, int]) -> Iterator[Run]:
+    """Each call by itself: nothing but the order of its key holds up those whose payloads are here."""
+    sizes = batch.chunked_sizes
+    for index in range(whole.hi):
+        run = whole.cut_out(index, index + 1)
+        if batch.ordering_keys:
+            run.ordering_key = batch.ordering_keys[index]
+            run.partition, run.owner_epoch = batch.partitions[index], batch.owner_epochs[index]
+        if sizes[index]:
+            run.awaits = True
+            announced[run.first] = sizes[index]
+        yield run
+
+
+def _by_key(batch: replica_service_pb2.RunBatch, whole: Run, begin: int) -> list[Run]:
+    """Neighbours with the calls of this run, which starts at `begin` of the batch: one for each stretch of a key."""
+    link, first, payloads, record = whole.link, whole.first, whole.payloads, whole.record
+    options, endpoint, now, deadline = whole.options, whole.endpoint, whole.arrived, whole.deadline
+    end = begin + len(payloads)
+    keys, partitions, epochs = batch.ordering_keys, batch.partitions, batch.owner_epochs
+    lanes = list(zip(keys[begin:end], partitions[begin:end], epochs[begin:end], strict=True))
+    runs: list[Run] = []
+    lo = hi = 0
+    for lane, after in zip_longest(lanes, lanes[1:]):
+        hi += 1
+        if lane == after:
+            continue
+        run = Run(link, first, payloads, options, endpoint, now, deadline, begin=lo, end=hi)
+        run.ordering_key, run.partition, run.owner_epoch = lane
+        run.record = record
+        runs.append(run)
+        lo = hi
+    if record is not None:
+        record.runs = list(runs)
+    return runs
+
+
+def _record(batch: replica_service_pb2.RunBatch, session_id: str, count: int) -> Record:
+    """What is to be kept of a run of a session, whose fields are sound."""
+    sent = batch.call_ids
+    ids = range(sent[0], sent[0] + count) if len(sent) == 1 else tuple(sent)
+    return Record(session_id, batch.epoch, ids, count, attempt=batch.attempt, recovers=batch.recover)
+
+
+def _mistake(batch: replica_service_pb2.RunBatch, run: Run) -> Failure | None:
+    """What fails all calls of the batch."""
+    if not 0 <= run.partition < PARTITIONS:
+        return bad_request("partition", f"must be 0 … {PARTITIONS - 1}, got {run.partition}")
+    if not batch.session_id:
+        return bad_request("session_id", "required with recover") if batch.recover else None
+    if batch.epoch < 1:
+        return bad_request("epoch", f"must be at least 1 with a session, got {batch.epoch}")
+    sent = batch.call_ids
+    if len(sent) != 1 and not (len(sent) == run.hi and all(map(lt, sent, sent[1:]))):
+        return bad_request("call_ids", "a run of a session has one, or one for each call, strictly increasing")
+    return None
+
+
+def _column_mistake(batch: replica_service_pb2.RunBatch, run: Run) -> Failure | None:
+    """The same, where calls differ in more than their payloads."""
+    count, partitions, sizes = run.hi, batch.partitions, batch.chunked_sizes
+    if batch.ordering_keys:
+        counts = (len(batch.ordering_keys), len(partitions), len(batch.owner_epochs))
+        for name, got in zip(("ordering_keys", "partitions", "owner_epochs"), counts, strict=True):
+            if got != count:
+                return bad_request(name, f"{got} of them for {count} payloads")
+        if min(partitions) < 0 or max(partitions) >= PARTITIONS:
+            return bad_request("partitions", f"must be 0 … {PARTITIONS - 1}")
+    if not sizes:
+        return None
+    if len(sizes) != count:
+        return bad_request("chunked_sizes", f"{len(sizes)} of them for {count} payloads")
+    if min(sizes) < 0:
+        return bad_request("chunked_sizes", f"must not be negative, got {min(sizes)}")
+    if any(size and payload for size, payload in zip(sizes, batch.payloads, strict=True)):
+        return bad_request("chunked_sizes", "a payload that comes in chunks is empty in its batch")
+    if max(sizes) > MAX_PAYLOAD_BYTES:
+        return Failure(
+            reason=Reason.PAYLOAD_TOO_LARGE,
+            message=f"chunked_sizes: at most {MAX_PAYLOAD_BYTES} bytes, got {max(sizes)}",
+            metadata={"field": "chunked_sizes", "limit": str(MAX_PAYLOAD_BYTES), "actual": str(max(sizes))},
+        )
+    return None
+
+
+def _disorder(first: int, last: int, count: int) -> Failure:
+    if not count:
+        return Failure(
+            reason=Reason.BAD_REQUEST,
+            message="runs.batches.payloads: a run has at least one",
+            metadata={"field": "runs.batches.payloads"},
+        )
+    return Failure(
+        reason=Reason.DUPLICATE_CALL_ID,
+        message=f"runs.batches.first_run_id: run ids strictly increase on a stream, got {first} after {last}",
+        metadata={"field": "runs.batches.first_run_id"},
+    )

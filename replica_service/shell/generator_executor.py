@@ -1,0 +1,290 @@
+"""Runs methods that yield, `async def` and `def`, for single calls, lanes and batches.
+
+Purpose: each call, or batch of calls, gets a drive, which steps the method for it; what routers say of calls finds its
+drive here.
+Invariants: a call holds its permit, its lane or its batch until its generator is closed; calls of a StartTurn run one
+after another; every outcome is told exactly once, like the end of each piece of work. What was handed over begins at
+once, or as soon as a thread is free, so that nothing waits here that could be recalled: what must not start any more
+finds that out when it would begin.
+Owner: the engine, on its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from math import inf
+from typing import NamedTuple
+
+from replica_service.core.calls import Link, Run
+from replica_service.core.commands import StartBatch, StartCalls, StartTurn
+from replica_service.core.lanes import MAX_TURN_S
+from replica_service.core.stops import is_stopped
+from replica_service.core.verdicts import CANCELLED, EXPIRED, OVERDUE, TAKEN_BACK
+from replica_service.shell.async_drive import AsyncDrive
+from replica_service.shell.batches import invocations, is_fresh
+from replica_service.shell.drives import Drive, Script, Stage
+from replica_service.shell.handler_errors import HandlerErrors
+from replica_service.shell.methods import Method
+from replica_service.shell.recipients import CREDIT_VALUES, Recipient, mistake_in, recipient_of
+from replica_service.shell.sink import Sink
+from replica_service.shell.thread_drive import InThread, ThreadDrive
+from slotmesh.errors import Failure
+from slotmesh.handlers.context import NO_METADATA
+
+
+class _Entry(NamedTuple):
+    """A call that runs."""
+
+    drive: Drive
+    recipient: Recipient
+    timer: asyncio.TimerHandle | None
+    """Its deadline."""
+
+
+class GeneratorExecutor:
+    """Executes work of methods that yield."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        sink: Sink,
+        errors: HandlerErrors,
+        now: Callable[[], float],
+        in_thread: InThread,
+    ) -> None:
+        """`in_thread` has `def` methods stepped."""
+        self._methods = methods
+        self._sink = sink
+        self._now = now
+        self._in_thread = in_thread
+        self._loop = asyncio.get_running_loop()
+        self._stage = Stage(
+            sink=sink, errors=errors, now=now, context=contextvars.copy_context(), lock=threading.Lock()
+        )
+        self._running: dict[Link, dict[int, _Entry]] = {}
+        """Calls that run, or are about to, by link and run id. No entry where there are none."""
+
+    def start(self, work: StartCalls | StartTurn | StartBatch) -> None:
+        if isinstance(work, StartCalls):
+            self._start_calls(work)
+        elif isinstance(work, StartTurn):
+            self._go_on(work, work.lo, self._now() + MAX_TURN_S)
+        else:
+            self._start_batch(work)
+
+    def hold(self, turn: StartTurn) -> None:
+        turn.stop = turn.next
+
+    def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
+        del is_wanted
+        return []
+
+    async def close(self) -> None:
+        drives = {entry.drive for running in self._running.values() for entry in running.values()}
+        tasks = [task for task in [drive.end() for drive in drives] if task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # -- what routers say ------------------------------------------------------------------------------------------
+
+    def take(self, link: Link, run_ids: Iterable[int], counts: Iterable[int]) -> None:
+        """The router has taken so many values of each of these calls. Unknown ones are ignored."""
+        if running := self._running.get(link):
+            for run_id, count in zip(run_ids, counts, strict=False):
+                if (entry := running.get(run_id)) is not None:
+                    entry.drive.take(entry.recipient, count)
+
+    def take_all(self, link: Link) -> None:
+        """The router says no more what it takes: what has come so far counts as taken."""
+        for entry in list(self._running.get(link, {}).values()):
+            entry.drive.take(entry.recipient, CREDIT_VALUES)
+
+    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+        """Cancels those of the router's calls that run, by run ids, both ends included."""
+        if running := self._running.get(link):
+            for first, last in ranges:
+                ids = range(first, last + 1) if last - first < len(running) else list(running)
+                for run_id in ids:
+                    if first <= run_id <= last and (entry := running.get(run_id)) is not None:
+                        entry.drive.cancel(entry.recipient, CANCELLED, TAKEN_BACK)
+
+    def abandon(self, link: Link) -> None:
+        """Nobody reads on this link any more: calls whose values were to leave on it are cancelled."""
+        for entry in list(self._running.get(link, {}).values()):
+            if entry.recipient.is_heard:
+                entry.drive.cancel(entry.recipient, CANCELLED, TAKEN_BACK)
+
+    # -- work ------------------------------------------------------------------------------------------------------
+
+    def _start_calls(self, work: StartCalls) -> None:
+        run, lo, sink = work.run, work.lo, self._sink
+        work.lo = work.hi
+        if (mistake := mistake_in(run)) is not None:
+            sink.failed(run, lo, work.hi - lo, mistake)
+            sink.calls_ended(run, work.hi - lo)
+            return
+
+        def then_of(index: int) -> Callable[[bool], None]:
+            def then(has_begun: bool) -> None:
+                if has_begun:
+                    sink.calls_ended(run, 1)
+                else:
+                    sink.returned(StartCalls(run, index, index + 1))
+
+            return then
+
+        for index in range(lo, work.hi):
+            self._drive_call(run, index, then_of(index))
+
+    def _go_on(self, turn: StartTurn, index: int, over: float) -> None:
+        """Goes on with the call of the turn that starts next, if one does."""
+        run, sink = turn.run, self._sink
+        mistake = mistake_in(run)
+        while index < turn.stop:
+            now = self._now()
+            if now >= run.deadline:
+                sink.failed(run, index, turn.stop - index, EXPIRED)
+                index = turn.stop
+                break
+            if (index > turn.lo and now >= over) or not _may_start(run, now) or is_stopped(run, index):
+                break
+            failure = CANCELLED if run.withdrawn is not None and index in run.withdrawn else mistake
+            if failure is None:
+                turn.next = index + 1
+
+                def then(has_begun: bool, index: int = index) -> None:
+                    if has_begun:
+                        self._go_on(turn, index + 1, over)
+                    else:
+                        sink.turn_ended(turn, index)
+
+                self._drive_call(run, index, then)
+                return
+            sink.failed(run, index, 1, failure)
+            index += 1
+        sink.turn_ended(turn, index)
+
+    def _drive_call(self, run: Run, index: int, then: Callable[[bool], None]) -> None:
+        method = self._methods[run.options.method]
+        options, payload = run.options, run.payloads[index]
+        script = Script(
+            method=method.name,
+            generate=lambda: method.start(options.content_type)(payload),
+            values_of=None,
+            recipients=(recipient_of(run, index),),
+            metadata=options.metadata,
+            may_begin=lambda: _may_start(run, self._now()),
+            then=then,
+        )
+        self._drive(method, script)
+
+    def _start_batch(self, batch: StartBatch) -> None:
+        method = self._methods[batch.batcher.method]
+        calls = _Calls(batch, method, self._sink)
+        self._invoke(batch, method, calls, is_first=True)
+
+    def _invoke(self, batch: StartBatch, method: Method, calls: _Calls, *, is_first: bool) -> None:
+        """The next invocation of the batch. As long as none has begun, the batch can be handed back as a whole."""
+        invocation = next(calls.invocations, None)
+        if invocation is None or not is_first:
+            calls.tell_unsound()
+        if invocation is None:
+            self._sink.batch_ended(batch)
+            return
+
+        def may_begin() -> bool:
+            if not is_first:
+                return True
+            if not is_fresh(batch, self._now()) or any(_is_fenced(run) for run, _, _ in batch.parts):
+                return False
+            if calls.unsound:
+                self._loop.call_soon_threadsafe(calls.tell_unsound, context=self._stage.context)
+            return True
+
+        def then(has_begun: bool) -> None:
+            if has_begun:
+                self._invoke(batch, method, calls, is_first=False)
+            else:
+                self._sink.returned(batch)
+
+        script = Script(
+            method=method.name,
+            generate=lambda: invocation.call(method),
+            values_of=lambda value: invocation.checked(value, method),
+            recipients=[recipient_of(run, index) for run, lo, hi in invocation.parts for index in range(lo, hi)],
+            metadata=NO_METADATA,
+            may_begin=may_begin,
+            then=then,
+        )
+        self._drive(method, script)
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def _drive(self, method: Method, script: Script) -> None:
+        """Has a drive do it, which is found here until it is over."""
+        then, recipients = script.then, script.recipients
+
+        def over(has_begun: bool) -> None:
+            for recipient in recipients:
+                self._forget(recipient)
+            then(has_begun)
+
+        script = replace(script, then=over)
+        drive: Drive
+        if method.kind.is_async:
+            drive = AsyncDrive(script, self._stage)
+        else:
+            drive = ThreadDrive(script, self._stage, self._in_thread)
+        for recipient in recipients:
+            run = recipient.run
+            timer = None
+            if run.deadline < inf:
+                left_s = max(run.deadline - self._now(), 0.0)
+                timer = self._loop.call_later(
+                    left_s, drive.cancel, recipient, EXPIRED, OVERDUE, context=self._stage.context
+                )
+            self._running.setdefault(run.link, {})[run.first + recipient.index] = _Entry(drive, recipient, timer)
+        drive.start()
+
+    def _forget(self, recipient: Recipient) -> None:
+        run = recipient.run
+        running = self._running[run.link]
+        timer = running.pop(run.first + recipient.index).timer
+        if timer is not None:
+            timer.cancel()
+        if not running:
+            del self._running[run.link]
+
+
+class _Calls:
+    """The calls of a batch: its invocations, and those that are in none."""
+
+    def __init__(self, batch: StartBatch, method: Method, sink: Sink) -> None:
+        self.unsound: list[tuple[Run, int, int, Failure]] = []
+        """Calls that cannot be executed, and have not been told."""
+        self._sink = sink
+        sound = []
+        for run, lo, hi in batch.parts:
+            if (mistake := mistake_in(run)) is not None:
+                self.unsound.append((run, lo, hi - lo, mistake))
+            else:
+                sound.append((run, lo, hi))
+        whole = StartBatch(batch.batcher, sound, batch.lanes, batch.count)
+        self.invocations = invocations(whole, method, lambda *failed: self.unsound.append(failed))
+
+    def tell_unsound(self) -> None:
+        unsound, self.unsound = self.unsound, []
+        for failed in unsound:
+            self._sink.failed(*failed)
+
+
+def _may_start(run: Run, now: float) -> bool:
+    return now < run.link.fresh_until and not _is_fenced(run)
+
+
+def _is_fenced(run: Run) -> bool:
+    return run.record is not None and run.record.is_fenced

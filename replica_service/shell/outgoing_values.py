@@ -1,0 +1,139 @@
+"""What handlers yield, on its way to one router: behind one another, and before what ends their calls.
+
+Purpose: values join the results that wait to leave, as batches of their own. One that leaves in chunks takes its time:
+all others pass it, but what its own call has to say after it, more values and the end, waits for it.
+Invariants: values of one call leave in the order in which they came; how a call ended is told in the frame of its last
+value or a later one. Of one call, one value at a time is in chunks.
+Owner: the outbox.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from slotmesh.chunks import ChunkRota
+from slotmesh.errors import Failure
+
+MAX_FRAME_CALLS = 16_384
+MAX_FRAME_BYTES = 1024 * 1024
+
+End = tuple[int, int, Failure | None]
+"""Run id of the first of some calls, how many they are, and why they failed, if they did."""
+Owner = tuple[int, str]
+"""Run id and content type of what leaves in chunks."""
+
+
+class Batch:
+    """Results, or values, of one content type that fit into one frame."""
+
+    __slots__ = ("chunked_sizes", "content_type", "ends", "ids", "is_partial", "payloads", "size")
+
+    def __init__(self, content_type: str, *, is_partial: bool = False) -> None:
+        self.content_type = content_type
+        self.is_partial = is_partial
+        """They are values."""
+        self.ids: list[int] = []
+        self.payloads: list[bytes] = []
+        self.size = 0
+        self.chunked_sizes: tuple[int, ...] = ()
+        """Size of the one value that has left in chunks, where it is that."""
+        self.ends: list[End] = []
+        """What waits for these values to leave."""
+
+    def has_room(self, count: int, size: int) -> bool:
+        """Whether so many payloads, so many bytes in all, fit in besides."""
+        return self.size + size <= MAX_FRAME_BYTES and len(self.ids) + count <= MAX_FRAME_CALLS
+
+
+class OutgoingValues:
+    """Values that wait to leave, and ends that wait for them. False while nothing does."""
+
+    def __init__(self, batches: deque[Batch], large: ChunkRota[Owner], max_inline_bytes: int) -> None:
+        """Values leave with `batches`, those larger than `max_inline_bytes` by `large`."""
+        self._batches = batches
+        self._large = large
+        self._max_inline_bytes = max_inline_bytes
+        self._last: Batch | None = None
+        """The newest batch of values, until it leaves."""
+        self._lines: dict[int, deque[tuple[bytes, str] | End]] = {}
+        """What waits behind a value that leaves in chunks: values, with their content types, and the end; by run id."""
+
+    def __bool__(self) -> bool:
+        return self._last is not None or bool(self._lines)
+
+    def clear(self) -> None:
+        """Nobody reads any more."""
+        self._last = None
+        self._lines.clear()
+
+    def put(self, run_id: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        """The next values of a call, `size` bytes in all."""
+        if run_id in self._lines or size > self._max_inline_bytes:
+            for payload in payloads:
+                self._put_one(run_id, payload, content_type)
+        else:
+            self._join(run_id, payloads, size, content_type)
+
+    def end(self, first: int, count: int, failure: Failure | None) -> Iterator[End]:
+        """Calls have ended. Gives back what can be told at once."""
+        for run_id in sorted(run_id for run_id in self._lines if first <= run_id < first + count):
+            self._lines[run_id].append((run_id, 1, failure))
+            yield from self._end(first, run_id - first, failure)
+            first, count = run_id + 1, first + count - run_id - 1
+        yield from self._end(first, count, failure)
+
+    def chunks_left(self, run_id: int, content_type: str, size: int) -> Iterator[End] | None:
+        """The last chunk of a payload has left. Gives back what can be told at once; None where it is no value."""
+        line = self._lines.pop(run_id, None)
+        return None if line is None else self._go_on(line, run_id, content_type, size)
+
+    def left(self, batch: Batch) -> Sequence[End]:
+        """Values are in the frame that is being built. Gives back what can be told from now on."""
+        if batch is self._last:
+            self._last = None
+        return batch.ends
+
+    def _put_one(self, run_id: int, payload: bytes, content_type: str) -> None:
+        if (line := self._lines.get(run_id)) is not None:
+            line.append((payload, content_type))
+        elif len(payload) > self._max_inline_bytes:
+            self._lines[run_id] = deque()
+            self._large.add((run_id, content_type), payload)
+        else:
+            self._join(run_id, (payload,), len(payload), content_type)
+
+    def _join(self, run_id: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        batch = self._last
+        if (
+            batch is None
+            or batch.content_type != content_type
+            or batch.chunked_sizes
+            or not batch.has_room(len(payloads), size)
+        ):
+            batch = self._add(Batch(content_type, is_partial=True))
+        batch.ids += [run_id] * len(payloads)
+        batch.payloads += payloads
+        batch.size += size
+
+    def _add(self, batch: Batch) -> Batch:
+        self._last = batch
+        self._batches.append(batch)
+        return batch
+
+    def _end(self, first: int, count: int, failure: Failure | None) -> Iterator[End]:
+        if not count:
+            return
+        if self._last is not None:
+            self._last.ends.append((first, count, failure))
+        else:
+            yield first, count, failure
+
+    def _go_on(self, line: deque[tuple[bytes, str] | End], run_id: int, content_type: str, size: int) -> Iterator[End]:
+        batch = self._add(Batch(content_type, is_partial=True))
+        batch.ids, batch.payloads, batch.chunked_sizes = [run_id], [b""], (size,)
+        for entry in line:
+            if len(entry) == 2:
+                self._put_one(run_id, *entry)
+            else:
+                yield from self.end(*entry)

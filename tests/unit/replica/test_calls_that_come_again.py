@@ -1,0 +1,114 @@
+"""Calls of a session that come again while they wait here: they wait for whoever asked last, and start once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+import pytest
+
+from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.core.ranges import Range
+from replica_service.core.records import Record
+from replica_service.shell.outbox import Outbox
+from slotmesh.codec import OCTET_STREAM
+from tests.fakes.clock import FakeClock
+from tests.support.memory_mesh import MAX_ONGOING, METHOD, ReplicaNode
+
+SESSION = "5e55" * 8
+
+
+class Router:
+    """One stream to the replica."""
+
+    def __init__(self, replica: ReplicaNode) -> None:
+        self.engine = replica.engine
+        self.link: Link
+        self.outbox: Outbox
+        self.link, self.outbox = replica.engine.open()
+        self._ids = count(1)
+
+    def send(self, ids: Sequence[int], key: str = "", *, epoch: int = 1, attempt: int = 0) -> None:
+        for call_id in ids:
+            options = CallOptions(method=METHOD, content_type=OCTET_STREAM, ordering_key=key)
+            run = Run(self.link, next(self._ids), [b"%d" % call_id], options, "e", 0.0)
+            ids_of_run = range(call_id, call_id + 1)
+            run.record = Record(SESSION, epoch, ids_of_run, 1, attempt=attempt, recovers=False)
+            self.engine.submit([run])
+
+    def results(self) -> list[bytes]:
+        frames = iter(self.outbox.next_frame, None)
+        return [payload for frame in frames for batch in frame.results.batches for payload in batch.payloads]
+
+
+@pytest.fixture
+def replica() -> Iterator[ReplicaNode]:
+    loop = asyncio.new_event_loop()
+    yield ReplicaNode(("replica", "life"), FakeClock(), loop)
+    loop.close()
+
+
+def started(replica: ReplicaNode) -> list[bytes]:
+    """Begins all that may begin, and ends it."""
+    executor, payloads = replica.executor, []
+    while executor.startable:
+        running = executor.begin(executor.startable[0])
+        if running is not None:
+            payloads.append(running.payload)
+            executor.end(running, well=True)
+    return payloads
+
+
+def test_room_that_fenced_calls_leave_starts_no_others_of_their_session(replica: ReplicaNode) -> None:
+    first = Router(replica)
+    first.send(range(1, MAX_ONGOING + 1))  # an executor has them, and has not begun
+    first.send([10, 11], "key")
+    asked: list[Range] = [(1, 20)]
+    ((_, _, report),) = replica.engine.reconcile([(SESSION, 2, asked)])
+    assert (list(report.running), list(report.kept)) == ([], [])
+    assert started(replica) == []
+    second = Router(replica)
+    second.send([10, 11], "key", epoch=2)
+    assert started(replica) == [b"10", b"11"]
+
+
+def test_what_waits_for_a_lost_link_waits_for_the_next_one_instead(replica: ReplicaNode) -> None:
+    other, first = Router(replica), Router(replica)
+    other.send(range(101, 101 + MAX_ONGOING))  # all permits are taken
+    first.send([1, 2])
+    first.send([3, 4], "key")
+    second = Router(replica)
+    second.send([1, 2], attempt=1)
+    second.send([3, 4], "key", attempt=1)
+    replica.engine.close(first.link)
+    assert sorted(started(replica))[:4] == [b"1", b"101", b"102", b"103"]
+    assert sorted(second.results()) == [b"result of %d" % call_id for call_id in (1, 2, 3, 4)]
+
+
+def test_what_runs_for_a_lost_link_is_told_to_the_next_one(replica: ReplicaNode) -> None:
+    first, second = Router(replica), Router(replica)
+    first.send([1])
+    running = replica.executor.begin(replica.executor.startable[0])
+    second.send([1], attempt=1)
+    replica.engine.close(first.link)
+    assert running is not None
+    replica.executor.end(running, well=True)
+    assert started(replica) == []
+    assert second.results() == [b"result of 1"]
+
+
+def test_what_was_lost_with_a_link_does_not_run_behind_what_came_after_it(replica: ReplicaNode) -> None:
+    first = Router(replica)
+    replica.engine.close(first.link)  # call 1 was on its way: the router says so of it, and goes on
+    second = Router(replica)
+    second.send([2, 3], "key")
+    assert started(replica) == [b"2", b"3"]
+    replica.engine.reconcile([(SESSION, 2, [(1, 9)])])  # the client has not heard of it, and sends all again
+    third = Router(replica)
+    third.send([1], "key", epoch=2)
+    third.send([1], "other", epoch=2)
+    third.send([4], "key", epoch=2)
+    assert started(replica) == [b"1", b"4"]
+    frames = [frame.results for frame in iter(third.outbox.next_frame, None)]
+    assert [error.failure.reason for frame in frames for error in frame.errors] == ["REPLICA_LOST"]
