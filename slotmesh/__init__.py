@@ -55,7 +55,8 @@ from slotmesh.errors import (
 from slotmesh.version import VERSION
 
 if TYPE_CHECKING:
-    from slotmesh.client import Endpoint, Lane, Mesh, Method, connect
+    from slotmesh.client import Endpoint, Lane, Mesh, Method, ValueStream, connect
+    from slotmesh.client.sync import SyncEndpoint, SyncLane, SyncMesh, SyncMethod, SyncValueStream, connect_sync
     from slotmesh.handlers import batch, deployment
 
 _LATER = {
@@ -63,8 +64,15 @@ _LATER = {
     "Lane": "slotmesh.client",
     "Mesh": "slotmesh.client",
     "Method": "slotmesh.client",
+    "SyncEndpoint": "slotmesh.client.sync",
+    "SyncLane": "slotmesh.client.sync",
+    "SyncMesh": "slotmesh.client.sync",
+    "SyncMethod": "slotmesh.client.sync",
+    "SyncValueStream": "slotmesh.client.sync",
+    "ValueStream": "slotmesh.client",
     "batch": "slotmesh.handlers",
     "connect": "slotmesh.client",
+    "connect_sync": "slotmesh.client.sync",
     "deployment": "slotmesh.handlers",
 }
 
@@ -115,11 +123,18 @@ __all__ = [
     "SlotUsed",
     "SlotmeshError",
     "StaleTable",
+    "SyncEndpoint",
+    "SyncLane",
+    "SyncMesh",
+    "SyncMethod",
+    "SyncValueStream",
     "Unavailable",
+    "ValueStream",
     "WindowExceeded",
     "__version__",
     "batch",
     "connect",
+    "connect_sync",
     "deployment",
 ]
 

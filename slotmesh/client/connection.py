@@ -12,17 +12,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 import grpc
 
+from slotmesh.client.arriving import TAKE_ITEMS
+from slotmesh.client.batches import CHUNKS, BatchWriter
+from slotmesh.client.limits import MAX_BYTES_UNTIL_KNOWN, limit_of, too_large
 from slotmesh.client.link import Request, Response, RouterLink, StreamCall
 from slotmesh.client.outbox import Outbox
-from slotmesh.client.outcomes import fail
-from slotmesh.client.pending import PendingCalls
+from slotmesh.client.outcomes import fail, refuse
+from slotmesh.client.overdue import Overdue
+from slotmesh.client.pending import PendingCalls, Settled
 from slotmesh.client.routers import Routers
 from slotmesh.client.search import FIRST_ATTEMPT_S, Search
 from slotmesh.errors import Executed, Failure, Reason
@@ -32,9 +36,6 @@ from slotmesh.v1 import call_pb2, router_service_pb2
 
 SESSIONS: Final = "sessions"
 """The feature of routers that keep sessions."""
-
-MAX_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
-"""Until the router has said how large a payload may be."""
 
 _WORTH_ANOTHER_TRY: Final = frozenset(
     {Reason.ROUTER_LOST, Reason.CANCELLED, Reason.INTERNAL, Reason.DRAINING, Reason.SESSION_FENCED}
@@ -58,6 +59,7 @@ class Connection:
         self._patience_s = patience_s
         self._outbox = outbox
         self._pending = PendingCalls()
+        self._overdue = Overdue(self._pending, lambda: self.address)
         self._session_id = secrets.token_hex(16)
         self._epoch = 0
         self._link: RouterLink | None = None
@@ -68,7 +70,7 @@ class Connection:
         self._closing = False
         self.address = ""
         """The router that was used last; empty before the first one."""
-        self.max_payload_bytes = MAX_PAYLOAD_BYTES
+        self.max_payload_bytes = MAX_BYTES_UNTIL_KNOWN
         """Largest payload of one call."""
 
     @property
@@ -99,14 +101,15 @@ class Connection:
     def fail_all(self, failure: Failure) -> None:
         """What was sent may have been executed, the rest was not."""
         self._fail_sent(replace(failure, executed=Executed.UNKNOWN))
-        for told, part in enumerate(self._outbox.drain()):
+        for told, part in enumerate(list(self._outbox.drain())):
             fail(part, 0, part.count, replace(failure, executed=Executed.NO), told=told > 0)
-            part.spec.queue.settled(part.count)
+            part.settled(0, part.count)
 
     async def serve(self) -> Failure:
         """Says what to tell the calls that are left."""
         search = Search(self._routers, self._patience_s, self.address)
         refusal = _NO_ANSWER
+        self._overdue.start()
         try:
             while not self.idle:
                 if pause_s := search.take_pause_s(self.address):
@@ -125,6 +128,7 @@ class Connection:
                 was_sound = link.answered > 0 or self._loop.time() - opened >= _SOUND_S
                 search.lost(self.address, was_sound=was_sound)
         finally:
+            self._overdue.stop()
             if self._reached is not None:
                 self._reached[1].cancel()
                 self._reached = None
@@ -162,12 +166,12 @@ class Connection:
         """A stream that the router has answered: nothing is sent to a router that may not be there."""
         try:
             await call.wait_for_connection()
-            for part, _, _, count in self._pending.drain_unwanted():
-                part.spec.queue.settled(count)
-            spec = self._outbox.first_spec if self._outbox else self._pending.first_spec
-            opening = router_service_pb2.OpenStream(endpoint=self._endpoint)
-            if spec is not None:
-                opening.default_options.CopyFrom(spec.wire)
+            for part, at, _, count in self._pending.drain_unwanted():
+                part.settled(at, count)
+            wire = self._outbox.first_wire if self._outbox else self._pending.first_wire
+            opening = router_service_pb2.OpenStream(endpoint=self._endpoint, features=[CHUNKS, TAKE_ITEMS])
+            if wire is not None:
+                opening.default_options.CopyFrom(wire)
             if with_session:
                 self._identify(opening)
             with suppress(asyncio.InvalidStateError):  # it failed already; reading says why
@@ -182,14 +186,33 @@ class Connection:
             raise
         opened = response.opened
         self.address = address
-        self.max_payload_bytes = opened.max_payload_bytes or MAX_PAYLOAD_BYTES
+        self._limit_payloads(limit_of(opened.max_payload_bytes, cuts=CHUNKS in opened.features))
         self._routers.learn(opened.alternates)
         in_session = with_session and SESSIONS in opened.features
         if not in_session:
             self._fail_sent(self._lost("the connection broke, and the next router keeps no sessions"))
-        link = RouterLink(call, self._outbox, self._pending, spec, in_session=in_session, on_leaving=self._on_leaving)
+        link = RouterLink(
+            call,
+            self._outbox,
+            self._pending,
+            BatchWriter(wire, opened.features),
+            in_session=in_session,
+            on_leaving=self._on_leaving,
+        )
         link.accept(response)
         return link
+
+    def _limit_payloads(self, limit: int) -> None:
+        """What waits, or is to be sent again, and is too large for this router, fails before it is sent."""
+        if limit < self.max_payload_bytes:
+            for part in self._outbox.take_oversize(limit):
+                refuse(part, limit)
+            ids, sizes = self._pending.oversize(limit)
+            for part, at, start, count in self._pending.settle(ids):
+                for index in range(count):
+                    fail(part, at + index, 1, too_large(sizes[start + index], limit, was_sent=True))
+                part.settled(at, count)
+        self.max_payload_bytes = limit
 
     def _identify(self, opening: router_service_pb2.OpenStream) -> None:
         self._epoch += 1
@@ -233,6 +256,8 @@ class Connection:
                 self._mover = None
             if failure is not None:
                 self._fail_sent(failure)
+            else:
+                self._fail(self._pending.drain_streaming(), self._lost("the session's stream ended"))
 
     def _on_leaving(self, alternates: Sequence[str]) -> None:
         """The router leaves. While it answers what it has, another one is looked for."""
@@ -262,10 +287,13 @@ class Connection:
     # -- failures --------------------------------------------------------------------------------------------------
 
     def _fail_sent(self, failure: Failure) -> None:
+        self._fail(self._pending.drain(), failure)
+
+    def _fail(self, drained: Iterator[Settled], failure: Failure) -> None:
         told = False
-        for part, at, _, count in self._pending.drain():
+        for part, at, _, count in drained:
             fail(part, at, count, failure, told=told)
-            part.spec.queue.settled(count)
+            part.settled(at, count)
             told = True
 
     def _lost(self, why: str, reason: Reason = Reason.ROUTER_LOST) -> Failure:

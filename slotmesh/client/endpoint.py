@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from slotmesh.client.method import Method
-from slotmesh.client.options import OptionChanges, ViewOptions
+from slotmesh.client.options import AfterFailure, OptionChanges, ViewOptions
 from slotmesh.client.runs import CallQueue
 from slotmesh.client.spec import CallSpec
 from slotmesh.client.stream import CallStream
@@ -88,15 +88,21 @@ class Endpoint(MethodSpace):
         """
         return Endpoint(self._stream, self._options.changed(**changes))
 
-    def ordered(self, key: str) -> Lane:
+    def ordered(self, key: str, *, after_failure: AfterFailure = "continue") -> Lane:
         """A lane: calls of one ordering key, executed one after another, in the order in which they were made.
 
+        Args:
+            key: the ordering key.
+            after_failure: what the calls after one that has failed do: "continue", or "stop": they fail with
+                PredecessorFailed, and are not executed, until `Lane.reset`.
+
         Raises:
+            BadRequest: after_failure is something else. It is a ValueError, too.
             ValueError: the key is empty.
         """
         if not key:
             raise ValueError("an ordering key must not be empty")
-        return Lane(self._stream, replace(self._options, ordering_key=key))
+        return Lane(self._stream, replace(self._options, ordering_key=key, after_failure=after_failure))
 
     def _new_queue(self) -> CallQueue:
         return CallQueue()
@@ -114,9 +120,15 @@ class Lane(MethodSpace):
     def __init__(self, stream: CallStream, options: ViewOptions) -> None:
         super().__init__(stream, options)
         self._queue = stream.queue_of(options.ordering_key)
+        self._stop = stream.stop_of(self._queue, options.ordering_key) if options.stops else None
 
     def _new_queue(self) -> CallQueue:
         return self._queue
+
+    def reset(self) -> None:
+        """Calls made from now on are executed, whatever failed before. Calls of a lane that continues always are."""
+        if self._stop is not None:
+            self._stop.reset()
 
     async def __aenter__(self) -> Lane:
         return self

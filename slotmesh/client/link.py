@@ -16,13 +16,16 @@ from dataclasses import replace
 
 import grpc
 
+from slotmesh.client.arriving import ArrivingValues
+from slotmesh.client.batches import BatchWriter
+from slotmesh.client.incoming import PAYLOAD_LOST, IncomingChunks
 from slotmesh.client.outbox import Outbox
-from slotmesh.client.outcomes import deliver, fail, finish
+from slotmesh.client.outcomes import deliver, deliver_scattered, fail, finish, refuse, refuse_sent
 from slotmesh.client.pending import PendingCalls
 from slotmesh.client.pulse import Pulse
 from slotmesh.client.recall import RecallWatch
 from slotmesh.client.resend import Resends
-from slotmesh.client.spec import CallSpec
+from slotmesh.client.scattered import are_scattered, ascending
 from slotmesh.errors import Executed, Failure
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import from_wire
@@ -43,25 +46,28 @@ class RouterLink:
         call: StreamCall,
         outbox: Outbox,
         pending: PendingCalls,
-        default_spec: CallSpec | None,
+        batches: BatchWriter,
         *,
         in_session: bool,
         on_leaving: Callable[[Sequence[str]], None],
     ) -> None:
-        """`default_spec`: the one whose options the stream was opened with.
+        """`batches` writes them as this router understands them.
 
         `in_session`: the router keeps sessions, so that what is pending is sent again here; without, nothing is
         pending. `on_leaving` hears that the router leaves, and of the routers that it names instead.
         """
         self._call = call
         self._outbox = outbox
-        self._default_spec = default_spec
+        self._batches = batches
+        self._incoming = IncomingChunks(pending)
+        self._chunk_left_last = False
         self._pending = pending
         self._on_leaving = on_leaving
         self._window_calls = 1_024
         self._window_bytes = 4 * 1024 * 1024
         self._pump: StreamPump[Request] = StreamPump(call.write, self._next_frame)
         self._recalls = RecallWatch(pending, self._pump.wake)
+        self._values = ArrivingValues(pending, self._pump.wake)
         self._resends = Resends(pending.parts())
         self._first_new_id = pending.next_id
         self._loop = asyncio.get_running_loop()
@@ -138,6 +144,9 @@ class RouterLink:
                 self._accept_results(response.results)
                 if pulse is not None:
                     pulse.delivered(response.results.frame_no)
+            case "chunk":
+                self._incoming.add(response.chunk)
+                return
             case "rejected":
                 self._accept_rejected(response.rejected)
             case "opened":
@@ -169,20 +178,40 @@ class RouterLink:
         before = pending.calls
         for batch in frame.batches:
             if batch.partial:
-                continue  # the call goes on
+                self._accept_values(batch)
+                continue
             ids, payloads, content_type = batch.call_ids[:], batch.payloads[:], batch.content_type
             if len(ids) != len(payloads):
                 raise ValueError(f"a batch of {len(ids)} ids with {len(payloads)} payloads")
+            if sizes := batch.chunked_sizes[:]:
+                for lost in self._incoming.complete(ids, payloads, sizes):
+                    self._fail([lost], PAYLOAD_LOST)
+            if are_scattered(ids):
+                ids, payloads = ascending(ids, payloads)
+                for part, places, start in pending.settle_scattered(ids):
+                    deliver_scattered(part, places, payloads[start : start + len(places)], content_type)
+                    part.settled_places(places)
+                continue
             for part, at, start, count in pending.settle(ids):
                 deliver(part, at, payloads[start : start + count], content_type)
-                part.spec.queue.settled(count)
+                part.settled(at, count)
         for errors in frame.errors:
             self._fail(errors.call_ids[:], from_wire(errors.failure))
         for ended in frame.done:
             for part, at, _, count in pending.settle(pending.ids_within(ended.first, ended.last)):
                 finish(part, at, count)
-                part.spec.queue.settled(count)
+                part.settled(at, count)
         self.answered += before - pending.calls
+
+    def _accept_values(self, batch: call_pb2.ResultBatch) -> None:
+        """Of calls that go on."""
+        ids, payloads = batch.call_ids[:], batch.payloads[:]
+        if len(ids) != len(payloads):
+            raise ValueError(f"{len(ids)} ids with {len(payloads)} values")
+        if sizes := batch.chunked_sizes[:]:
+            for lost in self._incoming.complete(ids, payloads, sizes):
+                self._values.lose(lost, PAYLOAD_LOST)
+        self._values.accept(ids, payloads, batch.content_type)
 
     def _accept_rejected(self, rejected: router_service_pb2.RejectedBatch) -> None:
         last = rejected.first_call_id + rejected.count - 1
@@ -195,9 +224,10 @@ class RouterLink:
 
     def _fail(self, ids: list[int], failure: Failure) -> None:
         told = False
+        self._incoming.forget(ids)
         for part, at, _, count in self._pending.settle(ids):
             fail(part, at, count, failure, told=told)
-            part.spec.queue.settled(count)
+            part.settled(at, count)
             told = True
 
     def _set_window(self, window: router_service_pb2.Window) -> None:
@@ -222,10 +252,25 @@ class RouterLink:
         await self._call.done_writing()
 
     def _next_frame(self) -> Request | None:
+        """A chunk leaves at most between two other frames, if there are others."""
+        chunks = self._batches.chunks
+        if not chunks:
+            return self._next_other_frame()
+        frame = self._next_other_frame() if self._chunk_left_last else None
+        if frame is None and (chunk := chunks.take()) is not None:
+            frame = Request(chunk=chunk)
+            self._chunk_left_last = True
+            return frame
+        self._chunk_left_last = False
+        return frame or self._next_other_frame()
+
+    def _next_other_frame(self) -> Request | None:
         if recalled := self._recalls.take_frame():
             return Request(cancel=recalled)
         if self._pulse is not None and (sign := self._pulse.next_frame()):
             return sign
+        if taken := self._values.take_frame():
+            return Request(take=taken)
         if self._leaving:
             return None
         if self._resends:
@@ -237,41 +282,47 @@ class RouterLink:
         pending, resends = self._pending, self._resends
         here = pending.calls - resends.calls
         taken = resends.take(
-            self._window_calls - here, self._window_bytes - pending.nbytes + resends.nbytes, alone=not here
+            self._window_calls - here,
+            self._window_bytes - pending.nbytes + resends.nbytes,
+            alone=not here,
+            cuts=self._batches.cuts,
         )
+        self._refuse_resends()
         if not taken:
             return None if resends else self._frame_of_new()  # what was left has been answered meanwhile
         request = Request()
-        batches, now = request.calls.batches, self._loop.time()
+        frame, now = request.calls, self._loop.time()
         for resent in taken:
-            batch = batches.add(payloads=resent.payloads, resend=True)
-            if resent.consecutive:
-                batch.first_call_id = resent.ids[0]
-            else:
-                batch.call_ids.extend(resent.ids)
-            batch.age.FromNanoseconds(round((now - resent.part.sent_at) * 1e9))
-            if resent.part.spec is not self._default_spec:
-                batch.options.CopyFrom(resent.part.spec.wire)
+            self._batches.add_again(frame, resent, now)
         if not resends:
             self._recalls.start()
         return request
 
+    def _refuse_resends(self) -> None:
+        """A lane that stops at failures has stopped. Its calls behind the failure are not sent again."""
+        ids, self._resends.stopped = self._resends.stopped, []
+        for part, at, _, count in self._pending.settle(ids):
+            for place in range(at, at + count):
+                refuse_sent(part, place)
+            part.settled(at, count)
+
     def _frame_of_new(self) -> Request | None:
         pending = self._pending
         parts = self._outbox.take(
-            self._window_calls - pending.calls, self._window_bytes - pending.nbytes, alone=not pending.calls
+            self._window_calls - pending.calls,
+            self._window_bytes - pending.nbytes,
+            alone=not pending.calls,
+            cuts=self._batches.cuts,
         )
+        for part in self._outbox.take_refused():
+            refuse(part)
         if not parts:
             return None
         request = Request()
-        batches, now = request.calls.batches, self._loop.time()
+        frame, now = request.calls, self._loop.time()
         for part in parts:
             pending.add(part, now)
-            spec = part.spec
-            if spec is self._default_spec:
-                batches.add(first_call_id=part.first_id, payloads=part.payloads)
-            else:
-                batches.add(first_call_id=part.first_id, payloads=part.payloads, options=spec.wire)
+            self._batches.add(frame, part)
         self._recalls.start()
         if self._closing:
             self._half_close_if_over()

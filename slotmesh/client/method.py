@@ -6,16 +6,21 @@ Invariant: a call is made when it is called, not when it is awaited: a lane's ca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Generic, TypeVar, Unpack, cast
 
 import grpc
 
+from slotmesh.client.limits import MAX_UNARY_BYTES, too_large
 from slotmesh.client.options import OptionChanges
 from slotmesh.client.runs import CallQueue
 from slotmesh.client.spec import CallSpec
-from slotmesh.client.stream import CallStream
+from slotmesh.client.stream import CLOSED, CallStream, Sink
+from slotmesh.client.streaming import RpcValues, StreamedValues, ValueStream
+from slotmesh.client.values import CallValues
 from slotmesh.codec import DecodeError, EncodeError
+from slotmesh.errors import Executed
 from slotmesh.status import from_rpc_error, to_exception
 from slotmesh.v1 import router_service_pb2
 
@@ -32,12 +37,14 @@ _LONGEST_RPC_S = 10**8
 class Method(Generic[ResultT]):
     """Calls one method of an endpoint's handler. Get it as an attribute: `digits.classify`."""
 
-    __slots__ = ("_spec", "_stream", "_submit")
+    __slots__ = ("__weakref__", "_spec", "_stream", "_submit")
 
     def __init__(self, stream: CallStream, spec: CallSpec) -> None:
         self._stream = stream
         self._spec = spec
         self._submit = stream.submit
+        if spec.stop_generation and spec.queue.stop is not None:
+            spec.queue.stop.methods.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
         """Makes a call; await the result at will. The call leaves with its neighbours in one frame.
@@ -82,18 +89,24 @@ class Method(Generic[ResultT]):
             SlotmeshError: the call failed, and how.
         """
         spec = self._spec
-        timeout_s = spec.options.timeout_s
         try:
             payload = spec.encode(args, kwargs)
         except EncodeError as error:
             raise self._named(error) from None
+        if len(payload) > MAX_UNARY_BYTES:
+            raise to_exception(too_large(len(payload), MAX_UNARY_BYTES), endpoint=spec.endpoint, method=spec.method)
         request = router_service_pb2.CallRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
         try:
-            response = await self._stream.stub.Call(
-                request, timeout=None if timeout_s is None else min(timeout_s + _UNARY_SLACK_S, _LONGEST_RPC_S)
-            )
+            response = await self._stream.stub.Call(request, timeout=_rpc_timeout_s(spec))
         except grpc.RpcError as error:
             failure = from_rpc_error(error)
+            raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Not this task was cancelled, but the rpc: the mesh was closed.
+            failure = replace(CLOSED, executed=Executed.UNKNOWN)
             raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
         if not spec.options.reply:
             return cast("ResultT", None)
@@ -101,6 +114,43 @@ class Method(Generic[ResultT]):
             return cast("ResultT", response.payload if spec.decode is None else spec.decode(response.payload))
         except DecodeError as error:
             raise spec.undecodable(error) from None
+
+    def stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+        """Makes a call of a handler that yields: `async for value in method.stream(…)`.
+
+        The call is made here, in line with the others, not when the loop begins. Each value is a result as `returning`
+        says; a method that returns has one. Leaving the loop early takes the call back. Such a call does not outlive
+        the router that it went to: it fails with ROUTER_LOST then.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments, or the view's calls have no reply.
+            SlotmeshError: from the iterator, after the values before it: the call failed, and how.
+        """
+        spec = self._spec.streamed()
+        values = CallValues()
+        try:
+            self._submit(spec, spec.encode(args, kwargs), values)
+        except EncodeError as error:
+            raise self._named(error) from None
+        return StreamedValues(spec, values)
+
+    def unary_stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+        """As `stream`, by an rpc of its own: no order among calls, and the transport holds the handler back.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments, or the view's calls have no reply.
+            PayloadTooLarge: the arguments do not fit into an rpc.
+            SlotmeshError: from the iterator: the call failed, and how.
+        """
+        spec = self._spec.streamed()
+        try:
+            payload = spec.encode(args, kwargs)
+        except EncodeError as error:
+            raise self._named(error) from None
+        if len(payload) > MAX_UNARY_BYTES:
+            raise to_exception(too_large(len(payload), MAX_UNARY_BYTES), endpoint=spec.endpoint, method=spec.method)
+        request = router_service_pb2.CallStreamingRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
+        return RpcValues(spec, self._stream.stub.CallStreaming(request, timeout=_rpc_timeout_s(spec)))
 
     def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT]:
         """The same method, with calls that differ in what is given here; options as those of `Endpoint.options`.
@@ -126,8 +176,42 @@ class Method(Generic[ResultT]):
         spec = self._spec
         return Method(self._stream, CallSpec(spec.endpoint, spec.method, spec.options, spec.queue, result_type))
 
+    # -- calls in two steps: what other threads may do, and what only the loop does -----------------------------------
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The payload of a call. Raises TypeError where the content type cannot carry the arguments."""
+        try:
+            return self._spec.encode(args, kwargs)
+        except EncodeError as error:
+            raise self._named(error) from None
+
+    def encode_each(self, columns: tuple[Iterable[Any], ...]) -> list[bytes]:
+        """The payloads of a map. Raises as `map` does."""
+        try:
+            return self._spec.encode_each(columns)
+        except EncodeError as error:
+            raise self._named(error) from None
+
+    def submit(self, sink: Sink, payload: bytes) -> None:
+        """Makes a call whose outcome `sink` takes."""
+        self._submit(self._spec, payload, sink)
+
+    def submit_map(self, payloads: list[bytes], *, keeps_failures: bool) -> asyncio.Future[list[ResultT]]:
+        """Makes a call for each payload."""
+        return self._stream.submit_map(self._spec, payloads, keeps_failures=keeps_failures)
+
+    def renew(self) -> None:
+        """The lane's next generation begins."""
+        self._spec = self._spec.renewed()
+
     def _named(self, error: EncodeError) -> EncodeError:
         return EncodeError(f"{self._spec.endpoint}.{self._spec.method}: {error}")
 
     def __repr__(self) -> str:
         return f"<slotmesh method {self._spec.endpoint}.{self._spec.method}>"
+
+
+def _rpc_timeout_s(spec: CallSpec) -> float | None:
+    """What the transport gives an rpc of a call."""
+    timeout_s = spec.options.timeout_s
+    return None if timeout_s is None else min(timeout_s + _UNARY_SLACK_S, _LONGEST_RPC_S)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 from slotmesh.codec import CONTENT_TYPES, MSGPACK
 from slotmesh.errors import BadRequest, Failure, Reason
@@ -18,6 +18,9 @@ from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import call_pb2
 
 _STATUS: Final = name_of(code_of(Failure(reason=Reason.BAD_REQUEST, message="")))
+
+
+AfterFailure = Literal["continue", "stop"]
 
 
 class BadOption(BadRequest, ValueError):
@@ -59,6 +62,10 @@ class ViewOptions:
     idempotent: bool = False
     reply: bool = True
     """False: callers hear only that the call has ended."""
+    streaming: bool = False
+    """Each value that a handler yields comes by itself. Not for callers to say: it is another way to call."""
+    after_failure: AfterFailure = "continue"
+    """What calls of a lane do after one of them has failed."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -72,6 +79,14 @@ class ViewOptions:
                 raise BadOption("slo", "and slo_at are both given; give one of them")
             if self.slo_at.utcoffset() is None:
                 raise BadOption("slo_at", f"must be aware of its time zone, as datetime.now(UTC) is, got {self.slo_at}")
+
+        if self.after_failure not in ("continue", "stop"):
+            raise BadOption("after_failure", f"must be 'continue' or 'stop', got {self.after_failure!r}")
+
+    @property
+    def stops(self) -> bool:
+        """Whether calls fail after one of their lane has failed."""
+        return self.after_failure == "stop"
 
     def _check_types(self) -> None:
         numbers: dict[str, Any] = {"timeout": self.timeout_s, "slo": self.slo_s}
@@ -104,8 +119,8 @@ class ViewOptions:
             given["metadata"] = dict(given["metadata"])
         return replace(self, **given)
 
-    def to_wire(self, method: str) -> call_pb2.CallOptions:
-        """The options of calls of one method. `__call__` travels as the empty name."""
+    def to_wire(self, method: str, stop_generation: int = 0) -> call_pb2.CallOptions:
+        """The options of calls of one method. `__call__` travels as the empty name. `stop_generation`: of its lane."""
         wire = call_pb2.CallOptions(
             method="" if method == "__call__" else method,
             content_type=self.content_type,
@@ -113,6 +128,8 @@ class ViewOptions:
             ordering_key=self.ordering_key,
             idempotent=self.idempotent,
             no_reply=not self.reply,
+            streaming=self.streaming,
+            stop_generation=stop_generation,
             metadata=self.metadata or {},
         )
         if self.timeout_s is not None:

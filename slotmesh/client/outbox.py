@@ -3,6 +3,8 @@
 Purpose: decides which calls the next frame takes. Pure.
 Invariants: nothing overtakes within a queue. Queues take turns, so that a map of a million calls does not keep a single
 call waiting. A call whose future is done (somebody cancelled it) does not leave at all.
+Lanes that differ only in their key have their few waiting calls in one run, in the queue of their group: 512 lanes with
+a call each cost one run, not 512.
 Owner: the endpoint's `CallStream`.
 """
 
@@ -10,12 +12,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
+from typing import Any
 
+from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.client.gather import Gather
-from slotmesh.client.runs import CallQueue, Part, WaitingRun
+from slotmesh.client.groups import LaneGroup
+from slotmesh.client.runs import CallQueue, IsOut, Part, WaitingRun
 from slotmesh.client.spec import CallSpec
+from slotmesh.client.stops import GAVE_UP
+from slotmesh.v1 import call_pb2
 
 FRAME_CALLS = 8_192
 """Calls of one frame at most."""
@@ -26,40 +33,69 @@ FRAME_BYTES = 1024 * 1024
 TURN_CALLS = 1_024
 """Calls that a queue may put into a frame at a time while another one waits."""
 
+COLUMN_CALLS = 8
+"""Calls that a lane may have in a column: more are a run of their own, which is cheaper where there are many."""
+
+
+def inline_sizes(sizes: list[int]) -> list[int]:
+    """What payloads of these sizes add to a frame: nothing where they follow it in chunks."""
+    return [0 if size > CHUNK_BYTES else size for size in sizes]
+
+
+def fitting_calls(sizes: list[int], nbytes: int, room: int, *, cuts: bool) -> int:
+    """How many of these calls fit into a window of `nbytes` bytes, and into a frame that has `room` bytes left."""
+    fitting = bisect_right(list(accumulate(sizes)), nbytes)
+    return min(fitting, bisect_right(list(accumulate(inline_sizes(sizes) if cuts else sizes)), room))
+
 
 class Outbox:
     """What waits to be sent. True while something does."""
 
-    __slots__ = ("_rota",)
+    __slots__ = ("_refused", "_rota")
 
     def __init__(self) -> None:
         self._rota: deque[CallQueue] = deque()
+        self._refused: list[Part] = []
 
     def __bool__(self) -> bool:
         return bool(self._rota)
 
     @property
-    def first_spec(self) -> CallSpec:
-        """The spec of what leaves first. Only while something waits."""
-        return self._rota[0].runs[0].spec
+    def first_wire(self) -> call_pb2.CallOptions:
+        """The options of what leaves first. Only while something waits."""
+        queue = self._rota[0]
+        return queue.wire if isinstance(queue, LaneGroup) else queue.runs[0].spec.wire
 
     def open_run(self, spec: CallSpec) -> WaitingRun:
-        """A new run at the end of the spec's queue, open for calls: the caller appends one at once."""
+        """A run that takes the spec's next call, empty where it is a new one: the caller appends the call at once."""
+        queue = spec.queue
+        if spec.group is not None and not queue.runs:
+            last, column = queue.column, spec.group.tail
+            if last is None or not last.payloads:
+                if column is None or len(column.payloads) >= TURN_CALLS:
+                    column = self._open_column(spec, spec.group)
+                queue.column, queue.in_column = column, 0
+                last = column
+            if last is column and column.specs is not None and queue.in_column < COLUMN_CALLS:
+                queue.in_column += 1
+                queue.unanswered += 1
+                column.specs.append(spec)
+                return column
         run = WaitingRun(spec, [], [])
-        self._append(run)
-        spec.queue.tail = run
+        self._append(queue, run)
+        queue.tail = run
         return run
 
     def add_map(self, spec: CallSpec, payloads: list[bytes], gather: Gather, offset: int) -> None:
         """Calls whose outcomes `gather` takes, the first one at `offset`."""
-        self._append(WaitingRun(spec, payloads, [], gather, offset))
+        self._append(spec.queue, WaitingRun(spec, payloads, [], gather, offset))
         spec.queue.tail = None
 
-    def take(self, calls: int, nbytes: int, *, alone: bool) -> list[Part]:
+    def take(self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False) -> list[Part]:
         """Takes the parts of the next frame.
 
         At most `calls` calls of `nbytes` bytes, which is what the window has left. `alone`: nothing is unanswered, so
-        that one call may have more bytes than the window.
+        that one call may have more bytes than the window. `cuts`: large payloads follow the frame in chunks.
         """
         parts: list[Part] = []
         rota, room = self._rota, FRAME_BYTES
@@ -67,18 +103,22 @@ class Outbox:
         while rota and calls > 0:
             queue = rota[0]
             run = queue.runs[0]
+            if run.spec.stop_generation and self._is_cut(run):
+                continue
             sizes = run.sizes(min(calls, TURN_CALLS) if len(rota) > 1 else calls)
             if sizes:
-                total, limit = sum(sizes), min(nbytes, room)
-                if total > limit:
-                    fitting = bisect_right(list(accumulate(sizes)), limit)
+                total = inline = sum(sizes)
+                if total > nbytes or total > room:
+                    fitting = fitting_calls(sizes, nbytes, room, cuts=cuts)
                     if not fitting and (parts or (sizes[0] > nbytes and not alone)):
                         break
                     del sizes[max(fitting, 1) :]
                     total = sum(sizes)
+                    inline = sum(inline_sizes(sizes)) if cuts else total
                 parts.append(run.split(len(sizes), total))
-                queue.sent(len(sizes))
-                calls, nbytes, room = calls - len(sizes), nbytes - total, room - total
+                if run.specs is None:
+                    queue.unanswered += len(sizes)
+                calls, nbytes, room = calls - len(sizes), nbytes - total, room - inline
             if queue.tail is run:
                 queue.tail = None
             self._next_turn(queue, run)
@@ -92,20 +132,113 @@ class Outbox:
             queue.tail = None
             if sizes := run.sizes(len(run)):
                 part = run.split(len(sizes), sum(sizes))
-                queue.sent(part.count)
+                if run.specs is None:
+                    queue.unanswered += part.count
                 yield part
             self._next_turn(queue, run)
 
-    def _append(self, run: WaitingRun) -> None:
-        queue = run.spec.queue
+    def take_out(self, is_out: IsOut, queues: Iterable[CallQueue] | None = None) -> list[Part]:
+        """Takes out calls that wait, never to be sent. `queues`: all but these are left alone; None: none is."""
+        if queues is None:
+            queues = self._all_queues()
+        parts: list[Part] = []
+        for queue in queues:
+            runs: deque[WaitingRun] = deque()
+            for run in queue.runs:
+                staying, out = run.take_out(is_out)
+                runs.extend(filter(None, staying))
+                parts += out
+                if run.specs is None:
+                    queue.unanswered += sum(part.count for part in out)
+                elif not run:
+                    self._rota.extend(run.followers)
+            if queue.tail not in runs:
+                queue.tail = None
+            if queue.runs and not runs:
+                self._leave(queue)
+            queue.runs = runs
+        return parts
+
+    def take_oversize(self, limit: int) -> list[Part]:
+        """Takes out the calls with larger payloads, and what stops behind them."""
+        stopped: set[tuple[CallQueue, int]] = set()
+
+        def is_out(spec: CallSpec, payload: bytes, _sink: Any) -> bool:
+            if len(payload) > limit:
+                stopped.add((spec.queue, spec.stop_generation))
+                return True
+            return spec.stop_generation > 0 and (spec.queue, spec.stop_generation) in stopped
+
+        return self.take_out(is_out)
+
+    def take_stopped(self, queue: CallQueue, generation: int, *, from_cancelled: bool = False) -> list[Part]:
+        """Takes out what waits of this generation of a lane, or older.
+
+        `from_cancelled`: only from the first call on that its caller took back.
+        """
+        stops = not from_cancelled
+
+        def is_out(spec: CallSpec, _payload: bytes, sink: Any) -> bool:
+            nonlocal stops
+            if spec.queue is not queue or not 0 < spec.stop_generation <= generation:
+                return False
+            stops = stops or sink.done()
+            return stops
+
+        queue.tail = None
+        column = queue.column
+        groups = [column.spec.group] if column is not None and column.payloads and column.spec.group else []
+        return self.take_out(is_out, [*groups, queue])
+
+    def take_refused(self) -> list[Part]:
+        """Calls that `take` has passed over: before them in a lane that stops at failures one was taken back."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    def _is_cut(self, run: WaitingRun) -> bool:
+        """Whether calls were taken out, because they are behind one that its caller took back."""
+        if not (cancelled := run.cancelled_specs()):
+            return False
+        for spec in cancelled:
+            if spec.queue.stop is not None:
+                spec.queue.stop.fail(spec.queue, spec.stop_generation, 0, GAVE_UP)
+            self._refused += self.take_stopped(spec.queue, spec.stop_generation, from_cancelled=True)
+        return True
+
+    def _all_queues(self) -> list[CallQueue]:
+        """Columns before the queues that wait for them."""
+        queues = list(self._rota)
+        for queue in queues:
+            queues += (each for run in queue.runs for each in run.followers)
+        return queues
+
+    def _leave(self, queue: CallQueue) -> None:
+        """The queue has nothing that waits any more."""
+        if queue in self._rota:
+            self._rota.remove(queue)
+        elif queue.column is not None:
+            queue.column.followers.remove(queue)
+
+    def _open_column(self, spec: CallSpec, group: LaneGroup) -> WaitingRun:
+        column = WaitingRun(spec, [], [], specs=[])
+        self._append(group, column)
+        group.tail = column
+        return column
+
+    def _append(self, queue: CallQueue, run: WaitingRun) -> None:
         if not queue.runs:
-            self._rota.append(queue)
+            column = queue.column
+            if column is not None and column.payloads:
+                column.followers.append(queue)
+            else:
+                self._rota.append(queue)
         queue.runs.append(run)
 
     def _next_turn(self, queue: CallQueue, run: WaitingRun) -> None:
         self._rota.popleft()
         if not run:
             queue.runs.popleft()
+            self._rota.extend(run.followers)
         if queue.runs:
             self._rota.append(queue)
         else:

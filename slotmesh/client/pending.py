@@ -9,19 +9,21 @@ Owner: the endpoint's `Connection`; one `RouterLink` after the other uses it, as
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from slotmesh.client.runs import Part
 
 if TYPE_CHECKING:
-    from slotmesh.client.spec import CallSpec
+    from slotmesh.v1 import call_pb2
 
 Settled = tuple[Part, int, int, int]
 """Neighbours that have their outcome now: their part, the place of the first in it, where they start in the list of ids
 that was asked about, and how many they are."""
 
+SettledPlaces = tuple[Part, list[int], int]
+"""Calls of a part that have their outcome now: their places in it, and where they start in the list of ids."""
 
 _FREED: Final = [b""]
 """Stands where a payload was that is not sent again."""
@@ -73,10 +75,34 @@ class PendingCalls:
                 yield from self._settle_singly(part, at, start, count)
             start += count
 
+    def settle_scattered(self, ids: list[int]) -> Iterator[SettledPlaces]:
+        """As `settle`, for ids that ascend, with many gaps: a list of places for each part, instead of slices."""
+        start, total = 0, len(ids)
+        while start < total:
+            part = self._part_around(ids[start])
+            if part is None:
+                self.strays += 1
+                start += 1
+                continue
+            first_id = part.first_id
+            stop = bisect_left(ids, first_id + part.count, start)
+            places = [call_id - first_id for call_id in ids[start:stop]]
+            if self._mark_places(part, places):
+                yield part, places, start
+            else:
+                for _, at, index, count in self.settle(ids[start:stop]):
+                    yield part, list(range(at, at + count)), start + index
+            start = stop
+
+    def find(self, call_id: int) -> tuple[Part, int] | None:
+        """The part of a call, and its place there; None where the call is not known any more."""
+        part = self._part_around(call_id)
+        return None if part is None else (part, call_id - part.first_id)
+
     @property
-    def first_spec(self) -> CallSpec | None:
-        """The spec of the oldest unanswered call; None where there is none."""
-        return next(iter(self._parts.values())).spec if self._parts else None
+    def first_wire(self) -> call_pb2.CallOptions | None:
+        """The options of the oldest unanswered call; None where there is none."""
+        return next(iter(self._parts.values())).wire if self._parts else None
 
     def parts(self) -> list[Part]:
         """All that have unanswered calls, in the order of their ids."""
@@ -89,6 +115,18 @@ class PendingCalls:
             for at, count in part.open_spans():
                 _extend(ranges, first_id + at, first_id + at + count - 1)
         return ranges
+
+    def oversize(self, limit: int) -> tuple[list[int], list[int]]:
+        """Unanswered calls with larger payloads than that: their ids, ascending, and the sizes."""
+        found = [
+            (first_id + at, len(part.payloads[at]))
+            for first_id, part in self._parts.items()
+            if part.nbytes > limit
+            for start, count in part.open_spans()
+            for at in range(start, start + count)
+            if len(part.payloads[at]) > limit
+        ]
+        return [call_id for call_id, _ in found], [size for _, size in found]
 
     def ids_within(self, first: int, last: int) -> list[int]:
         """The ids of a range, both ends included, as far as their parts are here. Costs what is here, not the range."""
@@ -136,6 +174,14 @@ class PendingCalls:
                 self._mark(part, at, 1)
                 yield part, at, 0, 1
 
+    def drain_streaming(self) -> Iterator[Settled]:
+        """All whose values come one by one, as `drain`: such calls do not outlive their connection."""
+        for part in self.parts():
+            if part.spec.streaming:
+                for at, count in list(part.open_spans()):
+                    self._mark(part, at, count)
+                    yield part, at, 0, count
+
     def _part_around(self, call_id: int) -> Part | None:
         index = bisect_right(self._firsts, call_id) - 1
         if index < 0:
@@ -149,10 +195,7 @@ class PendingCalls:
         if not part.left:
             self.nbytes -= part.nbytes
             part.nbytes = 0
-            del self._parts[part.first_id]
-            # Firsts of finished parts stay until they are the greater half: deleting each would move the whole list.
-            if len(self._firsts) > 2 * len(self._parts) + 64:
-                self._firsts = list(self._parts)
+            self._remove(part)
             return
         if part.answered is None:
             part.answered = bytearray(part.count)
@@ -162,6 +205,34 @@ class PendingCalls:
         payloads[at : at + count] = _FREED * count
         part.nbytes -= nbytes
         self.nbytes -= nbytes
+
+    def _mark_places(self, part: Part, places: list[int]) -> bool:
+        """Marks calls of a part, unless one of them is answered already, or stands there twice."""
+        answered, payloads, nbytes = part.answered, part.payloads, 0
+        if answered is None:
+            answered = bytearray(part.count)
+        elif any(map(answered.__getitem__, places)):
+            return False
+        if len(set(places)) < len(places):
+            return False
+        for at in places:
+            answered[at] = 1
+            nbytes += len(payloads[at])
+            payloads[at] = b""
+        part.answered = answered
+        part.left -= len(places)
+        part.nbytes -= nbytes
+        self.calls -= len(places)
+        self.nbytes -= nbytes
+        if not part.left:
+            self._remove(part)
+        return True
+
+    def _remove(self, part: Part) -> None:
+        del self._parts[part.first_id]
+        # Firsts of finished parts stay until they are the greater half: deleting each would move the whole list.
+        if len(self._firsts) > 2 * len(self._parts) + 64:
+            self._firsts = list(self._parts)
 
     def _settle_singly(self, part: Part, at: int, start: int, count: int) -> Iterator[Settled]:
         """Some of these were answered before."""

@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.client.outbox import FRAME_BYTES, FRAME_CALLS
 from slotmesh.client.runs import Part
+from slotmesh.client.spec import CallSpec
 
 
 @dataclass(slots=True)
@@ -23,6 +25,8 @@ class ResentCalls:
     part: Part
     ids: Sequence[int]
     payloads: list[bytes]
+    specs: list[CallSpec] | None
+    """One for each call where several lanes share the part."""
 
     @property
     def consecutive(self) -> bool:
@@ -33,7 +37,7 @@ class ResentCalls:
 class Resends:
     """What is left to send again. True while something is."""
 
-    __slots__ = ("_at", "_counted", "_parts", "calls", "nbytes")
+    __slots__ = ("_at", "_counted", "_parts", "calls", "nbytes", "stopped")
 
     def __init__(self, parts: Iterable[Part] = ()) -> None:
         """`parts`: all that have unanswered calls, in the order of their ids."""
@@ -46,36 +50,43 @@ class Resends:
         """That have not left."""
         self.nbytes = sum(nbytes for _, _, nbytes in self._parts)
         """Their payload bytes."""
+        self.stopped: list[int] = []
+        """Ids of calls that are not sent again: their lane stops at failures, and one before them has failed."""
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def take(self, calls: int, nbytes: int, *, alone: bool) -> list[ResentCalls]:
+    def take(self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False) -> list[ResentCalls]:
         """Takes the calls of the next frame: at most `calls` of `nbytes` bytes, which is what the window has left.
 
         `alone`: this router has nothing unanswered, so that one call may have more bytes than the window.
+        `cuts`: large payloads follow the frame in chunks.
         """
         taken: list[ResentCalls] = []
         calls, room = min(calls, FRAME_CALLS), FRAME_BYTES
         while self._parts:
             part = self._parts[0][0]
             places: list[int] = []
-            total, is_full = 0, False
+            total, inline, is_full = 0, 0, False
             for place in (each for at, count in part.open_spans(self._at) for each in range(at, at + count)):
                 size = len(part.payloads[place])
+                if part.spec.stop_generation and part.is_after_failure(place):
+                    self.stopped.append(part.first_id + place)
+                    self._left(1, size)
+                    continue
+                weight = 0 if cuts and size > CHUNK_BYTES else size
                 is_first = not taken and not places
-                fits = total + size <= min(nbytes, room) or (is_first and (alone or size <= nbytes))
+                fits = (total + size <= nbytes and inline + weight <= room) or (is_first and (alone or size <= nbytes))
                 if len(places) >= calls or not fits:
                     is_full = True
                     break
                 places.append(place)
                 total += size
+                inline += weight
             if places:
-                taken.append(
-                    ResentCalls(part, [part.first_id + at for at in places], [part.payloads[at] for at in places])
-                )
+                taken.append(_resent(part, places))
                 self._at = places[-1] + 1
-                calls, nbytes, room = calls - len(places), nbytes - total, room - total
+                calls, nbytes, room = calls - len(places), nbytes - total, room - inline
                 self._left(len(places), total)
             if is_full:
                 break
@@ -92,3 +103,12 @@ class Resends:
         _, calls, nbytes = self._parts.popleft()
         self._left(calls - self._counted[0], nbytes - self._counted[1])
         self._at, self._counted = 0, (0, 0)
+
+
+def _resent(part: Part, places: list[int]) -> ResentCalls:
+    return ResentCalls(
+        part,
+        [part.first_id + at for at in places],
+        [part.payloads[at] for at in places],
+        None if part.specs is None else [part.specs[at] for at in places],
+    )

@@ -3,7 +3,8 @@
 Purpose: the data of the client's book-keeping. Columnar: lists of payloads and of sinks, no object a call. Pure: a sink
 is an asyncio future, of which only `done()` is asked here.
 Invariants: calls of one queue leave in the order in which they were made; a run takes more calls only until its first
-one has left.
+one has left. Where many lanes have few calls each, these wait together in one run, a *column*: its `specs` say whose
+each is, and share everything but their ordering key. What a lane has besides waits until that column has left.
 Owner: the endpoint's `CallStream`.
 """
 
@@ -11,13 +12,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import compress
-from operator import methodcaller
+from itertools import compress, groupby
+from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from slotmesh.client.gather import Gather
+    from slotmesh.client.groups import LaneGroups
     from slotmesh.client.spec import CallSpec
+    from slotmesh.client.stops import LaneStop
+    from slotmesh.v1 import call_pb2
+
+IsOut = Callable[["CallSpec", bytes, Any], bool]
+"""Whether a waiting call is to be taken out: its spec, its payload, and its sink or gather. Asked in order."""
 
 _is_done = methodcaller("done")
 
@@ -38,33 +45,38 @@ _NOBODY: Final = _Nobody()
 class CallQueue:
     """Calls that keep their order: those of one ordering key, or of one unkeyed method."""
 
-    __slots__ = ("__weakref__", "_on_idle", "_unanswered", "runs", "tail")
+    __slots__ = ("__weakref__", "_on_idle", "column", "groups", "in_column", "runs", "stop", "tail", "unanswered")
 
-    def __init__(self) -> None:
+    def __init__(self, groups: LaneGroups | None = None) -> None:
+        """`groups`: those of the lanes beside this one; None for a queue that is no lane's."""
+        self.groups = groups
         self.runs: deque[WaitingRun] = deque()
         """What waits to be sent."""
         self.tail: WaitingRun | None = None
         """The last of `runs`, while it is open for more calls."""
-        self._unanswered = 0
+        self.column: WaitingRun | None = None
+        """The column that took calls of this queue last. They have left when it is empty."""
+        self.in_column = 0
+        """How many it took."""
+        self.stop: LaneStop | None = None
+        """Of a lane that has calls that stop at failures."""
+        self.unanswered = 0
+        """Calls that left or wait in a column, and have no outcome."""
         self._on_idle: list[Callable[[], object]] = []
 
     @property
     def idle(self) -> bool:
         """Whether every call has its outcome."""
-        return not self._unanswered and not self.runs
+        return not self.unanswered and not self.runs
 
     def call_when_idle(self, function: Callable[[], object]) -> None:
         """Calls `function` once, when every call has its outcome; at once where that is so."""
         self._on_idle.append(function)
         self.tell_if_idle()
 
-    def sent(self, calls: int) -> None:
-        """That many calls have left."""
-        self._unanswered += calls
-
     def settled(self, calls: int) -> None:
         """That many calls that had left have their outcome."""
-        self._unanswered -= calls
+        self.unanswered -= calls
         if self._on_idle:
             self.tell_if_idle()
 
@@ -77,12 +89,18 @@ class CallQueue:
 
 
 class WaitingRun:
-    """Neighbours in a queue that share their spec."""
+    """Neighbours in a queue that share their spec, or a column. Empty once all have left."""
 
-    __slots__ = ("_at", "gather", "offset", "payloads", "sinks", "spec")
+    __slots__ = ("_at", "followers", "gather", "offset", "payloads", "sinks", "spec", "specs")
 
     def __init__(
-        self, spec: CallSpec, payloads: list[bytes], sinks: list[Any], gather: Gather | None = None, offset: int = 0
+        self,
+        spec: CallSpec,
+        payloads: list[bytes],
+        sinks: list[Any],
+        gather: Gather | None = None,
+        offset: int = 0,
+        specs: list[CallSpec] | None = None,
     ) -> None:
         self.spec = spec
         self.payloads = payloads
@@ -91,6 +109,10 @@ class WaitingRun:
         self.gather = gather
         self.offset = offset
         """Place of the first payload in `gather`."""
+        self.specs = specs
+        """Of a column: one for each payload."""
+        self.followers: list[CallQueue] = []
+        """Of a column: queues that get their turn when it has left."""
         self._at = 0
 
     def __len__(self) -> int:
@@ -109,12 +131,76 @@ class WaitingRun:
     def split(self, count: int, nbytes: int) -> Part:
         """Takes so many calls, of so many payload bytes, off the front."""
         start, stop = self._at, self._at + count
-        self._at = stop
-        payloads, sinks = self.payloads[start:stop], self.sinks[start:stop]
-        return Part(self.spec, payloads, nbytes, sinks, self.gather, self.offset + start)
+        payloads, sinks, specs = self.payloads, self.sinks, self.specs
+        if stop == len(payloads):
+            self.payloads, self.sinks, self._at = [], [], 0
+        else:
+            self._at = stop
+        if count < len(payloads):
+            payloads, sinks = payloads[start:stop], sinks[start:stop]
+            specs = specs and specs[start:stop]
+        if specs is None:
+            return Part(self.spec, payloads, nbytes, sinks, self.gather, self.offset + start)
+        spec = specs[0]
+        if specs[-1] is spec and specs.count(spec) == count:
+            specs = None  # one lane alone
+        return Part(spec, payloads, nbytes, sinks, specs=specs)
+
+    def cancelled_specs(self) -> list[CallSpec]:
+        """Specs of the calls that nobody waits for any more, each once."""
+        if self.gather is not None:
+            return [self.spec] if self and self.gather.done() else []
+        sinks = self.sinks[self._at :]
+        if not any(map(_is_done, sinks)):
+            return []
+        if self.specs is None:
+            return [self.spec]
+        return list(dict.fromkeys(compress(self.specs[self._at :], map(_is_done, sinks))))
+
+    def take_out(self, is_out: IsOut) -> tuple[list[WaitingRun], list[Part]]:
+        """What stays of the run, in order, and what does not wait any more, one part a call or more."""
+        payloads, sinks = self.payloads[self._at :], self.sinks[self._at :]
+        gather, offset = self.gather, self.offset + self._at
+        specs = self.specs and self.specs[self._at :]
+        out = [
+            is_out(specs[at] if specs else self.spec, payload, gather or sinks[at])
+            for at, payload in enumerate(payloads)
+        ]
+        if not any(out):
+            return [self], []
+        if gather is not None:
+            stretches = [
+                (is_taken, [at for at, _ in each]) for is_taken, each in groupby(enumerate(out), itemgetter(1))
+            ]
+            slices = [(is_taken, places[0], places[-1] + 1) for is_taken, places in stretches]
+            stay = [
+                WaitingRun(self.spec, payloads[start:stop], [], gather, offset + start)
+                for is_taken, start, stop in slices
+                if not is_taken
+            ]
+            return stay, [
+                Part(self.spec, payloads[start:stop], sum(map(len, payloads[start:stop])), [], gather, offset + start)
+                for is_taken, start, stop in slices
+                if is_taken
+            ]
+        parts = [
+            Part(specs[at] if specs else self.spec, [payloads[at]], len(payloads[at]), [sinks[at]])
+            for at, is_taken in enumerate(out)
+            if is_taken
+        ]
+        wanted = [not is_taken for is_taken in out]
+        if specs:
+            self.specs = list(compress(specs, wanted))
+        self.payloads, self.sinks, self._at = list(compress(payloads, wanted)), list(compress(sinks, wanted)), 0
+        return [self], parts
 
     def _drop_done(self) -> None:
         wanted = [not sink.done() for sink in self.sinks[self._at :]]
+        if self.specs is not None:
+            for spec, is_wanted in zip(self.specs[self._at :], wanted, strict=True):
+                if not is_wanted:
+                    spec.queue.settled(1)
+            self.specs[:] = compress(self.specs[self._at :], wanted)
         self.payloads[:] = compress(self.payloads[self._at :], wanted)
         self.sinks[:] = compress(self.sinks[self._at :], wanted)
         self._at = 0
@@ -139,6 +225,7 @@ class Part:
         "sent_at",
         "sinks",
         "spec",
+        "specs",
     )
 
     def __init__(
@@ -149,8 +236,12 @@ class Part:
         sinks: list[Any],
         gather: Gather | None = None,
         offset: int = 0,
+        specs: list[CallSpec] | None = None,
     ) -> None:
         self.spec = spec
+        """Of the first call, and of all where there are no `specs`."""
+        self.specs = specs
+        """One for each call, where calls of several lanes left together. They differ in their lane alone."""
         self.payloads = payloads
         """Of each call; empty where it has its outcome, unless all have."""
         self.nbytes = nbytes
@@ -172,6 +263,41 @@ class Part:
         """1 for each call that has its outcome; None while none has."""
         self._taken_back = False
 
+    @property
+    def wire(self) -> call_pb2.CallOptions:
+        """The options that all of its calls share: without ordering key where that differs."""
+        group = self.spec.group
+        return self.spec.wire if self.specs is None or group is None else group.wire
+
+    def settled(self, at: int, count: int) -> None:
+        """Tells the queues of neighbours that these have their outcome. Not of calls that never were in the outbox."""
+        if self.specs is None:
+            self.spec.queue.settled(count)
+            return
+        for spec in self.specs[at : at + count]:
+            spec.queue.settled(1)
+
+    def is_after_failure(self, place: int) -> bool:
+        """Whether the call's lane stops at failures, and a call before it has failed."""
+        spec = self.spec if self.specs is None else self.specs[place]
+        stop = spec.queue.stop
+        return stop is not None and stop.is_after_failure(spec.stop_generation, self.first_id + place)
+
+    def is_wanted(self, place: int) -> bool:
+        """Whether the call has no outcome, and somebody waits for it."""
+        if not self.left or (self.answered is not None and self.answered[place]):
+            return False
+        waiting: Any = self.gather or self.sinks[place]
+        return not waiting.done()
+
+    def settled_places(self, places: list[int]) -> None:
+        """As `settled`, for calls at these places."""
+        if self.specs is None:
+            self.spec.queue.settled(len(places))
+            return
+        for at in places:
+            self.specs[at].queue.settled(1)
+
     def open_spans(self, start: int = 0) -> Iterator[tuple[int, int]]:
         """Neighbours without an outcome, from the place `start` on: the place of the first, and how many."""
         answered, count = self.answered, self.count
@@ -186,6 +312,10 @@ class Part:
             end = answered.find(1, at)
             yield at, (count if end < 0 else end) - at
             at = -1 if end < 0 else answered.find(0, end)
+
+    def forsake(self) -> None:
+        """Nobody waits for any of the calls any more, and nobody has to be told so."""
+        self.sinks, self.gather = [_NOBODY] * self.count, None
 
     def unwanted(self) -> list[int]:
         """Places of the calls that have no outcome, and that nobody waits for any more."""

@@ -7,6 +7,7 @@ options' message is built once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from slotmesh.client.options import ViewOptions
@@ -26,14 +27,19 @@ class CallSpec:
     """All that calls of one method of one view share."""
 
     __slots__ = (
+        "_streamed",
         "content_type",
         "decode",
         "decode_each",
         "encode",
         "endpoint",
+        "group",
         "method",
         "options",
+        "ordering_key",
         "queue",
+        "stop_generation",
+        "streaming",
         "wanted",
         "wire",
     )
@@ -42,13 +48,21 @@ class CallSpec:
         self.endpoint = endpoint
         self.method = method
         self.options = options
+        self.ordering_key = options.ordering_key
         self.queue = queue
         """Where its calls wait their turn."""
+        self.streaming = options.streaming
+        """Whether a call's sink is a `CallValues`, in place of a future."""
+        self._streamed: CallSpec | None = None
         self.wanted = wanted
         """Type of the results."""
         self.content_type = options.content_type
-        self.wire = options.to_wire(method)
+        self.stop_generation = queue.stop.generation if queue.stop is not None and options.stops else 0
+        """Which calls of the lane fail after a failure; 0 for those that go on."""
+        self.wire = options.to_wire(method, self.stop_generation)
         """Shared by all batches; never changed."""
+        self.group = None if queue.groups is None else queue.groups.of(self.wire, wanted)
+        """Of a lane's calls: the lanes with which they share batches."""
         self.encode: Callable[[tuple[Any, ...], Mapping[str, Any]], bytes] = self._encode
         """Raises EncodeError, a TypeError."""
         self.decode: Callable[[bytes], Any] | None = None
@@ -65,6 +79,23 @@ class CallSpec:
         else:
             self.decode = decoder(self.content_type, wanted)
             self.decode_each = decoder_of_each(self.content_type, wanted)
+
+    def streamed(self) -> CallSpec:
+        """The same, for calls whose values are taken one by one. In line with the others.
+
+        Raises:
+            TypeError: calls of this view have no results.
+        """
+        if self._streamed is None:
+            if not self.options.reply:
+                raise TypeError(f"{self.endpoint}.{self.method}: calls without a reply have no values to iterate over")
+            options = replace(self.options, streaming=True)
+            self._streamed = CallSpec(self.endpoint, self.method, options, self.queue, self.wanted)
+        return self._streamed
+
+    def renewed(self) -> CallSpec:
+        """The same, for the generation of its lane that has begun."""
+        return CallSpec(self.endpoint, self.method, self.options, self.queue, self.wanted)
 
     def encode_each(self, columns: tuple[Iterable[Any], ...]) -> list[bytes]:
         """The payloads of a call for each row of `columns`."""

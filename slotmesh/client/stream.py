@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Any, Final, Protocol, cast
 from weakref import WeakValueDictionary
 
 from slotmesh.client.connection import Connection
 from slotmesh.client.gather import Gather
+from slotmesh.client.groups import LaneGroups
+from slotmesh.client.limits import too_large
 from slotmesh.client.outbox import Outbox
-from slotmesh.client.outcomes import fail
+from slotmesh.client.outcomes import fail, refuse
 from slotmesh.client.routers import Routers
 from slotmesh.client.runs import CallQueue, Part, WaitingRun
 from slotmesh.client.spec import CallSpec
+from slotmesh.client.stops import LaneStop, StopGenerations
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import router_service_pb2_grpc
 
@@ -31,6 +34,15 @@ LAST_WORDS_S: Final = 0.2
 CLOSED: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed before the call was answered")
 
 log = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """What takes a call's outcome, once. An asyncio future does; whatever else does must be as quick."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, exception: Any, /) -> None: ...
+    def exception(self) -> BaseException | None: ...
 
 
 class CallStream:
@@ -47,6 +59,8 @@ class CallStream:
         self._outbox = Outbox()
         self._connection = Connection(endpoint, routers, connect_timeout_s, self._outbox)
         self._queues: WeakValueDictionary[str, CallQueue] = WeakValueDictionary()
+        self._groups = LaneGroups()
+        self._stops = StopGenerations(self._on_lane_failure)
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._closing = False
@@ -58,14 +72,20 @@ class CallStream:
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def submit(self, spec: CallSpec, payload: bytes) -> asyncio.Future[Any]:
-        """Makes a call. It leaves with its neighbours, as soon as the stream can take a frame."""
-        future: asyncio.Future[Any] = self._loop.create_future()
+    def submit(self, spec: CallSpec, payload: bytes, sink: Sink | None = None) -> asyncio.Future[Any]:
+        """Makes a call. It leaves with its neighbours, as soon as the stream can take a frame.
+
+        `sink`: takes the outcome in place of the future, and is returned.
+        """
+        future: asyncio.Future[Any] = self._loop.create_future() if sink is None else cast("Any", sink)
         if len(payload) > self._connection.max_payload_bytes:
-            fail(Part(spec, [b""], 0, [future]), 0, 1, self._too_large(len(payload)))
+            fail(Part(spec, [b""], 0, [future]), 0, 1, too_large(len(payload), self._connection.max_payload_bytes))
             return future
         run = spec.queue.tail
         if run is None or run.spec is not spec:
+            if (stop := spec.queue.stop) is not None and 0 < spec.stop_generation <= stop.failed:
+                fail(Part(spec, [b""], 0, [future]), 0, 1, stop.refusal())
+                return future
             run = self._open_run(spec)
         run.payloads.append(payload)
         run.sinks.append(future)
@@ -79,6 +99,9 @@ class CallStream:
             return future
         gather = Gather(len(payloads), future, keeps_failures=keeps_failures)
         self._check_open()
+        if (stop := spec.queue.stop) is not None and 0 < spec.stop_generation <= stop.failed:
+            fail(Part(spec, payloads, 0, [], gather), 0, len(payloads), stop.refusal())
+            return future
         if max(map(len, payloads)) <= self._connection.max_payload_bytes:
             self._outbox.add_map(spec, payloads, gather, 0)
         else:
@@ -106,13 +129,22 @@ class CallStream:
         """The queue of an ordering key, shared by all of its lanes."""
         queue = self._queues.get(ordering_key)
         if queue is None:
-            queue = self._queues[ordering_key] = CallQueue()
+            queue = self._queues[ordering_key] = CallQueue(self._groups)
         return queue
+
+    def stop_of(self, queue: CallQueue, ordering_key: str) -> LaneStop:
+        """Whether the lane of this queue, which stops at failures, goes on."""
+        return self._stops.stop_of(queue, ordering_key)
+
+    def _on_lane_failure(self, queue: CallQueue, generation: int) -> None:
+        for part in self._outbox.take_stopped(queue, generation):
+            refuse(part)
 
     def _open_run(self, spec: CallSpec) -> WaitingRun:
         self._check_open()
         run = self._outbox.open_run(spec)
-        self._wake()
+        if not run.payloads:
+            self._wake()
         return run
 
     def _check_open(self) -> None:
@@ -121,23 +153,19 @@ class CallStream:
 
     def _add_map_without_oversize(self, spec: CallSpec, payloads: list[bytes], gather: Gather) -> None:
         """Calls that are too large fail, those between them are made."""
-        start = 0
+        start, limit = 0, self._connection.max_payload_bytes
         for index, payload in enumerate(payloads):
-            if len(payload) > self._connection.max_payload_bytes:
+            if len(payload) > limit:
                 if start < index:
                     self._outbox.add_map(spec, payloads[start:index], gather, start)
-                fail(Part(spec, [b""], 0, [], gather, index), 0, 1, self._too_large(len(payload)))
+                fail(Part(spec, [b""], 0, [], gather, index), 0, 1, too_large(len(payload), limit))
                 start = index + 1
+                if spec.queue.stop is not None and spec.stop_generation and start < len(payloads):
+                    rest = payloads[start:]
+                    fail(Part(spec, rest, 0, [], gather, start), 0, len(rest), spec.queue.stop.refusal())
+                    return
         if start < len(payloads):
             self._outbox.add_map(spec, payloads[start:], gather, start)
-
-    def _too_large(self, actual: int) -> Failure:
-        limit = self._connection.max_payload_bytes
-        return Failure(
-            reason=Reason.PAYLOAD_TOO_LARGE,
-            message=f"the payload has {actual} bytes, the limit is {limit} bytes",
-            metadata={"limit": str(limit), "actual": str(actual)},
-        )
 
     # -- connection ------------------------------------------------------------------------------------------------
 

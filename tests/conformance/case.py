@@ -22,6 +22,7 @@ STEPS: Final = frozenset(
         "accept",
         "acked",
         "calls",
+        "chunked",
         "cancelled",
         "client",
         "closed",
@@ -34,6 +35,8 @@ STEPS: Final = frozenset(
         "send",
         "silence",
         "start",
+        "taken",
+        "untaken",
         "unreported",
     }
 )

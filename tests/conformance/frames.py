@@ -1,7 +1,7 @@
 """Frames as the cases write them, made into messages.
 
 Purpose: proto JSON with names in place of what only the run knows: `a` stands for the id of call `a` wherever an id is
-expected, `B` for the address of router `B`; payloads are text.
+expected, `B` for the address of router `B`; payloads are text. A batch with `times` is that often what it says.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slotmesh.v1 import router_service_pb2
 
 Response = router_service_pb2.StreamCallsResponse
 
-_IDS = frozenset({"call_ids", "first_call_id", "first", "last"})
+_IDS = frozenset({"call_ids", "call_id", "first_call_id", "first", "last"})
 
 
 def to_response(
@@ -26,6 +26,9 @@ def to_response(
 
     def resolve(name: str, value: Any) -> Any:
         if isinstance(value, Mapping):
+            if "times" in value:
+                times, once = value["times"], {key: item for key, item in value.items() if key != "times"}
+                value = {key: item * times if isinstance(item, list) else item for key, item in once.items()}
             return {key: resolve(key, item) for key, item in value.items()}
         if isinstance(value, list):
             return [resolve(name, item) for item in value]
@@ -34,11 +37,16 @@ def to_response(
                 return id_of(value)
             if name == "alternates":
                 return address_of(value)
-            if name == "payloads":
+            if name in ("payloads", "data"):
                 return base64.b64encode(value.encode()).decode()
         return value
 
     return json_format.ParseDict(resolve("", frame), Response())
+
+
+def ids_of_values(frame: Response) -> list[int]:
+    """The calls that have values in this frame, once for each value."""
+    return [number for batch in frame.results.batches if batch.partial for number in batch.call_ids]
 
 
 def ids_answered(frame: Response) -> list[int]:

@@ -121,7 +121,7 @@ class _Player:
                 names = command.pop("to", ["A"])
                 command["addresses"] = [self.routers[name].address for name in names]
                 command.setdefault("endpoint", _ENDPOINT)
-            case "call":
+            case "call" | "stream":
                 name = command["id"]
                 command["payload"] = self._made(name, command)
                 self._members[name] = [name]
@@ -135,8 +135,8 @@ class _Player:
         await self._client.tell(command)
 
     def _made(self, name: str, command: dict[str, Any]) -> str:
-        self.session.make(name, command.get("key", ""))
-        size = command.pop("size", 0) if command["do"] == "call" else command.get("size", 0)
+        size = command.get("size", 0) if command["do"] == "map" else command.pop("size", 0)
+        self.session.make(name, command.get("key", ""), size)
         return name.ljust(size, PADDING)
 
     async def _report(self, wanted: Mapping[str, Any], timeout: float) -> None:
@@ -227,6 +227,15 @@ class _Player:
                 names = set(argument if isinstance(argument, Sequence) else arguments["are"])
                 await self._until(lambda: stream.rules.cancelled >= names, timeout, f"{names} are taken back")
                 assert stream.rules.cancelled == names, f"taken back: {stream.rules.cancelled}, not {names}"
+            case "chunked":
+                names = set(argument if isinstance(argument, Sequence) else arguments["are"])
+                await self._until(lambda: stream.rules.complete >= names, timeout, f"all chunks of {names} arrive")
+            case "taken":
+                names = set(argument)
+                await self._until(lambda: stream.rules.taken >= names, timeout, f"values of {names} are taken")
+            case "untaken":
+                early = stream.rules.taken & set(argument)
+                assert not early, f"values taken too early: {early}"
             case "half_close":
                 await self._until(lambda: stream.half_closed, timeout, "the client half-closes")
             case "end":

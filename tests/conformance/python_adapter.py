@@ -15,7 +15,7 @@ from slotmesh.codec import OCTET_STREAM
 
 Command = dict[str, Any]
 
-FEATURES = ["sessions", "no_reply"]
+FEATURES = ["sessions", "no_reply", "streaming", "chunks", "ordering_keys", "stop"]
 
 
 class Adapter:
@@ -25,8 +25,11 @@ class Adapter:
         self._mesh: slotmesh.Mesh | None = None
         self._endpoint: Any = None
         self._views: dict[str, Any] = {}
+        self._lanes: dict[str, slotmesh.Lane] = {}
         self._pending: dict[str, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._paused: dict[str, asyncio.Event] = {}
+        """Loops that wait for `go_on`."""
 
     async def obey(self, command: Command) -> None:
         """Does what the line says."""
@@ -42,8 +45,15 @@ class Adapter:
                 payloads = [payload.encode() for payload in command["payloads"]]
                 future = self._method(command).map(payloads, return_exceptions=True)
                 self._watch(command["id"], future, many=True)
+            case "stream":
+                values = self._method(command).stream(command["payload"].encode())
+                self._iterate(command["id"], values, command.get("take"))
+            case "go_on":
+                self._paused.pop(command["id"]).set()
             case "cancel":
                 self._pending[command["id"]].cancel()
+            case "reset_lane":
+                self._lanes[command["key"]].reset()
             case "close":
                 self._spawn(self._close())
             case "reset":
@@ -58,12 +68,14 @@ class Adapter:
         if command.get("no_reply"):
             changes["reply"] = False
         key, method = command.get("key", ""), command.get("method", "__call__")
-        view_key = json.dumps([changes, key, method])
+        after_failure = command.get("after_failure", "continue")
+        view_key = json.dumps([changes, key, method, after_failure])
         view = self._views.get(view_key)
         if view is None:
             view = self._endpoint.options(content_type=OCTET_STREAM, **changes)
             if key:
-                view = view.ordered(key)
+                view = view.ordered(key, after_failure=after_failure)
+                self._lanes[key] = view
             view = self._views[view_key] = view.method(method)
         return view
 
@@ -83,6 +95,35 @@ class Adapter:
 
         future.add_done_callback(report)
 
+    def _iterate(self, name: str, values: slotmesh.ValueStream[bytes], take: int | None) -> None:
+        """Takes values in a loop; with `take` so many, and the others when told to go on."""
+        taken: list[str] = []
+
+        async def loop() -> None:
+            if take == 0:
+                await self._told_to_go_on(name)
+            async for value in values:
+                taken.append(value.decode())
+                if len(taken) == take:
+                    await self._told_to_go_on(name)
+
+        def report(done: asyncio.Task[None]) -> None:
+            failed = None if done.cancelled() else done.exception()
+            if self._pending.pop(name, None) is not done:
+                return
+            if done.cancelled():
+                say({"id": name, "cancelled": True})
+            else:
+                say({"id": name, "values": taken, **(outcome(failed) if failed else {})})
+
+        task = asyncio.create_task(loop())
+        self._pending[name] = task
+        task.add_done_callback(report)
+
+    async def _told_to_go_on(self, name: str) -> None:
+        told = self._paused[name] = asyncio.Event()
+        await told.wait()
+
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -96,13 +137,15 @@ class Adapter:
         say({"closed": True})
 
     async def _reset(self) -> None:
+        loops = [each for each in self._pending.values() if isinstance(each, asyncio.Task)]
         self._pending.clear()
-        for task in list(self._tasks):
+        for task in [*self._tasks, *loops]:
             task.cancel()
         if self._mesh is not None:
             mesh, self._mesh = self._mesh, None
             await mesh.aclose(0)
         self._views.clear()
+        self._lanes.clear()
         say({"reset": True})
 
 

@@ -17,7 +17,7 @@ from slotmesh.runtime.channels import server_options
 from slotmesh.runtime.duplex import read_request
 from slotmesh.status import abort
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
-from tests.conformance.frames import ids_answered
+from tests.conformance.frames import ids_answered, ids_of_values
 from tests.conformance.rules import Session, StreamRules
 
 Request = router_service_pb2.StreamCallsRequest
@@ -45,9 +45,11 @@ class ScriptedStream:
         if frame.WhichOneof("frame") == "results":
             rules.frames_sent += 1
             frame.results.frame_no = frame.results.frame_no or rules.frames_sent
+        rules.values(ids_of_values(frame))
         rules.answered(ids_answered(frame))
         if frame.WhichOneof("frame") == "go_away":
             rules.go_away()
+        rules.offer(frame.opened.features)
         for window in (frame.opened.window, frame.window):
             if window.calls:
                 rules.window(window.calls, window.bytes)

@@ -9,9 +9,12 @@ Owner: the player of one case.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from slotmesh.chunks import BadChunk, JoinedAssembly
 from slotmesh.v1 import call_pb2, router_service_pb2
 
 MAX_CALL_ID = 2**53 - 1
@@ -54,10 +57,22 @@ class Session:
     """Calls whose outcome was written to a stream."""
     made: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Place in which the application made each call, and its ordering key."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Payload bytes of each call that the application made."""
 
-    def make(self, name: str, key: str) -> None:
+    def make(self, name: str, key: str, size: int = 0) -> None:
         """The application makes a call."""
         self.made[name] = (len(self.made), key)
+        self.sizes[name] = max(size, len(name.encode()))
+
+    def announced_name(self, call_id: int, size: int, *, resend: bool) -> str:
+        """Which call it is whose payload comes in chunks: the oldest of that size that was not sent."""
+        for name, made_size in self.sizes.items():
+            before = self.sent.get(name)
+            is_it = before is not None and before.call_id == call_id if resend else before is None
+            if made_size == size and is_it:
+                return name
+        return f"one of {size} bytes"
 
     def breach(self, what: str) -> None:
         if what not in self.breaches:
@@ -80,6 +95,16 @@ class StreamRules:
         self._new_calls = False
         self._to_resend: set[int] = set()
         self._cancelled: set[int] = set()
+        self._features: set[str] = set()
+        self._values: Counter[int] = Counter()
+        """Written and not taken, by call."""
+        self._taken: Counter[int] = Counter()
+        self._offered: set[str] = set()
+        """Features that the router has named."""
+        self._chunks: dict[int, tuple[SentCall, JoinedAssembly]] = {}
+        """Payloads that were announced and are not complete."""
+        self.complete: set[str] = set()
+        """Names of calls of which all chunks came."""
         self._leaving = False
         """GoAway was written, and the client has shown that it read it."""
         self._told_to_leave = False
@@ -106,6 +131,10 @@ class StreamRules:
                 self._cancel(frame.cancel.calls)
             case "ack":
                 self._ack(frame.ack.through_frame)
+            case "take":
+                self._take(frame.take)
+            case "chunk":
+                self._chunk(frame.chunk)
             case "heartbeat":
                 pass  # allowed on every stream
             case _:
@@ -118,6 +147,7 @@ class StreamRules:
         self._opened = True
         self._defaults = frame.default_options
         self._session_id = frame.session_id
+        self._features.update(frame.features)
         if not frame.endpoint:
             self._breach("open.endpoint is required")
         if not frame.session_id:
@@ -138,11 +168,14 @@ class StreamRules:
     def _check_unanswered(self, ranges: Iterable[call_pb2.IdRange]) -> None:
         told = {number for each in ranges for number in range(each.first, each.last + 1)}
         ids = {call.call_id: name for name, call in self._session.sent.items()}
+        streaming = {call.call_id for call in self._session.sent.values() if call.options.streaming}
         delivered = self._session.delivered
-        due = {call.call_id for name, call in self._session.unanswered.items() if name not in delivered}
+        due = {call.call_id for name, call in self._session.unanswered.items() if name not in delivered} - streaming
         for number in sorted(told):
             if number not in ids:
                 self._breach(f"open.unanswered has id {number}, which was never sent")
+            if number in streaming:
+                self._breach(f"open.unanswered has {ids[number]!r}, whose values do not outlive their connection")
         if missing := sorted(due - told):
             self._breach(f"open.unanswered lacks {[ids[number] for number in missing]}")
         self._to_resend = told
@@ -161,9 +194,48 @@ class StreamRules:
             self._breach("calls came after GoAway")
         first = batch.first_call_id
         ids: Sequence[int] = list(batch.call_ids) or range(first, first + len(batch.payloads))
-        for call_id, payload in zip(ids, batch.payloads, strict=False):
-            self._call(SentCall(name_of(payload), call_id, payload, options, batch.resend))
+        sizes = self._column("chunked_sizes", list(batch.chunked_sizes), batch, "chunks") or [0] * len(ids)
+        keys = self._column("ordering_keys", list(batch.ordering_keys), batch, "ordering_keys")
+        for at, (call_id, payload, size) in enumerate(zip(ids, batch.payloads, sizes, strict=False)):
+            name = name_of(payload)
+            if size:
+                if payload:
+                    self._breach(f"the payload of call {call_id} is announced, and here")
+                name = self._session.announced_name(call_id, size, resend=batch.resend)
+                payload = name.encode().ljust(size, PADDING.encode())  # noqa: PLW2901 - what has to come
+            own = call_pb2.CallOptions()
+            own.CopyFrom(options)
+            if keys:
+                own.ordering_key = keys[at]
+            call = SentCall(name, call_id, payload, own, batch.resend)
+            self._call(call)
+            if size:
+                self._chunks[call_id] = call, JoinedAssembly(size)
         self._check_window(len(batch.payloads))
+
+    def _column(self, name: str, column: list[Any], batch: router_service_pb2.CallBatch, feature: str) -> list[Any]:
+        if column and feature not in self._offered:
+            self._breach(f"{name} needs a router that has named {feature}")
+        if column and len(column) != len(batch.payloads):
+            self._breach(f"{len(column)} {name} for {len(batch.payloads)} payloads")
+            return []
+        return column
+
+    def _chunk(self, chunk: call_pb2.Chunk) -> None:
+        number = chunk.call_id
+        if number not in self._chunks:
+            if number > self._last_id or number in self._cancelled:
+                self._breach(f"a chunk of call {number}, which was not announced, or was taken back")
+            return
+        call, assembly = self._chunks[number]
+        try:
+            if assembly.add(chunk.offset, chunk.total, chunk.data):
+                del self._chunks[number]
+                if assembly.payload() != call.payload:
+                    self._breach(f"the chunks of call {call.name!r} are not its payload")
+                self.complete.add(call.name)
+        except BadChunk as error:
+            self._breach(f"a chunk of call {call.name!r}: {error}")
 
     def _call(self, call: SentCall) -> None:
         session = self._session
@@ -227,6 +299,7 @@ class StreamRules:
                 self._breach(f"a range of ids goes up from 1, got {each.first} … {each.last}")
             for number in range(each.first, min(each.last, self._last_id) + 1):
                 self._cancelled.add(number)
+                self._chunks.pop(number, None)
             if each.last > self._last_id:
                 self._breach(f"id {each.last} is taken back before it was sent")
 
@@ -239,6 +312,17 @@ class StreamRules:
             self._breach(f"acks go up: {through_frame} came after {self.acked}")
         self.acked = max(through_frame, self.acked)
 
+    def _take(self, frame: call_pb2.TakeItems) -> None:
+        if "take_items" not in self._features:
+            self._breach("take needs the feature take_items in open")
+        if len(frame.call_ids) != len(frame.counts):
+            self._breach(f"{len(frame.call_ids)} calls have {len(frame.counts)} counts of values taken")
+        for call_id, count in zip(frame.call_ids, frame.counts, strict=False):
+            if not 1 <= count <= self._values[call_id]:
+                self._breach(f"{count} values of call {call_id} are taken, {self._values[call_id]} can be")
+            self._values[call_id] -= count
+            self._taken[call_id] += count
+
     # -- to the client ---------------------------------------------------------------------------------------------
 
     @property
@@ -246,10 +330,24 @@ class StreamRules:
         """Names of the calls that were taken back."""
         return {call.name for call in self.calls.values() if call.call_id in self._cancelled}
 
+    @property
+    def taken(self) -> set[str]:
+        """Names of the calls of which values were taken."""
+        return {call.name for call in self.calls.values() if self._taken[call.call_id]}
+
+    def offer(self, features: Iterable[str]) -> None:
+        """The router names what it knows."""
+        self._offered.update(features)
+
+    def values(self, ids: Iterable[int]) -> None:
+        """Values of these calls are written."""
+        self._values.update(ids)
+
     def answered(self, ids: Iterable[int]) -> None:
         """Outcomes of these calls are written."""
         for number in ids:
             call = self._unanswered.pop(number, None)
+            self._chunks.pop(number, None)
             if call is not None:
                 self._session.delivered.add(call.name)
 

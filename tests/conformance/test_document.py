@@ -14,7 +14,7 @@ from slotmesh.v1 import router_service_pb2
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 _BLOCKS = re.findall(r"```json\n(.*?)```", _PAGE.read_text("utf-8"), re.DOTALL)
-_FROM_CLIENT = {"open", "calls", "cancel", "ack", "chunk"}
+_FROM_CLIENT = {"open", "calls", "cancel", "ack", "chunk", "take"}
 
 
 @pytest.mark.parametrize("block", _BLOCKS, ids=lambda block: block[2:].partition('"')[0])

@@ -11,6 +11,7 @@ import pytest_asyncio
 from tests.conformance.case import Case, cases_of
 from tests.conformance.client import ClientProcess, client_process
 from tests.conformance.player import play
+from tests.conformance.python_adapter import FEATURES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -21,6 +22,6 @@ async def client() -> AsyncIterator[ClientProcess]:
         yield client
 
 
-@pytest.mark.parametrize("case", cases_of("resumable", "no_reply", "sessions"), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", cases_of("resumable", *FEATURES), ids=lambda case: case.name)
 async def test_the_python_client_keeps(case: Case, client: ClientProcess) -> None:
     await play(case, client)

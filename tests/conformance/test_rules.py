@@ -54,6 +54,7 @@ def breaches(*frames: Request, key: str = "") -> list[str]:
 
 
 KEYED = call_pb2.CallOptions(ordering_key="k")
+STREAMING = call_pb2.CallOptions(streaming=True)
 OPEN = opening()
 IN_SESSION = opening(session_id=SESSION_ID, epoch=1)
 
@@ -178,6 +179,42 @@ def test_a_session_goes_on(frames: list[Request], words: str) -> None:
     second = StreamRules(session)
     for frame in frames:
         second.request(frame)
+    assert any(words in breach for breach in session.breaches) if words else not session.breaches, session.breaches
+
+
+def take(call_id: int, count: int) -> Request:
+    return Request(take=call_pb2.TakeItems(call_ids=[call_id], counts=[count]))
+
+
+@pytest.mark.parametrize(
+    ("opened", "frames", "words"),
+    [
+        (opening(features=["take_items"]), [take(1, 2), take(1, 1)], ""),
+        (OPEN, [take(1, 1)], "needs the feature"),
+        (opening(features=["take_items"]), [take(1, 2), take(1, 2)], "1 can be"),
+        (opening(features=["take_items"]), [take(1, 0)], "0 values"),
+        (opening(features=["take_items"]), [take(2, 1)], "0 can be"),
+        (opening(features=["take_items"]), [Request(take=call_pb2.TakeItems(call_ids=[1]))], "1 calls have 0 counts"),
+    ],
+)
+def test_no_more_is_taken_than_has_come(opened: Request, frames: list[Request], words: str) -> None:
+    session = session_of("a")
+    rules = StreamRules(session)
+    rules.request(opened)
+    rules.request(batch(1, "a", options=STREAMING))
+    rules.values([1, 1, 1])
+    for frame in frames:
+        rules.request(frame)
+    assert any(words in breach for breach in session.breaches) if words else not session.breaches, session.breaches
+
+
+@pytest.mark.parametrize(("unanswered", "words"), [(ids((2, 2)), ""), (ids((1, 2)), "do not outlive")])
+def test_calls_that_stream_do_not_outlive_their_connection(unanswered: list[call_pb2.IdRange], words: str) -> None:
+    session = session_of("a", "b")
+    first = StreamRules(session)
+    for frame in (IN_SESSION, batch(1, "a", options=STREAMING), batch(2, "b")):
+        first.request(frame)
+    StreamRules(session).request(opening(session_id=SESSION_ID, epoch=2, unanswered=unanswered))
     assert any(words in breach for breach in session.breaches) if words else not session.breaches, session.breaches
 
 

@@ -69,7 +69,7 @@ async def test_five_hundred_lanes_travel_in_one_frame(router: FakeRouter, mesh: 
     lanes = [digits.ordered(f"key-{number}") for number in range(512)]
     assert await asyncio.gather(*(lane.echo(7) for lane in lanes)) == [[7]] * 512
     assert {batch.frame for batch in router.batches} == {1}
-    assert [batch.options.ordering_key for batch in router.batches] == [f"key-{number}" for number in range(512)]
+    assert [batch.keys for batch in router.batches] == [[f"key-{number}" for number in range(512)]]
 
 
 async def test_calls_made_while_a_frame_is_written_fill_the_next_one(router: FakeRouter, mesh: slotmesh.Mesh) -> None:

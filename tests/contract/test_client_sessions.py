@@ -188,12 +188,12 @@ async def test_what_is_sent_again_keeps_to_the_new_window(routers: Routers, digi
 async def test_what_is_sent_again_is_cut_into_frames(routers: Routers, digits: slotmesh.Endpoint) -> None:
     one, two = routers
     one.held = True
-    large = b"x" * 700_000
-    calls = [digits.echo(large) for _ in range(4)]
-    await one.until(lambda: one.calls() == 4)
+    large = b"x" * 250_000
+    calls = [digits.echo(large) for _ in range(12)]
+    await one.until(lambda: one.calls() == 12)
     one.break_streams()
-    assert await asyncio.gather(*calls) == [large] * 4
-    assert [batch.frame for batch in two.batches] == [1, 2, 3, 4]
+    assert await asyncio.gather(*calls) == [large] * 12
+    assert [(batch.frame, len(batch.ids)) for batch in two.batches] == [(1, 4), (2, 4), (3, 4)]
 
 
 async def test_a_fenced_stream_is_a_broken_stream(routers: Routers, digits: slotmesh.Endpoint) -> None:

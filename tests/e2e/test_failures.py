@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
+from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Executed
 from slotmesh.runtime.channels import open_channel
@@ -48,7 +49,7 @@ async def test_failures_are_typed_and_leave_the_others_alone(mesh: MeshRun) -> N
         wrong_type = gallery.double("two")
         wrong_count = gallery.double(1, 2)
         raised = gallery.fail("no luck")
-        too_large_result = gallery.grow(5 * 1024 * 1024)
+        too_large_result = gallery.grow(MAX_PAYLOAD_BYTES)
         too_short = [gallery.short(number) for number in range(4)]
         assert await asyncio.gather(*fine) == [2 * number for number in range(50)]
 
@@ -83,9 +84,9 @@ async def test_failures_are_typed_and_leave_the_others_alone(mesh: MeshRun) -> N
         assert error.executed is Executed.NO
 
         raw = gallery.options(content_type=OCTET_STREAM)
-        error = await failure(raw.echo(bytes(4 * 1024 * 1024 + 1)))
+        error = await failure(raw.echo(bytes(MAX_PAYLOAD_BYTES + 1)))
         assert isinstance(error, slotmesh.PayloadTooLarge)
-        assert await raw.echo(bytes(4 * 1024 * 1024)) == bytes(4 * 1024 * 1024)
+        assert await raw.echo(bytes(MAX_PAYLOAD_BYTES)) == bytes(MAX_PAYLOAD_BYTES)
         assert await gallery.double(21) == 42
 
 

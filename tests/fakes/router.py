@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import TracebackType
@@ -21,11 +21,14 @@ from typing import Any
 
 import grpc
 
+from slotmesh.chunks import CHUNK_BYTES, BadChunk
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.channels import server_options
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import abort, to_wire
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
+from tests.fakes.chunks import Announced, in_chunks
+from tests.fakes.generator import FakeGenerator
 
 Response = router_service_pb2.StreamCallsResponse
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -42,6 +45,10 @@ class Batch:
     payloads: list[bytes]
     resend: bool = False
     age_s: float = 0.0
+    keys: Sequence[str] = ()
+    """The column of ordering keys, where it has one."""
+    sizes: Sequence[int] = ()
+    """Of the payloads, those that come in chunks included."""
 
 
 CANCELLED = Failure(reason=Reason.CANCELLED, message="taken back by its caller")
@@ -49,9 +56,16 @@ CANCELLED = Failure(reason=Reason.CANCELLED, message="taken back by its caller")
 Answer = Callable[[Batch], Sequence[bytes | Failure]]
 """One result or failure for each call of a batch."""
 
+Yield = Callable[[bytes], Iterable[bytes | Failure]]
+"""What a handler yields for this payload, where its values are taken one by one. A failure ends it."""
+
 
 def echo(batch: Batch) -> Sequence[bytes | Failure]:
     return batch.payloads
+
+
+def yield_once(payload: bytes) -> Iterable[bytes | Failure]:
+    return (payload,)
 
 
 @dataclass(eq=False)
@@ -71,6 +85,9 @@ class FakeStream:
     acked: int = 0
     to_resend: set[int] = field(default_factory=set)
     """Ids that were announced as unanswered, and have not come again."""
+    announced: Announced[Batch] = field(default_factory=Announced)
+    generators: dict[int, FakeGenerator] = field(default_factory=dict)
+    """Of calls that stream, by id; those that have ended, too."""
     is_cut: bool = False
     """Breaks once everything is written."""
     ending: Failure | None = None
@@ -109,15 +126,30 @@ class FakeStream:
             options = wire.options if wire.HasField("options") else defaults
             ids = list(wire.call_ids) or range(wire.first_call_id, wire.first_call_id + len(wire.payloads))
             age_s = wire.age.ToNanoseconds() / 1e9
-            batch = Batch(self.frames, ids, options, list(wire.payloads), wire.resend, age_s)
+            payloads, keys = list(wire.payloads), list(wire.ordering_keys)
+            chunked = list(wire.chunked_sizes) or [0] * len(payloads)
+            sizes = [size or len(payload) for size, payload in zip(chunked, payloads, strict=True)]
+            batch = Batch(self.frames, ids, options, payloads, wire.resend, age_s, keys, sizes)
             self._check(batch)
-            self.router.accept(self, batch)
+            self.router.arrivals += [f"call {call_id}" for call_id in ids]
+            if not self.announced.add(batch, list(ids), payloads, chunked):
+                self.router.accept(self, batch)
+
+    def accept_chunk(self, chunk: call_pb2.Chunk) -> None:
+        self.router.arrivals.append(f"chunk {chunk.call_id}")
+        try:
+            if (batch := self.announced.accept(chunk)) is not None:
+                self.router.accept(self, batch)
+        except BadChunk as error:
+            self._breach(f"chunk: {error}")
 
     def cancel(self, frame: router_service_pb2.CancelCalls) -> None:
         ranges = [range(each.first, each.last + 1) for each in frame.calls]
         self.router.cancels.append(ranges)
         ids = [call_id for each in ranges for call_id in each]
         self._check_cancel(ids)
+        for call_id in ids:
+            self.announced.forget(call_id)
         if not self.router.deaf_to_cancels and (left := [call_id for call_id in ids if call_id in self.unanswered]):
             self.fail(left, CANCELLED)
 
@@ -128,6 +160,10 @@ class FakeStream:
             return
         if batch.options.no_reply:
             self.end_ids(ids)
+        elif batch.options.streaming:
+            for call_id, payload in zip(ids, batch.payloads, strict=False):
+                self.generators[call_id] = FakeGenerator(self.router.yields(payload), batch.options.content_type)
+                self._step(call_id)
         else:
             self.answer_ids(ids, outcomes[: len(ids)], batch.options.content_type)
 
@@ -146,16 +182,47 @@ class FakeStream:
         """Of calls that were answered already, too: as a client must be able to bear."""
         frame = call_pb2.ResultFrame()
         results = call_pb2.ResultBatch(content_type=content_type)
+        takes_chunks = "chunks" in self.opening.features
         for call_id, outcome in zip(ids, outcomes, strict=True):
             self.unanswered.pop(call_id, None)
             if isinstance(outcome, Failure):
                 frame.errors.add(call_ids=[call_id], failure=to_wire(outcome))
             else:
                 results.call_ids.append(call_id)
-                results.payloads.append(outcome)
+                is_large = takes_chunks and len(outcome) > CHUNK_BYTES
+                for chunk in in_chunks(call_id, outcome) if is_large else ():
+                    self.say(chunk)
+                results.payloads.append(b"" if is_large else outcome)
+                results.chunked_sizes.append(len(outcome) if is_large else 0)
+        if not any(results.chunked_sizes):
+            results.ClearField("chunked_sizes")
         if results.call_ids:
             frame.batches.append(results)
         self._answered(Response(results=frame))
+
+    def say_values(self, ids: Sequence[int], values: Sequence[bytes], content_type: str = "") -> None:
+        """Values of calls that go on, whatever calls they are."""
+        batch = call_pb2.ResultBatch(call_ids=ids, payloads=values, content_type=content_type, partial=True)
+        self.say(Response(results=call_pb2.ResultFrame(batches=[batch])))
+
+    def take(self, frame: call_pb2.TakeItems) -> None:
+        """The client has taken values: their handlers go on."""
+        self.router.takes.append(dict(zip(frame.call_ids, frame.counts, strict=True)))
+        for call_id, count in zip(frame.call_ids, frame.counts, strict=True):
+            generator = self.generators.get(call_id)
+            if generator is None or count < 1 or not generator.take(count):
+                self._breach(f"{count} values of call {call_id} taken")
+            elif call_id in self.unanswered:
+                self._step(call_id)
+
+    def _step(self, call_id: int) -> None:
+        generator = self.generators[call_id]
+        if values := generator.run():
+            self.say_values([call_id] * len(values), values, generator.content_type)
+        if generator.failure is not None:
+            self.fail([call_id], generator.failure)
+        elif generator.is_over:
+            self.end_ids([call_id])
 
     def fail(self, ids: Sequence[int], failure: Failure) -> None:
         """One failure for all of them, as one entry."""
@@ -224,7 +291,11 @@ class FakeStream:
             self._breach(f"new calls before {self.to_resend} were sent again")
         self.to_resend.difference_update(batch.ids)
         alone = not self.unanswered and len(batch.payloads) == 1
-        self.unanswered.update(zip(batch.ids, map(len, batch.payloads), strict=True))
+        self.unanswered.update(zip(batch.ids, batch.sizes, strict=True))
+        if batch.keys and len(batch.keys) != len(batch.ids):
+            self._breach(f"{len(batch.keys)} ordering keys for {len(batch.ids)} calls")
+        if any(len(payload) > CHUNK_BYTES for payload in batch.payloads) and "chunks" in self.router.features:
+            self._breach("a large payload came whole")
         calls, nbytes = len(self.unanswered), sum(self.unanswered.values())
         if not alone and (calls > self.router.window_calls or nbytes > self.router.window_bytes):
             self._breach(f"{calls} calls of {nbytes} bytes unanswered")
@@ -248,6 +319,7 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
         self,
         *,
         answer: Answer = echo,
+        yields: Yield = yield_once,
         window_calls: int = 1_024,
         window_bytes: int = 4 * 1024 * 1024,
         max_payload_bytes: int = 4 * 1024 * 1024,
@@ -255,9 +327,16 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
         keep_batches: bool = True,
         sessions: bool = True,
         alternates: Sequence[str] = (),
+        features: Sequence[str] = ("chunks", "ordering_keys"),
     ) -> None:
         """Without `sessions` it is a router that does not know of them, and refuses them."""
         self.answer = answer
+        self.features = list(features)
+        """Besides `sessions`."""
+        self.arrivals: list[str] = []
+        """`call ID`, `chunk ID`, and the kinds of other frames, as they came."""
+        self.yields = yields
+        """For calls with `streaming`, in place of `answer`."""
         self.window_calls = window_calls
         self.window_bytes = window_bytes
         self.max_payload_bytes = max_payload_bytes
@@ -288,6 +367,10 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
         self.batches: list[Batch] = []
         self.cancels: list[list[range]] = []
         """Ids, by frame."""
+        self.rpcs = 0
+        """CallStreaming calls that run."""
+        self.takes: list[dict[int, int]] = []
+        """Values taken, by call, by frame."""
         self.waiting: list[tuple[FakeStream, Batch]] = []
         self.streams: list[FakeStream] = []
         """Open ones."""
@@ -385,6 +468,7 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
             window = router_service_pb2.Window(calls=self.window_calls, bytes=self.window_bytes)
             opened = router_service_pb2.StreamOpened(window=window, max_payload_bytes=self.max_payload_bytes)
             opened.alternates.extend(self.alternates)
+            opened.features.extend(self.features)
             if self.sessions:
                 opened.features.append("sessions")
             stream.say(Response(opened=opened))
@@ -415,22 +499,40 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
     async def CallJson(self, request: object, context: Context) -> router_service_pb2.CallJsonResponse:
         await abort(context, Failure(reason=Reason.NOT_IMPLEMENTED, message="a fake"))
 
-    async def CallStreaming(  # type: ignore[override]  # it only fails
-        self, request: object, context: Context
-    ) -> None:
-        await abort(context, Failure(reason=Reason.NOT_IMPLEMENTED, message="a fake"))
+    async def CallStreaming(
+        self, request: router_service_pb2.CallStreamingRequest, context: Context
+    ) -> AsyncIterator[router_service_pb2.CallStreamingResponse]:
+        self.rpcs += 1
+        try:
+            for value in self.yields(request.payload):
+                if isinstance(value, Failure):
+                    await abort(context, value)
+                else:
+                    yield router_service_pb2.CallStreamingResponse(
+                        payload=value, content_type=request.options.content_type
+                    )
+        finally:
+            self.rpcs -= 1
+            await asyncio.shield(self._tell())
 
     async def _read(self, context: Context, stream: FakeStream, defaults: call_pb2.CallOptions) -> None:
         while (request := await context.read()) is not grpc.aio.EOF:
-            match request.WhichOneof("frame"):
+            kind = request.WhichOneof("frame")
+            if kind not in ("calls", "chunk"):
+                self.arrivals.append(str(kind))
+            match kind:
                 case "calls":
                     stream.accept(request.calls, defaults)
+                case "chunk":
+                    stream.accept_chunk(request.chunk)
                 case "cancel":
                     stream.cancel(request.cancel)
                 case "ack":
                     stream.ack(request.ack.through_frame)
                 case "heartbeat":
                     stream.beat(request.heartbeat)
+                case "take":
+                    stream.take(request.take)
                 case other:
                     self.breaches.append(f"an unexpected frame: {other}")
             await self._tell()

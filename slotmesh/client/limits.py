@@ -1,0 +1,30 @@
+"""How large a payload may be, and what is said of one that is larger."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from slotmesh.errors import Executed, Failure, Reason
+
+MAX_UNARY_BYTES: Final = MAX_INLINE_BYTES
+"""Of a call by a unary rpc, which has no chunks."""
+
+MAX_BYTES_UNTIL_KNOWN: Final = MAX_PAYLOAD_BYTES
+"""Until the router has said how large a payload may be."""
+
+
+def limit_of(stated: int, *, cuts: bool) -> int:
+    """What a router takes that has stated this limit. `cuts`: it knows chunks."""
+    limit = stated or MAX_INLINE_BYTES
+    return limit if cuts else min(limit, MAX_INLINE_BYTES)
+
+
+def too_large(actual: int, limit: int, *, was_sent: bool = False) -> Failure:
+    """The failure of a call with a payload of `actual` bytes. `was_sent`: to another router."""
+    return Failure(
+        reason=Reason.PAYLOAD_TOO_LARGE,
+        message=f"the payload has {actual} bytes, the limit is {limit} bytes",
+        executed=Executed.UNKNOWN if was_sent else Executed.NO,
+        metadata={"limit": str(limit), "actual": str(actual)},
+    )

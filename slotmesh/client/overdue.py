@@ -1,0 +1,71 @@
+"""Ends calls whose time is over and of which the router says nothing: it may be cut off, or hang.
+
+Purpose: a router that is alive tells of a deadline itself. Where none does, whoever waits hears of it here, long before
+the silence of the router is noticed.
+Invariants: nobody hears before the deadline and `SLACK_S`, which is the router's time to say more. The call counts as
+unanswered until its outcome is there, or the stream ends; it is not sent again. Calls without a timeout cost nothing,
+others a look each `LOOK_INTERVAL_S`, and a part of a run each, not a call.
+Owner: the endpoint's `Connection`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from slotmesh.client.outcomes import give_up
+from slotmesh.client.pending import PendingCalls
+from slotmesh.errors import Executed, Failure, Reason
+
+SLACK_S: Final = 0.5
+"""What a router gets to tell what became of a call whose deadline has passed."""
+
+LOOK_INTERVAL_S: Final = 0.1
+"""Between two looks at few calls."""
+
+LOOK_INTERVAL_A_PART_S: Final = 1e-5
+"""More, for each part that is looked at: a hundred times what that costs."""
+
+MAX_LOOK_INTERVAL_S: Final = 0.4
+"""Together with the slack less than a second."""
+
+
+class Overdue:
+    """Looks at what is unanswered, from `start` to `stop`."""
+
+    def __init__(self, pending: PendingCalls, address: Callable[[], str]) -> None:
+        """`address`: of the router that has the calls."""
+        self._pending = pending
+        self._address = address
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Calls may be sent from now on."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(LOOK_INTERVAL_S, self._look)
+
+    def stop(self) -> None:
+        """Nothing is unanswered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        parts = self._pending.parts()
+        for part in parts:
+            timeout_s = part.spec.options.timeout_s
+            if timeout_s is not None and part.sent_at + timeout_s + SLACK_S <= now:
+                give_up(part, self._failure(timeout_s))
+        delay_s = min(LOOK_INTERVAL_S + LOOK_INTERVAL_A_PART_S * len(parts), MAX_LOOK_INTERVAL_S)
+        self._timer = self._loop.call_later(delay_s, self._look)
+
+    def _failure(self, timeout_s: float) -> Failure:
+        return Failure(
+            reason=Reason.DEADLINE_RUNNING,
+            message=f"the timeout of {timeout_s:g} s passed, and the router at {self._address()} does not say what "
+            "became of the call; it may have been executed",
+            executed=Executed.UNKNOWN,
+        )

@@ -1,0 +1,103 @@
+"""Lanes that stop at a failure: which generation of a lane has failed, as far as the client has heard.
+
+Purpose: what the mesh enforces, enforced here, too: for what was not sent, and for what a new connection would send
+again, to a router that cannot know.
+Invariants: generations of a lane go up. A generation that is new is above all that ever failed in the session, so that
+a lane that nobody held for a while begins anew. What was made before the failed call is not touched. Pure.
+Owner: the endpoint's `CallStream`; a `LaneStop` belongs to its lane's queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+from slotmesh.errors import Executed, Failure, Reason
+
+if TYPE_CHECKING:
+    from slotmesh.client.runs import CallQueue
+
+GAVE_UP: Final = Failure(reason=Reason.CANCELLED, message="taken back by its caller before it was sent")
+
+_NEVER_SENT: Final = 2**63
+
+
+class StopGenerations:
+    """The generations of one session."""
+
+    __slots__ = ("newest_failed", "on_failure")
+
+    def __init__(self, on_failure: Callable[[CallQueue, int], None]) -> None:
+        """`on_failure`: a call of this lane and generation that was sent has failed."""
+        self.newest_failed = 0
+        """Of all lanes."""
+        self.on_failure = on_failure
+
+    def stop_of(self, queue: CallQueue, ordering_key: str) -> LaneStop:
+        """The state of a lane: its own, or a new one."""
+        if queue.stop is None:
+            queue.stop = LaneStop(self, ordering_key)
+        return queue.stop
+
+
+class LaneStop:
+    """Whether calls of one ordering key that stop at failures go on."""
+
+    __slots__ = ("_failed_id", "_failure", "_generations", "_ordering_key", "failed", "generation", "methods")
+
+    def __init__(self, generations: StopGenerations, ordering_key: str) -> None:
+        self._generations = generations
+        self._ordering_key = ordering_key
+        self.generation = generations.newest_failed + 1
+        """Of calls that are made now."""
+        self.failed = 0
+        """The newest generation that has failed."""
+        self._failed_id = _NEVER_SENT
+        """The first call of it that failed, as far as it is known."""
+        self._failure: Failure = GAVE_UP
+        self.methods: WeakSet[Any] = WeakSet()
+        """Those that make calls of this lane, and follow when the next generation begins."""
+
+    def reset(self) -> None:
+        """Begins the next generation."""
+        self.generation = max(self.generation, self._generations.newest_failed) + 1
+        for method in list(self.methods):
+            method.renew()
+
+    def fail(self, queue: CallQueue, generation: int, call_id: int, failure: Failure) -> None:
+        """A call of the lane has failed; `queue` is the lane's.
+
+        `call_id`: 0 where it was never sent. Then nothing that was sent comes after it.
+        """
+        if generation < self.failed:
+            return
+        is_news = generation > self.failed
+        if is_news:
+            self.failed, self._failure, self._failed_id = generation, failure, _NEVER_SENT
+            self._generations.newest_failed = max(self._generations.newest_failed, generation)
+        elif failure.executed is Executed.UNKNOWN and failure.reason is not Reason.PREDECESSOR_FAILED:
+            self._failure = failure
+        was_waiting = self._failed_id == _NEVER_SENT
+        self._failed_id = min(self._failed_id, call_id or _NEVER_SENT)
+        if was_waiting and call_id:
+            self._generations.on_failure(queue, generation)
+
+    def is_after_failure(self, generation: int, call_id: int) -> bool:
+        """Whether a call that was sent comes after one that failed."""
+        return generation <= self.failed and call_id > self._failed_id
+
+    def refusal(self, *, was_sent: bool = False) -> Failure:
+        """What calls after the failed one are told.
+
+        Those that were sent may have run where the one before them may have: nobody knows what became of that one.
+        """
+        refusal = Failure(
+            reason=Reason.PREDECESSOR_FAILED,
+            message=f"a call before it of the lane {self._ordering_key!r} failed "
+            f"({self._failure.reason.value}: {self._failure.message}); lane.reset() lets the lane go on",
+        )
+        if was_sent and self._failure.executed is Executed.UNKNOWN:
+            return replace(refusal, executed=Executed.UNKNOWN)
+        return refusal

@@ -1,0 +1,13 @@
+"""The client, for programs without asyncio: the same endpoints, methods and lanes, whose calls block.
+
+A thin face: one thread has an event loop and the asyncio client on it, and all other threads hand it their calls.
+"""
+
+from __future__ import annotations
+
+from slotmesh.client.sync.endpoint import SyncEndpoint, SyncLane
+from slotmesh.client.sync.mesh import SyncMesh, connect_sync
+from slotmesh.client.sync.method import SyncMethod
+from slotmesh.client.sync.values import SyncValueStream
+
+__all__ = ["SyncEndpoint", "SyncLane", "SyncMesh", "SyncMethod", "SyncValueStream", "connect_sync"]

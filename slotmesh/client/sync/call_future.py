@@ -1,0 +1,119 @@
+"""The outcome of a call, for threads.
+
+Invariants: done once, by the client's thread or by whoever cancels it, whichever comes first; the other is too late and
+changes nothing. A single call's future is the very sink of the asyncio client: no other future stands behind it. Those
+of maps and tasks follow an asyncio one. Waiting that could never end raises instead.
+Owner: the thread that made the call; the `ClientThread` settles it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.status import to_exception
+
+if TYPE_CHECKING:
+    from slotmesh.client.sync.client_thread import ClientThread
+
+ResultT = TypeVar("ResultT")
+
+_CUT_OFF: Final = Failure(
+    reason=Reason.CANCELLED,
+    message="the mesh was closed before the call was answered",
+    executed=Executed.UNKNOWN,
+)
+
+_OPEN: Final = frozenset({"PENDING", "RUNNING"})
+"""States of the base class in which there is no outcome."""
+
+
+class CallFuture(Future[ResultT]):
+    """A `concurrent.futures.Future` whose `cancel` takes the call back, wherever it is.
+
+    Its callbacks run in the client's thread, unless it was done already or is cancelled: they must be quick, and cannot
+    wait for other calls.
+    """
+
+    _inner: asyncio.Future[Any] | None = None
+    """What it follows. Class attributes: a single call has neither."""
+    _is_told = False
+    """Whether those heard of the cancel who wait for several futures."""
+
+    def __init__(self, thread: ClientThread) -> None:
+        super().__init__()
+        self._thread = thread
+
+    def done(self) -> bool:
+        """As the base class says it, without its lock: asked several times a call, and safe in a forked process."""
+        return self._state not in _OPEN
+
+    def cancel(self) -> bool:
+        """Gives the result up: what waits never starts, what runs is told to stop. False where it is too late."""
+        if not super().cancel():
+            return False
+        with self._condition:
+            if not self._is_told:
+                self._is_told = True
+                self.set_running_or_notify_cancel()
+        if self._inner is not None:
+            self._thread.drop(self)
+        return True
+
+    def result(self, timeout: float | None = None) -> ResultT:
+        """Waits for the result, at most `timeout` seconds. The call goes on where that is not enough.
+
+        Raises:
+            SlotmeshError: the call failed, and how.
+            TimeoutError: it is not answered yet.
+            concurrent.futures.CancelledError: it was cancelled.
+            RuntimeError: nothing can come while one waits here: in a forked process, or in a callback of a future.
+        """
+        if not self.done():
+            self._thread.check_may_wait()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Waits as `result` does. The failure; None where there is a result."""
+        if not self.done():
+            self._thread.check_may_wait()
+        return super().exception(timeout)
+
+    # -- in the client's thread ------------------------------------------------------------------------------------
+
+    def set_result(self, result: ResultT) -> None:
+        """Nothing happens where it was cancelled meanwhile."""
+        try:  # noqa: SIM105 - `suppress` costs half of what this does
+            super().set_result(result)
+        except InvalidStateError:
+            pass
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Nothing happens where it was cancelled meanwhile."""
+        with suppress(InvalidStateError):
+            super().set_exception(exception)
+
+    def follow(self, inner: asyncio.Future[Any]) -> None:
+        """Takes the outcome of this one."""
+        self._inner = inner
+        if self.cancelled():  # before it could be seen there
+            inner.cancel()
+        inner.add_done_callback(self._settle)
+
+    def drop_inner(self) -> None:
+        """It was cancelled: so is what it follows."""
+        if self._inner is not None:
+            self._inner.cancel()
+
+    def _settle(self, inner: asyncio.Future[Any]) -> None:
+        self._inner = None
+        if inner.cancelled():
+            if not self.cancelled():
+                self.set_exception(to_exception(_CUT_OFF))
+        elif (error := inner.exception()) is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(inner.result())

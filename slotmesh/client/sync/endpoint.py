@@ -1,0 +1,122 @@
+"""An endpoint and its lanes, for threads: where methods are found by name.
+
+Invariants: all threads share them. The same method of the same view is the same object, so that its calls travel as one
+batch.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Unpack
+
+from slotmesh.client.endpoint import Endpoint, Lane, MethodSpace
+from slotmesh.client.options import AfterFailure, OptionChanges
+from slotmesh.client.sync.call_future import CallFuture
+from slotmesh.client.sync.method import SyncMethod
+
+if TYPE_CHECKING:
+    from slotmesh.client.sync.client_thread import ClientThread
+
+
+class SyncMethodSpace:
+    """Methods by name: every attribute that is not our own is a method of the handler."""
+
+    def __init__(self, thread: ClientThread, space: MethodSpace) -> None:
+        self._thread = thread
+        self._space = space
+        self._methods: dict[str, SyncMethod[Any]] = {}
+
+    def method(self, name: str) -> SyncMethod[Any]:
+        """The handler's method of that name: for names that are attributes of ours, and for computed ones."""
+        method = self._methods.get(name)
+        if method is None:
+            with self._thread.lock:
+                method = self._methods.get(name)
+                if method is None:
+                    method = self._methods[name] = SyncMethod(self._thread, self._space.method(name))
+        return method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the handler itself, a function or an object with `__call__`, and waits for its result."""
+        return self.method("__call__")(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> SyncMethod[Any]:
+        if name.startswith("_"):  # never a handler's method; Python asks for many of these
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        method = self.method(name)
+        self.__dict__[name] = method  # from now on found without coming here
+        return method
+
+    def __repr__(self) -> str:
+        return repr(self._space)
+
+
+class SyncEndpoint(SyncMethodSpace):
+    """The public name that one calls: `mesh.endpoint("digits").classify(pixels)`."""
+
+    def __init__(self, thread: ClientThread, endpoint: Endpoint) -> None:
+        super().__init__(thread, endpoint)
+        self._endpoint = endpoint
+
+    def options(self, **changes: Unpack[OptionChanges]) -> SyncEndpoint:
+        """A view of the same endpoint whose calls differ in what is given here. Make it once, and keep it.
+
+        Options are those of `slotmesh.Endpoint.options`.
+
+        Raises:
+            BadRequest: a value that no call may have, or both SLOs at once. It is a ValueError, too.
+            TypeError: there is no such option.
+        """
+        with self._thread.lock:
+            return SyncEndpoint(self._thread, self._endpoint.options(**changes))
+
+    def ordered(self, key: str, *, after_failure: AfterFailure = "continue") -> SyncLane:
+        """A lane: calls of one ordering key, executed one after another, in the order in which they were made.
+
+        Args:
+            key: the ordering key.
+            after_failure: what the calls after one that has failed do: "continue", or "stop": they fail with
+                PredecessorFailed, and are not executed, until `SyncLane.reset`.
+
+        Raises:
+            BadRequest: after_failure is something else. It is a ValueError, too.
+            ValueError: the key is empty.
+        """
+        with self._thread.lock:
+            return SyncLane(self._thread, self._endpoint.ordered(key, after_failure=after_failure))
+
+
+class SyncLane(SyncMethodSpace):
+    """Calls of one ordering key. All lanes of one key are one, within a client and for the mesh.
+
+    Calls that one thread makes are in the order of its statements, also those that it does not wait for. Calls of
+    several threads are in the order in which they happened to be made.
+
+    `with` waits on its way out until all calls of the key have their outcomes, unless an exception passes.
+    """
+
+    def __init__(self, thread: ClientThread, lane: Lane) -> None:
+        super().__init__(thread, lane)
+        self._lane = lane
+
+    def reset(self) -> None:
+        """Calls made from now on are executed, whatever failed before. Calls of a lane that continues always are.
+
+        Raises:
+            RuntimeError: the mesh is closed, or belongs to another process.
+        """
+        self._thread.hand_over(CallFuture(self._thread), self._reset, None)
+
+    def __enter__(self) -> SyncLane:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._thread.outcome_of_more(partial(self._lane.__aexit__, None, None, None))
+
+    def _reset(self, _future: CallFuture[None], _nothing: None) -> None:
+        with self._thread.lock:  # the lane's methods are made anew
+            self._lane.reset()

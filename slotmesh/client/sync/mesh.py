@@ -1,0 +1,87 @@
+"""A program's connection to a mesh, without asyncio.
+
+Invariants: one thread for each mesh, begun by its first endpoint. After `close` no future is left pending. A program
+that ends without `close` ends all the same.
+Owner: the application; used by any of its threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+
+from slotmesh.client.mesh import Mesh, connect
+from slotmesh.client.options import seconds
+from slotmesh.client.sync.client_thread import ClientThread
+from slotmesh.client.sync.endpoint import SyncEndpoint
+
+
+def connect_sync(
+    addresses: str | Sequence[str],
+    *,
+    connect_timeout: float | timedelta = 10.0,
+    close_grace: float | timedelta = 30.0,
+) -> SyncMesh:
+    """A client of a mesh for programs without asyncio: its calls block, and any thread may make them.
+
+    It has one thread of its own, with an event loop on which `slotmesh.connect` does the work.
+
+    Args:
+        addresses: where routers listen: `HOST:PORT`, several with commas between them, or a sequence.
+        connect_timeout: how long calls wait where no router can be reached; seconds or a timedelta.
+        close_grace: how long leaving the `with` waits for unanswered calls; seconds or a timedelta.
+
+    Raises:
+        ValueError: an address is not HOST:PORT, or there is none, or a time is not positive.
+    """
+    mesh = connect(addresses, connect_timeout=connect_timeout, close_grace=close_grace)
+    return SyncMesh(mesh, seconds(close_grace) or 0.0)
+
+
+class SyncMesh:
+    """Endpoints by name. Made by `slotmesh.connect_sync`."""
+
+    def __init__(self, mesh: Mesh, close_grace_s: float) -> None:
+        self._mesh = mesh
+        self._close_grace_s = close_grace_s
+        self._thread = ClientThread(mesh)
+        self._endpoints: dict[str, SyncEndpoint] = {}
+
+    def endpoint(self, name: str) -> SyncEndpoint:
+        """The endpoint of that name. It need not exist yet: calls say ENDPOINT_NOT_FOUND until it does.
+
+        Raises:
+            RuntimeError: the mesh is closed, or was used before this process was forked.
+            ValueError: the name is empty.
+        """
+        endpoint = self._endpoints.get(name)
+        if endpoint is None:
+            self._thread.start()
+            made = SyncEndpoint(self._thread, self._thread.call(partial(self._mesh.endpoint, name)))
+            endpoint = self._endpoints.setdefault(name, made)
+        return endpoint
+
+    def close(self, grace: float | timedelta | None = None) -> None:
+        """Makes no more calls, waits for those that are unanswered (at most `grace`), then fails the rest.
+
+        Nothing in a forked process: there it is its parent's.
+
+        Raises:
+            RuntimeError: this is a callback of a future.
+        """
+        grace_s = seconds(grace)
+        self._thread.close(self._close_grace_s if grace_s is None else grace_s)
+
+    def __enter__(self) -> SyncMesh:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Waits for unanswered calls, unless an exception passes: then nobody wants them any more."""
+        self.close(None if error is None else 0)
+
+    def __repr__(self) -> str:
+        return repr(self._mesh)

@@ -1,0 +1,134 @@
+"""A handler's method, as threads see it.
+
+Invariant: a call is made when it is called, in whichever thread: arguments are encoded there, so that mistakes are
+raised there, and a lane's calls are in the order in which they were handed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+
+from slotmesh.client.method import Method
+from slotmesh.client.options import OptionChanges
+from slotmesh.client.sync.call_future import CallFuture
+from slotmesh.client.sync.values import SyncValueStream
+
+if TYPE_CHECKING:
+    from slotmesh.client.sync.client_thread import ClientThread
+
+ResultT = TypeVar("ResultT")
+OtherT = TypeVar("OtherT")
+
+
+class SyncMethod(Generic[ResultT]):
+    """Calls one method of an endpoint's handler. Get it as an attribute: `digits.classify`."""
+
+    __slots__ = ("_method", "_submit", "_thread")
+
+    def __init__(self, thread: ClientThread, method: Method[ResultT]) -> None:
+        self._thread = thread
+        self._method = method
+        self._submit = method.submit
+
+    def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
+        """Makes a call and waits for its result. Ctrl-C while it waits takes the call back.
+
+        Arguments are positional, or named. How long it may take is said by `options(timeout=…)`.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments.
+            SlotmeshError: the call failed, and how.
+            RuntimeError: the mesh is closed, or used where waiting would never end.
+        """
+        result: ResultT = self._thread.outcome(self._submit, self._method.encode(args, kwargs))
+        return result
+
+    def future(self, *args: Any, **kwargs: Any) -> Future[ResultT]:
+        """Makes a call and does not wait. It leaves with its neighbours in one frame.
+
+        `cancel()` of the future takes the call back: what waits at the router never starts, what runs is told to stop.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments.
+            RuntimeError: the mesh is closed, or belongs to another process.
+            SlotmeshError: from the future: the call failed, and how.
+        """
+        payload = self._method.encode(args, kwargs)
+        future: CallFuture[ResultT] = CallFuture(self._thread)
+        self._thread.hand_over(future, self._submit, payload)
+        return future
+
+    def map(
+        self, *columns: Iterable[Any], return_exceptions: bool = False, timeout: float | None = None
+    ) -> list[ResultT]:
+        """Makes a call for each item, and waits; the results come as one list, in the order of the items.
+
+        Takes an iterable for each positional argument, all of the same length, as the builtin `map` does. All calls end
+        before the failure of the first one (by input order) is raised; with `return_exceptions` failures stand in the
+        list instead.
+
+        Raises:
+            TypeError: the content type cannot carry an item. No call was made.
+            ValueError: the iterables differ in length. No call was made.
+            TimeoutError: there are calls that have not ended within `timeout` seconds. They were taken back.
+            SlotmeshError: a call failed.
+            RuntimeError: the mesh is closed, or used where waiting would never end.
+        """
+        payloads = self._method.encode_each(columns)
+        results: list[ResultT] = self._thread.outcome(partial(self._begin_map, return_exceptions), payloads, timeout)
+        return results
+
+    def unary(self, *args: Any, **kwargs: Any) -> ResultT:
+        """Makes a call by a unary rpc of its own, and waits: many times the cost, and no order among calls.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments.
+            SlotmeshError: the call failed, and how.
+            RuntimeError: the mesh is closed, or used where waiting would never end.
+        """
+        result: ResultT = self._thread.outcome(self._thread.start_task, (self._method.unary, args, kwargs))
+        return result
+
+    def stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
+        """Makes a call of a handler that yields: `for value in method.stream(…)`.
+
+        The call is made here, in line with the others, not when the loop begins. Each value is a result as `returning`
+        says; a method that returns has one. Leaving the loop early takes the call back. Such a call does not outlive
+        the router that it went to: it fails with ROUTER_LOST then.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments, or the view's calls have no reply.
+            RuntimeError: the mesh is closed, or used where waiting would never end.
+            SlotmeshError: from the iterator, after the values before it: the call failed, and how.
+        """
+        return SyncValueStream(self._thread, self._thread.call(partial(self._method.stream, *args, **kwargs)))
+
+    def options(self, **changes: Unpack[OptionChanges]) -> SyncMethod[ResultT]:
+        """The same method, with calls that differ in what is given here; options as those of `Endpoint.options`.
+
+        Raises:
+            BadRequest: a value that no call may have. It is a ValueError, too.
+            TypeError: there is no such option, or results of the new content type never become the type wanted.
+        """
+        with self._thread.lock:
+            return SyncMethod(self._thread, self._method.options(**changes))
+
+    def returning(self, result_type: type[OtherT]) -> SyncMethod[OtherT]:
+        """The same method, with results of this type: a Struct, a dataclass, any annotation; a protobuf message class.
+
+        A result that is not of the type raises DecodeError (a ValueError).
+
+        Raises:
+            TypeError: the view's content type never becomes this type.
+        """
+        with self._thread.lock:
+            return SyncMethod(self._thread, self._method.returning(result_type))
+
+    def _begin_map(self, keeps_failures: bool, future: CallFuture[Any], payloads: list[bytes]) -> None:
+        future.follow(self._method.submit_map(payloads, keeps_failures=keeps_failures))
+
+    def __repr__(self) -> str:
+        return repr(self._method)

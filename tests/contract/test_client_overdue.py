@@ -1,0 +1,107 @@
+"""Calls whose deadline passes while their router says nothing: whoever waits hears of it in time all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import slotmesh
+from slotmesh.client.overdue import MAX_LOOK_INTERVAL_S, SLACK_S
+from slotmesh.codec import OCTET_STREAM
+from slotmesh.errors import Executed, Reason
+from tests.fakes.router import FakeRouter
+
+pytestmark = pytest.mark.asyncio
+
+TIMEOUT_S = 0.05
+
+
+@pytest_asyncio.fixture
+async def router() -> AsyncIterator[FakeRouter]:
+    async with FakeRouter() as router:
+        yield router
+    assert not router.breaches
+
+
+@pytest_asyncio.fixture
+async def digits(router: FakeRouter) -> AsyncIterator[slotmesh.Endpoint]:
+    async with slotmesh.connect(router.address, close_grace=0.1) as mesh:
+        yield mesh.endpoint("digits").options(content_type=OCTET_STREAM)
+
+
+def assert_overdue(error: object) -> None:
+    assert isinstance(error, slotmesh.SlotmeshError)
+    assert (error.reason, error.executed) == (Reason.DEADLINE_RUNNING, Executed.UNKNOWN)
+
+
+async def end_of(future: asyncio.Future[Any]) -> BaseException | None:
+    await asyncio.wait([future])
+    return future.exception()
+
+
+async def test_a_router_that_says_nothing_does_not_outlast_a_deadline(
+    router: FakeRouter, digits: slotmesh.Endpoint
+) -> None:
+    router.held = True
+    hasty = digits.options(timeout=TIMEOUT_S)
+    began = time.monotonic()
+    single, whole = hasty.echo(b"1"), hasty.echo.map([b"2", b"3"])
+    parts = hasty.echo.map([b"4", b"5"], return_exceptions=True)
+    patient = digits.options(timeout=60).echo(b"6")
+    assert_overdue(await end_of(single))
+    assert_overdue(await end_of(whole))
+    for error in await parts:
+        assert_overdue(error)
+    assert TIMEOUT_S + SLACK_S <= time.monotonic() - began < TIMEOUT_S + SLACK_S + MAX_LOOK_INTERVAL_S
+    assert not patient.done()
+    patient.cancel()
+    await router.until(lambda: bool(router.cancels))
+    assert [len(each) for cancel in router.cancels for each in cancel] == [1], (
+        "of the others the router knows the deadline itself"
+    )
+
+
+async def test_what_comes_after_all_reaches_nobody(router: FakeRouter, digits: slotmesh.Endpoint) -> None:
+    router.held, router.window_calls = True, 3
+    hasty = digits.options(timeout=TIMEOUT_S)
+    late = [hasty.echo(b"1"), hasty.echo(b"2")]
+    mapped = hasty.echo.map([b"3"], return_exceptions=True)
+    for call in late:
+        assert_overdue(await end_of(call))
+    assert_overdue((await mapped)[0])
+    behind = digits.echo(b"4")
+    await router.until(lambda: router.calls() == 3)
+    assert not behind.done(), "calls without an outcome count in the window, whoever waits"
+    router.release()
+    assert await behind == b"4"
+    assert_overdue(late[0].exception())
+
+
+async def test_what_is_overdue_among_calls_that_were_answered(router: FakeRouter, digits: slotmesh.Endpoint) -> None:
+    router.held = True
+    hasty = digits.options(timeout=TIMEOUT_S)
+    calls = [hasty.echo(payload) for payload in (b"1", b"2", b"3")]
+    await router.until(lambda: router.calls() == 3)
+    ((stream, _),) = router.waiting
+    stream.answer_ids([2], [b"2"], OCTET_STREAM)
+    assert await calls[1] == b"2"
+    for call in (calls[0], calls[2]):
+        assert_overdue(await end_of(call))
+    router.release()
+    assert await digits.echo(b"4") == b"4"
+
+
+async def test_what_is_overdue_is_not_sent_again() -> None:
+    async with FakeRouter() as one, FakeRouter() as two, slotmesh.connect([one.address, two.address]) as mesh:
+        digits = mesh.endpoint("digits").options(content_type=OCTET_STREAM)
+        one.held = True
+        hasty, patient = digits.options(timeout=TIMEOUT_S).echo(b"1"), digits.echo(b"2")
+        assert_overdue(await end_of(hasty))
+        one.break_streams()
+        assert await patient == b"2"
+        assert [list(batch.ids) for batch in two.batches] == [[2]]

@@ -1,0 +1,452 @@
+"""The synchronous client over real gRPC: calls that block, futures, maps, lanes, from one thread and from several."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+import pytest_asyncio
+
+import slotmesh
+from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, DecodeError, decode
+from slotmesh.errors import Executed, Failure, Reason
+from tests.fakes.router import Batch, FakeRouter
+
+pytestmark = pytest.mark.asyncio
+
+ResultT = TypeVar("ResultT")
+
+WITHIN_S = 10.0
+"""What no wait here comes near."""
+
+HANDLER_RAISED = Failure(
+    reason=Reason.HANDLER_ERROR,
+    message="ValueError: odd",
+    executed=Executed.YES,
+    metadata={"replica_id": "digits-v1-0"},
+)
+
+
+@dataclass
+class Echo:
+    first: int
+
+
+def odd_fails(batch: Batch) -> Sequence[bytes | Failure]:
+    return [HANDLER_RAISED if decode(MSGPACK, payload)[0] % 2 else payload for payload in batch.payloads]
+
+
+def taken_back(router: FakeRouter) -> list[int]:
+    return sorted(call_id for frame in router.cancels for each in frame for call_id in each)
+
+
+@pytest_asyncio.fixture
+async def router() -> AsyncIterator[FakeRouter]:
+    async with FakeRouter() as router:
+        yield router
+    assert not router.breaches
+
+
+@pytest_asyncio.fixture
+async def mesh(router: FakeRouter) -> AsyncIterator[slotmesh.SyncMesh]:
+    mesh = slotmesh.connect_sync(router.address, close_grace=WITHIN_S)
+    yield mesh
+    await asyncio.to_thread(mesh.close)
+
+
+@pytest_asyncio.fixture
+async def digits(mesh: slotmesh.SyncMesh) -> slotmesh.SyncEndpoint:
+    return await asyncio.to_thread(mesh.endpoint, "digits")
+
+
+async def in_callback(future: Future[Any], what: Callable[[], ResultT]) -> ResultT:
+    """Does it in the client's thread, once the future is done."""
+    seen: Future[ResultT] = Future()
+
+    def see(_: Future[Any]) -> None:
+        try:
+            seen.set_result(what())
+        except BaseException as error:  # noqa: BLE001 - it is what the test asks about
+            seen.set_exception(error)
+
+    future.add_done_callback(see)
+    return await asyncio.wrap_future(seen)
+
+
+class Gate:
+    """Holds the client's thread up, so that what is handed over meanwhile gathers."""
+
+    def __init__(self, call: Future[Any]) -> None:
+        self._is_open = threading.Event()
+        self._is_held = threading.Event()
+        call.add_done_callback(self._hold)
+
+    def __enter__(self) -> None:
+        assert self._is_held.wait(WITHIN_S)
+
+    def __exit__(self, *_: object) -> None:
+        self._is_open.set()
+
+    def _hold(self, _: Future[Any]) -> None:
+        self._is_held.set()
+        assert self._is_open.wait(WITHIN_S)
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+async def test_calls_block_and_return(router: FakeRouter, mesh: slotmesh.SyncMesh) -> None:
+    def program() -> None:
+        digits = mesh.endpoint("digits")
+        assert digits.echo(1) == [1]
+        assert digits.echo(1, "two") == [1, "two"]
+        assert digits.echo(first=1) == {"first": 1}
+        assert digits(3) == [3]
+        assert digits.method("options")(4) == [4]
+        assert digits.echo.map(range(1_000)) == [[number] for number in range(1_000)]
+        assert digits.echo.map([]) == []
+        assert digits.echo.map("ab", [1, 2]) == [["a", 1], ["b", 2]]
+        assert digits.echo.unary(5) == [5]
+        assert digits.echo.future(6).result(WITHIN_S) == [6]
+        assert mesh.endpoint("digits") is digits
+        assert digits.echo is digits.echo
+
+    await asyncio.to_thread(program)
+    assert router.opened == 1
+    assert [each.options.method for each in router.batches[:5]] == ["echo", "echo", "echo", "", "options"]
+
+
+async def test_views_have_their_options_and_results_their_type(
+    router: FakeRouter, digits: slotmesh.SyncEndpoint
+) -> None:
+    def program() -> None:
+        raw = digits.options(content_type=OCTET_STREAM, timeout=30, metadata={"who": "me"})
+        assert raw.echo(b"x") == b"x"
+        assert digits.echo.options(content_type=JSON, shard_key="a")(1) == [1]
+        assert digits.echo.returning(Echo)(first=1) == Echo(1)
+        with pytest.raises(DecodeError, match=r"digits\.echo .* str"):
+            digits.echo.returning(str)(1)
+        with pytest.raises(slotmesh.BadRequest, match="timeout"):
+            digits.options(timeout=-1)
+        with pytest.raises(TypeError, match="no option pace"):
+            digits.echo.options(pace=1)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match=r"never|octet-stream"):
+            raw.echo.returning(int)
+
+    await asyncio.to_thread(program)
+    first, second = (each.options for each in router.batches[:2])
+    assert (first.content_type, first.timeout.seconds, dict(first.metadata)) == (OCTET_STREAM, 30, {"who": "me"})
+    assert (second.content_type, second.shard_key) == (JSON, "a")
+
+
+async def test_threads_share_a_mesh(router: FakeRouter, mesh: slotmesh.SyncMesh) -> None:
+    def program(number: int) -> None:
+        echo = mesh.endpoint("digits").options(idempotent=True).echo
+        for at in range(20):
+            assert echo(number, at) == [number, at]
+        futures = [mesh.endpoint("digits").echo.future(number, at) for at in range(100)]
+        assert [future.result(WITHIN_S) for future in futures] == [[number, at] for at in range(100)]
+        assert echo.map([number] * 100, range(100)) == [[number, at] for at in range(100)]
+
+    await asyncio.gather(*(asyncio.to_thread(program, number) for number in range(4)))
+    assert router.opened == 1
+
+
+async def test_what_gathers_while_the_client_is_busy_leaves_together(
+    router: FakeRouter, digits: slotmesh.SyncEndpoint
+) -> None:
+    def program() -> list[Future[Any]]:
+        with Gate(digits.echo.future(-1)):
+            return [digits.echo.future(number) for number in range(512)]
+
+    futures = await asyncio.to_thread(program)
+    await router.until(lambda: router.calls() == 513)
+    assert [len(batch.payloads) for batch in router.batches] == [1, 512], "one wake, one batch"
+    for number, future in enumerate(futures):
+        assert await asyncio.wrap_future(future) == [number]
+
+
+async def test_a_call_is_encoded_when_it_is_made(digits: slotmesh.SyncEndpoint) -> None:
+    def program() -> None:
+        numbers = [1]
+        with Gate(digits.echo.future()):
+            future = digits.echo.future(numbers)
+            numbers.append(2)
+        assert future.result(WITHIN_S) == [[1]]
+
+    await asyncio.to_thread(program)
+
+
+async def test_futures_are_those_that_everybody_knows(router: FakeRouter, digits: slotmesh.SyncEndpoint) -> None:
+    router.held = True
+    futures = [digits.echo.future(number) for number in range(3)]
+    await router.until(lambda: router.calls() == 3)
+    waiting = asyncio.create_task(asyncio.to_thread(concurrent.futures.wait, futures, WITHIN_S))
+    assert futures[1].cancel()
+    assert futures[1].cancel(), "again"
+    router.release()
+    done, not_done = await waiting
+    assert (done, not_done) == (set(futures), set())
+    assert futures[1].cancelled()
+    assert not futures[0].cancel(), "too late"
+    assert await asyncio.wrap_future(futures[2]) == [2]
+    with pytest.raises(concurrent.futures.CancelledError):
+        futures[1].result()
+
+
+async def test_a_wait_has_an_end_and_the_call_goes_on(router: FakeRouter, digits: slotmesh.SyncEndpoint) -> None:
+    router.held = True
+    future = digits.echo.future(1)
+    with pytest.raises(TimeoutError):
+        await asyncio.to_thread(future.result, 0.01)
+    with pytest.raises(TimeoutError):
+        await asyncio.to_thread(future.exception, 0.01)
+    router.release()
+    assert await asyncio.to_thread(future.result, WITHIN_S) == [1]
+    assert future.exception() is None
+    assert not router.cancels
+
+
+# -- taking back -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_call_is_taken_back_or_never_leaves(
+    router: FakeRouter, digits: slotmesh.SyncEndpoint
+) -> None:
+    router.window_calls, router.held = 2, True
+    futures = [digits.echo.future(number) for number in range(4)]
+    await router.until(lambda: router.calls() == 2)
+    assert futures[1].cancel()
+    assert futures[2].cancel()
+    await router.until(lambda: taken_back(router) == [2])
+    router.release()
+    assert await asyncio.wrap_future(futures[3]) == [3]
+    assert await asyncio.wrap_future(futures[0]) == [0]
+    assert router.calls() == 3, "one never left"
+    assert taken_back(router) == [2]
+
+
+async def test_a_map_that_takes_too_long_is_taken_back(router: FakeRouter, digits: slotmesh.SyncEndpoint) -> None:
+    router.held = True
+    with pytest.raises(TimeoutError):
+        await asyncio.to_thread(digits.echo.map, range(3), timeout=0.05)
+    await router.until(lambda: taken_back(router) == [1, 2, 3])
+
+
+async def test_cancels_and_results_may_meet(router: FakeRouter, digits: slotmesh.SyncEndpoint) -> None:
+    def program(number: int) -> tuple[int, int]:
+        counts = [0, 0]
+        for _ in range(10):
+            futures = [digits.echo.future(at) for at in range(50)]
+            futures[number].result(WITHIN_S)
+            given_up = [future.cancel() for future in futures]
+            for at, (future, is_given_up) in enumerate(zip(futures, given_up, strict=True)):
+                assert future.done()
+                assert future.cancelled() is is_given_up
+                if not is_given_up:
+                    assert future.result() == [at]
+                counts[is_given_up] += 1
+        return counts[0], counts[1]
+
+    both = await asyncio.gather(*(asyncio.to_thread(program, number) for number in range(4)))
+    assert sum(answered + cancelled for answered, cancelled in both) == 2_000
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_failure_says_everything(router: FakeRouter, digits: slotmesh.SyncEndpoint) -> None:
+    router.answer = odd_fails
+
+    def program() -> None:
+        futures = [digits.echo.future(number) for number in range(4)]
+        assert futures[2].result(WITHIN_S) == [2]
+        for call_id, future in ((2, futures[1]), (4, futures[3])):
+            error = future.exception(WITHIN_S)
+            assert isinstance(error, slotmesh.HandlerError)
+            assert (error.status, error.reason, error.executed) == ("UNKNOWN", Reason.HANDLER_ERROR, Executed.YES)
+            assert (error.endpoint, error.method, error.call_id) == ("digits", "echo", call_id)
+            assert error.replica_id == "digits-v1-0"
+        with pytest.raises(slotmesh.HandlerError, match="odd"):
+            digits.echo(1)
+        with pytest.raises(slotmesh.HandlerError) as caught:
+            digits.echo.map(range(4))
+        assert caught.value.call_id == 7
+        kept = digits.echo.map(range(2), return_exceptions=True)
+        assert kept[0] == [0]
+        assert isinstance(kept[1], slotmesh.HandlerError)
+        with pytest.raises(slotmesh.HandlerError) as caught:
+            digits.echo.unary(1)
+        assert (caught.value.endpoint, caught.value.method) == ("digits", "echo")
+
+    await asyncio.to_thread(program)
+
+
+async def test_a_mistake_is_raised_where_it_is_made(router: FakeRouter, mesh: slotmesh.SyncMesh) -> None:
+    def program() -> None:
+        digits = mesh.endpoint("digits")
+        with pytest.raises(TypeError, match=r"digits\.echo: "):
+            digits.echo(1, named=2)
+        with pytest.raises(TypeError, match=r"digits\.echo: "):
+            digits.echo.future(object())
+        with pytest.raises(TypeError, match=r"digits\.echo: "):
+            digits.echo.map([object()])
+        with pytest.raises(TypeError, match=r"digits\.echo: "):
+            digits.echo.unary(object())
+        with pytest.raises(ValueError, match="length"):
+            digits.echo.map([1], [1, 2])
+        with pytest.raises(ValueError, match="ordering key"):
+            digits.ordered("")
+        with pytest.raises(ValueError, match="name"):
+            mesh.endpoint("")
+        with pytest.raises(ValueError, match="underscore"):
+            digits.method("_hidden")
+        with pytest.raises(AttributeError):
+            _ = digits._hidden
+
+    await asyncio.to_thread(program)
+    assert not router.calls()
+
+
+async def test_where_nobody_listens_calls_fail_in_time() -> None:
+    async with FakeRouter() as router:
+        address = router.address
+    with slotmesh.connect_sync(address, connect_timeout=0.2) as mesh:
+        error = await asyncio.to_thread(mesh.endpoint("digits").echo.future(1).exception, WITHIN_S)
+    assert isinstance(error, slotmesh.RouterLost)
+    assert error.executed is Executed.NO
+
+
+# -- lanes -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lane_keeps_the_order_of_the_statements(router: FakeRouter, digits: slotmesh.SyncEndpoint) -> None:
+    def program(key: str) -> None:
+        with digits.ordered(key) as lane:
+            futures = []
+            for number in range(60):
+                futures.append(lane.one.future(3 * number))
+                futures.append(digits.ordered(key).two.future(3 * number + 1))
+                futures.append(lane.one.options(timeout=9).future(3 * number + 2))
+        assert all(future.done() for future in futures), "leaving waits"
+        assert [future.result() for future in futures] == [[number] for number in range(180)]
+
+    await asyncio.gather(*(asyncio.to_thread(program, key) for key in ("a", "b", "c")))
+    arrived: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    for batch in router.batches:
+        keys = batch.keys or [batch.options.ordering_key] * len(batch.ids)
+        for key, payload in zip(keys, batch.payloads, strict=True):
+            arrived[key] += decode(MSGPACK, payload)
+    assert arrived == {key: list(range(180)) for key in "abc"}
+
+
+async def test_a_call_waits_for_nobody_but_is_in_line(router: FakeRouter, digits: slotmesh.SyncEndpoint) -> None:
+    def program() -> None:
+        lane = digits.ordered("key")
+        before, together = lane.echo.future("before"), lane.echo.map(["a", "b"])
+        assert lane.echo("after") == ["after"]
+        assert (before.result(), together) == (["before"], [["a"], ["b"]])
+
+    await asyncio.to_thread(program)
+    sent = [decode(MSGPACK, payload)[0] for batch in router.batches for payload in batch.payloads]
+    assert sent == ["before", "a", "b", "after"]
+
+
+async def test_leaving_a_lane_by_an_exception_waits_for_nothing(
+    router: FakeRouter, digits: slotmesh.SyncEndpoint
+) -> None:
+    router.held = True
+
+    def program() -> Future[Any]:
+        futures: list[Future[Any]] = []
+        with suppress(KeyError), digits.ordered("key") as lane:
+            futures.append(lane.echo.future(1))
+            raise KeyError
+        return futures[0]
+
+    future = await asyncio.to_thread(program)
+    assert not future.done()
+    router.release()
+    assert await asyncio.wrap_future(future) == [1]
+
+
+async def test_a_lane_that_stops_goes_on_after_its_reset(router: FakeRouter, digits: slotmesh.SyncEndpoint) -> None:
+    router.answer = odd_fails
+
+    def program() -> None:
+        lane = digits.ordered("key", after_failure="stop")
+        assert lane.echo(0) == [0]
+        with pytest.raises(slotmesh.HandlerError):
+            lane.echo(1)
+        with pytest.raises(slotmesh.PredecessorFailed) as caught:
+            lane.echo(2)
+        assert caught.value.executed is Executed.NO
+        refused = lane.echo.future(4)
+        lane.reset()
+        accepted = lane.echo.future(6)
+        assert isinstance(refused.exception(WITHIN_S), slotmesh.PredecessorFailed), "it was made before the reset"
+        assert accepted.result(WITHIN_S) == [6]
+
+    await asyncio.to_thread(program)
+
+
+# -- where waiting would never end -------------------------------------------------------------------------------------
+
+
+async def test_a_callback_cannot_wait(
+    router: FakeRouter, mesh: slotmesh.SyncMesh, digits: slotmesh.SyncEndpoint
+) -> None:
+    def program() -> None:
+        pending = digits.echo.future("pending")
+        lane = digits.ordered("key")
+        for wait in (
+            pending.result,
+            pending.exception,
+            lambda: digits.echo(1),
+            lambda: digits.echo.map([1]),
+            lambda: digits.echo.unary(1),
+            lambda: lane.__exit__(None, None, None),
+            mesh.close,
+        ):
+            with pytest.raises(RuntimeError, match="the client's own thread"):
+                wait()
+
+    router.held = True
+    first = digits.echo.future("first")
+    await router.until(lambda: router.calls() == 1)
+    seen = asyncio.create_task(in_callback(first, program))
+    await asyncio.sleep(0)
+    router.release()
+    await seen
+    await router.until(lambda: router.calls() == 2)
+    assert await asyncio.to_thread(digits.echo, "later") == ["later"], "all of it goes on"
+    assert router.rpcs == 0
+
+
+async def test_a_callback_may_make_calls(mesh: slotmesh.SyncMesh, digits: slotmesh.SyncEndpoint) -> None:
+    def program() -> Future[Any]:
+        other = mesh.endpoint("other").options(timeout=9)
+        lane = other.ordered("key")
+        return lane.echo.future("from a callback")
+
+    made = await in_callback(digits.echo.future(1), program)
+    assert await asyncio.wrap_future(made) == ["from a callback"]
+
+
+async def test_a_callback_that_fails_disturbs_nobody(
+    digits: slotmesh.SyncEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    def program() -> None:
+        future = digits.echo.future(1)
+        future.add_done_callback(lambda _: 1 / 0)
+        assert digits.echo(2) == [2]
+
+    await asyncio.to_thread(program)
+    assert "ZeroDivisionError" in caplog.text

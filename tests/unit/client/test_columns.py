@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from slotmesh.client.batches import BatchWriter
+from slotmesh.client.groups import LaneGroups
+from slotmesh.client.outbox import COLUMN_CALLS, TURN_CALLS, Outbox
+from slotmesh.client.pending import PendingCalls
+from slotmesh.client.resend import Resends
+from slotmesh.client.runs import CallQueue
+from slotmesh.client.spec import CallSpec
+from slotmesh.v1 import router_service_pb2
+from tests.unit.client.parts import Sink, make_call, make_spec
+
+PLENTY = 10**9
+
+
+class Lanes:
+    """Lanes of one endpoint, and the frames of their calls."""
+
+    def __init__(self) -> None:
+        self.outbox = Outbox()
+        self.pending = PendingCalls()
+        self._groups = LaneGroups()
+        self._queues: dict[str, CallQueue] = {}
+
+    def spec(self, key: str, method: str = "add", **options: Any) -> CallSpec:
+        queue = self._queues.setdefault(key, CallQueue(self._groups))
+        return make_spec(method, queue, ordering_key=key, **options)
+
+    def frame(self, *features: str, calls: int = PLENTY) -> router_service_pb2.CallFrame:
+        frame = router_service_pb2.CallFrame()
+        writer = BatchWriter(None, features)
+        for part in self.outbox.take(calls, PLENTY, alone=False):
+            self.pending.add(part)
+            writer.add(frame, part)
+        return frame
+
+    def frame_again(self, *features: str) -> router_service_pb2.CallFrame:
+        frame = router_service_pb2.CallFrame()
+        for resent in Resends(self.pending.parts()).take(PLENTY, PLENTY, alone=True):
+            BatchWriter(None, features).add_again(frame, resent, 0.0)
+        return frame
+
+
+def test_lanes_of_one_group_share_a_batch() -> None:
+    lanes = Lanes()
+    specs = [lanes.spec(key) for key in "abc"]
+    for number, spec in enumerate([*specs, *specs]):
+        make_call(lanes.outbox, spec, b"%d" % number)
+    (batch,) = lanes.frame("ordering_keys").batches
+    assert list(batch.ordering_keys) == list("abcabc")
+    assert list(batch.payloads) == [b"%d" % number for number in range(6)]
+    assert (batch.first_call_id, batch.options.ordering_key) == (1, "")
+    assert lanes.pending.calls == 6
+
+
+def test_one_lane_alone_is_an_ordinary_batch() -> None:
+    lanes = Lanes()
+    spec = lanes.spec("a")
+    for _ in range(3):
+        make_call(lanes.outbox, spec, b"x")
+    (batch,) = lanes.frame("ordering_keys").batches
+    assert not batch.ordering_keys
+    assert batch.options.ordering_key == "a"
+
+
+def test_a_lane_with_many_calls_has_the_rest_for_itself() -> None:
+    lanes = Lanes()
+    busy, other = lanes.spec("busy"), lanes.spec("other")
+    for number in range(COLUMN_CALLS + 5):
+        make_call(lanes.outbox, busy, b"%d" % number)
+    make_call(lanes.outbox, other, b"o")
+    column, rest = lanes.frame("ordering_keys").batches
+    assert list(column.ordering_keys) == ["busy"] * COLUMN_CALLS + ["other"]
+    assert (rest.options.ordering_key, len(rest.payloads)) == ("busy", 5)
+
+
+def test_what_is_behind_a_column_waits_until_all_of_it_has_left() -> None:
+    lanes = Lanes()
+    a, a_get, b = lanes.spec("a"), lanes.spec("a", "get"), lanes.spec("b")
+    for spec, payload in ((b, b"b"), (a, b"a1"), (a_get, b"a2")):
+        make_call(lanes.outbox, spec, payload)
+    assert [list(batch.payloads) for batch in lanes.frame(calls=1).batches] == [[b"b"]]
+    make_call(lanes.outbox, a, b"a3")
+    assert [list(batch.payloads) for batch in lanes.frame().batches] == [[b"a1"], [b"a2"], [b"a3"]]
+    assert not lanes.outbox
+
+
+def test_a_column_has_the_length_of_a_turn() -> None:
+    lanes = Lanes()
+    for number in range(TURN_CALLS + 3):
+        make_call(lanes.outbox, lanes.spec(f"k{number}"), b"x")
+    assert [len(batch.payloads) for batch in lanes.frame("ordering_keys").batches] == [TURN_CALLS, 3]
+
+
+def test_a_router_without_columns_gets_a_batch_for_each_key() -> None:
+    lanes = Lanes()
+    for key in "aab":
+        make_call(lanes.outbox, lanes.spec(key), b"x")
+    first, second = lanes.frame().batches
+    assert (first.options.ordering_key, len(first.payloads), first.first_call_id) == ("a", 2, 1)
+    assert (second.options.ordering_key, len(second.payloads), second.first_call_id) == ("b", 1, 3)
+
+
+def test_what_is_left_of_a_column_is_sent_again_with_its_keys() -> None:
+    lanes = Lanes()
+    for key in "abcd":
+        make_call(lanes.outbox, lanes.spec(key), key.encode())
+    lanes.frame("ordering_keys")
+    assert sum(count for *_, count in lanes.pending.settle([2])) == 1
+    (batch,) = lanes.frame_again("ordering_keys").batches
+    assert (list(batch.call_ids), list(batch.ordering_keys)) == ([1, 3, 4], ["a", "c", "d"])
+    assert batch.resend
+    assert batch.HasField("age")
+    assert [(each.options.ordering_key, list(each.call_ids), each.resend) for each in lanes.frame_again().batches] == [
+        ("a", [1], True),
+        ("c", [3], True),
+        ("d", [4], True),
+    ]
+
+
+def test_groups_are_told_apart_by_all_but_the_key() -> None:
+    lanes = Lanes()
+    group = lanes.spec("a").group
+    assert group is not None
+    assert lanes.spec("b").group is group
+    assert lanes.spec("b", idempotent=True).group is not group
+    assert lanes.spec("b", "get").group is not group
+    assert make_spec().group is None
+
+
+def test_a_type_of_results_without_a_hash_is_a_group_of_its_own() -> None:
+    groups = LaneGroups()
+    wire = make_spec(ordering_key="k").wire
+    wanted: Any = Annotated[int, []]
+    assert groups.of(wire, wanted) is not groups.of(wire, wanted)
+    assert groups.of(wire, int) is groups.of(wire, int)
+
+
+def test_calls_taken_back_leave_no_trace_in_their_queues() -> None:
+    lanes = Lanes()
+    specs = [lanes.spec(key) for key in "ab"]
+    sinks = [make_call(lanes.outbox, spec, b"x", Sink()) for spec in specs]
+    sinks[0].cancelled = sinks[1].cancelled = True
+    assert not lanes.frame("ordering_keys").batches
+    assert all(spec.queue.idle for spec in specs)
+    assert not lanes.outbox
