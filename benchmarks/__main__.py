@@ -8,12 +8,26 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import core, findings, flood, loads, memory, metrics_cost, overload, profiling, report
+from benchmarks import (
+    core,
+    findings,
+    flood,
+    large,
+    latency,
+    loads,
+    memory,
+    metrics_cost,
+    overload,
+    profiling,
+    report,
+    sessions_cost,
+    stalled,
+)
 from benchmarks.findings import Finding
 from benchmarks.progress import begin
 from benchmarks.workloads import PAYLOAD
@@ -24,13 +38,17 @@ RESULTS: Final = Path("benchmarks/results/latest.local.json")
 LOADS: Final = "loads"
 TITLES: Final = {
     LOADS: "throughput and latency, beside a bare gRPC server",
+    "latency": "one call at a time",
     "core": "cost of the router's decisions",
     "memory": "memory of queued calls",
     "metrics": "cost of metrics",
+    "sessions": "cost of sessions",
+    "large": "small calls beside large payloads",
+    "stalled": "a client that does not read",
     "overload": "twice the load that can be served",
     "flood": "one call at a time beside a flood",
 }
-USUAL: Final = (LOADS, "core", "memory", "metrics")
+USUAL: Final = (LOADS, "latency", "core", "memory", "metrics", "sessions", "large")
 """What is measured unless told otherwise: what takes a few minutes in all."""
 
 
@@ -50,6 +68,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--call-timeout", type=_duration, metavar="DURATION", help="of each call of the overload (default: none)"
     )
     parser.add_argument(
+        "--stalled",
+        type=_duration,
+        metavar="DURATION",
+        help="how long the client does not read (default: 60s, or 5s with --quick)",
+    )
+    parser.add_argument(
         "--json", type=Path, default=RESULTS, metavar="FILE", help="where to write the results (default: %(default)s)"
     )
     parser.add_argument(
@@ -67,6 +91,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     settings.rounds = settings.rounds or (2 if settings.quick else 5)
     settings.seconds = settings.seconds or (0.3 if settings.quick else 1.5)
     settings.only = None if settings.only is None else settings.only.split(",")
+    settings.stalled = settings.stalled or timedelta(seconds=5 if settings.quick else 60)
     settings.duration = settings.duration or timedelta(seconds=8 if settings.quick else 60)
     return settings
 
@@ -113,24 +138,24 @@ async def _measure_loads(settings: argparse.Namespace) -> dict[str, Any]:
 
 async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
     quick = settings.quick
-    match part:
-        case "core":
-            return core.measure(rounds=3 if quick else 8, decisions=20_000 if quick else 50_000)
-        case "memory":
-            return await memory.measure()
-        case "metrics":
-            return await metrics_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5)
-        case "overload":
-            timeout = settings.call_timeout
-            return await overload.measure(
-                seconds=settings.duration.total_seconds(),
-                max_queued_calls=2_000 if quick else 20_000,
-                timeout_s=timeout.total_seconds() if timeout else None,
-            )
-        case "flood":
-            return await flood.measure(quiet_s=2.0 if quick else 10.0)
-        case _:
-            raise AssertionError(part)
+    if part == "core":
+        return core.measure(rounds=3 if quick else 8, decisions=20_000 if quick else 50_000)
+    timeout_s = settings.call_timeout.total_seconds() if settings.call_timeout else None
+    measures: dict[str, Callable[[], Awaitable[list[Finding]]]] = {
+        "latency": lambda: latency.measure(rounds=4 if quick else 12),
+        "memory": memory.measure,
+        "metrics": lambda: metrics_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
+        "sessions": lambda: sessions_cost.measure(rounds=3 if quick else 10),
+        "large": lambda: large.measure(rounds=1 if quick else 3, quiet_s=2.0 if quick else 5.0),
+        "stalled": lambda: stalled.measure(stalled_s=settings.stalled.total_seconds(), quiet_s=2.0 if quick else 10.0),
+        "overload": lambda: overload.measure(
+            seconds=settings.duration.total_seconds(),
+            max_queued_calls=2_000 if quick else 20_000,
+            timeout_s=timeout_s,
+        ),
+        "flood": lambda: flood.measure(quiet_s=2.0 if quick else 10.0),
+    }
+    return await measures[part]()
 
 
 def _duration(text: str) -> timedelta:

@@ -22,10 +22,11 @@ import slotmesh
 from benchmarks import findings
 from benchmarks.findings import Finding
 from benchmarks.flooder import Flood
+from benchmarks.one_caller import OneCaller
 from benchmarks.processes import process_mesh
 from benchmarks.progress import show
 from benchmarks.statistics import percentile
-from benchmarks.workloads import METHOD, PAYLOAD
+from benchmarks.workloads import METHOD
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
@@ -112,7 +113,7 @@ async def one_beside_many(endpoint: str, *, calls: int, floods: int = 1, quiet_s
     async with process_mesh(spec) as mesh:
         address = mesh.routers[0].address
         async with slotmesh.connect(address) as client, _flooder(address, endpoint, calls) as flooder:
-            one = _OneCaller(client.endpoint(endpoint).options(content_type=OCTET_STREAM).method(METHOD))
+            one = OneCaller(client.endpoint(endpoint).options(content_type=OCTET_STREAM).method(METHOD))
             quiet: list[float] = []
             until = time.perf_counter() + quiet_s
             while time.perf_counter() < until:
@@ -128,23 +129,6 @@ async def one_beside_many(endpoint: str, *, calls: int, floods: int = 1, quiet_s
                         beside += during
                 told.append(await flooding)
             return Outcome(quiet_s=sorted(quiet), beside_s=sorted(beside), failures=one.failures, floods=told)
-
-
-class _OneCaller:
-    """Makes a call when the last one has its outcome."""
-
-    def __init__(self, method: slotmesh.Method[bytes]) -> None:
-        self._method = method
-        self.failures: list[BaseException] = []
-
-    async def call(self, times_s: list[float]) -> None:
-        started = time.perf_counter()
-        try:
-            await self._method(PAYLOAD)
-        except slotmesh.SlotmeshError as failure:
-            self.failures.append(failure)
-        else:
-            times_s.append(time.perf_counter() - started)
 
 
 class _Flooder:

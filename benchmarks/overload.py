@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from benchmarks import findings
 from benchmarks.findings import Finding
@@ -215,7 +215,7 @@ class _Client:
 @asynccontextmanager
 async def _clients(router: Server, timeout_s: float | None) -> AsyncIterator[list[_Client]]:
     """Each with a connection of its own."""
-    options = {} if timeout_s is None else {"timeout": timedelta(seconds=timeout_s)}
+    options: dict[str, Any] = {} if timeout_s is None else {"timeout": timedelta(seconds=timeout_s)}
     async with AsyncExitStack() as stack:
         clients = []
         for _ in range(CLIENTS):

@@ -31,19 +31,13 @@ _POLL_S: Final = 0.02
 _SCRAPE_TIMEOUT_S: Final = 10.0
 
 
-class Server:
-    """One process that serves."""
+class Member:
+    """One process of the mesh, whoever started it."""
 
-    def __init__(self, name: str, process: Process, address: str) -> None:
+    def __init__(self, name: str, pid: int) -> None:
         self.name = name
-        """For people; of a router its id."""
-        self.address = address
-        """`HOST:PORT`."""
-        self._process = process
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        """For people; of a router or a replica its id."""
+        self.pid = pid
 
     def cpu_s(self) -> float:
         """Processor time that the process has used with all its threads, in user mode and in the kernel."""
@@ -56,6 +50,16 @@ class Server:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
         raise CannotStart(f"the {self.name} has ended")
+
+
+class Server(Member):
+    """One process that serves, and that is stopped from here."""
+
+    def __init__(self, name: str, process: Process, address: str) -> None:
+        super().__init__(name, process.pid)
+        self.address = address
+        """`HOST:PORT`."""
+        self._process = process
 
     async def stop(self) -> None:
         """Asks it to end, and waits; kills it where it does not."""
@@ -99,6 +103,11 @@ class ProcessMesh:
         """Stops a router in order."""
         self.routers.remove(router)
         await router.stop()
+
+    async def replicas(self) -> list[Member]:
+        """The replicas that take calls."""
+        members = await self.operator.members()
+        return [Member(each.replica_id, each.pid) for each in members.replicas if each.replica_id in members.ready()]
 
     async def wait_ready(self) -> Members:
         """Returns when all replicas take calls, and all routers have the newest table and reach all replicas.
