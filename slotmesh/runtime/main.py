@@ -18,9 +18,6 @@ from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.tasks import TaskFailed
 from slotmesh.telemetry.log import get_logger, setup_logging
 
-GC_THRESHOLD = 20_000
-"""Objects made, less those freed, between two collections of the youngest generation."""
-
 _log = get_logger(__name__)
 
 
@@ -38,10 +35,8 @@ def run(
 
 
 def _run(main: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
-    # What is imported by now lives for ever: no collection needs to look at it again. What calls make is freed by
-    # counting references; a collection each 700 objects only walks through those that are under way.
+    # What is imported by now lives for ever: no collection needs to look at it again.
     gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(main()) or 0
