@@ -52,24 +52,25 @@ def entries(bare: RouterServiceStub, router: RouterServiceStub, mesh: slotmesh.M
             name="ordered",
             title=f"ordered stream: one key, {STREAM_IN_FLIGHT} in flight",
             run=partial(futures, [lane], STREAM_IN_FLIGHT),
-            target=40,
+            target=50,
         ),
         Entry(
             name="unkeyed",
             title=f"stream without keys, {STREAM_IN_FLIGHT} in flight",
             run=partial(futures, [unkeyed], STREAM_IN_FLIGHT),
-            target=40,
+            target=50,
         ),
         Entry(
             name="keys",
             title=f"ordered stream: {len(lanes)} keys, one call each in flight",
             run=partial(futures, lanes, STREAM_IN_FLIGHT),
+            target=15,
         ),
         Entry(
             name="map",
             title=f"map: lists of {MAP_CALLS:,}, {MAPS_IN_FLIGHT} in flight (latency: a list)",
             run=partial(workloads.maps, unkeyed),
-            target=90,
+            target=100,
         ),
         Entry(
             name="unary",
