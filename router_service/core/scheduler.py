@@ -1,7 +1,7 @@
 """The router's decisions: which replica runs which calls, and what every caller hears.
 
 Purpose: admission -> traffic policy -> queue -> balancer -> replica -> correlated reply, as `(event, now) -> commands`.
-Here are the events; `intake` is the way in, `sender` the way out, `outcomes` the way back.
+Here are the events; `intake` is the way in, `sender` the way out, `answers` the way back.
 Invariants, checked by tests/properties/test_router_scheduler.py:
   1. Each submitted call gets exactly one outcome (a result or a failure), whatever happens.
   2. Calls of one ordering key are sent in order of arrival, and to a new owner only after the old one has answered.
@@ -18,6 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from router_service.core import cancellation, failures, frames
+from router_service.core.answers import Answers
 from router_service.core.calls import Batch, Failures, Results, Run
 from router_service.core.counters import Counters
 from router_service.core.deadlines import DeadlineHeap
@@ -29,15 +30,12 @@ from router_service.core.sender import Sender
 from router_service.core.sessions import Sessions
 from router_service.core.topology import Topology
 from router_service.core.uploads import Uploads
-from router_service.core.values import pass_on
 from slotmesh.chunks import Announced
-from slotmesh.errors import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from router_service.core.callers import Caller
-    from router_service.core.calls import Sent
     from router_service.core.cancellation import Withdrawn
     from router_service.core.commands import Command, DeliverResults
     from router_service.core.draws import Chance
@@ -64,6 +62,7 @@ class Scheduler:
         self._intake = Intake(self.topology, self._outcomes, self._deadlines, self._sender, chance)
         self._sessions = Sessions(self._out, self.topology, self._outcomes, self._intake)
         self._uploads = Uploads()
+        self._answers = Answers(self._out, self.counters, self._outcomes, self._sender, self._intake)
 
     # -- callers ---------------------------------------------------------------------------------------------------
 
@@ -194,40 +193,7 @@ class Scheduler:
 
     def link_down(self, replica: Replica, why: str, now: float) -> list[Command]:
         """The connection broke: what a frame has carried and is not answered may have been executed."""
-        backend = replica.backend
-        unsent = replica.take_back()
-        returned: list[Run] = []
-        for each in unsent:
-            if not each.run.recovers:
-                returned += self._hand_back(each, each.open_parts())
-        failure = failures.replica_lost(replica, why)
-        lost = replica.lose()
-        for sent in lost:
-            sent.run.sents.remove(sent)
-        # What was to be recovered has been executed there, or was about to be.
-        for sent in (*lost, *(each for each in unsent if each.run.recovers)):
-            for offset in sorted(sent.valued or ()):
-                # Its caller has values: to execute it again would bring them twice.
-                for lo, count in sent.open_parts(offset, 1):
-                    self._outcomes.failed(sent, lo, count, failure)
-                    sent.abandon(lo, count)
-            for lo, count in sent.open_parts():
-                retried = 0
-                if sent.run.was_answered:
-                    self._outcomes.failed(sent, lo, count, failures.result_evicted(replica))
-                    continue
-                if sent.run.options.idempotent and sent.run.shadow_of is None:
-                    retried = backend.retries.take(count, now)
-                    self.counters.retries[backend.name,] += retried
-                    returned += self._hand_back(sent, [(lo, retried)] if retried else [], retry=True)
-                if retried < count:
-                    self._outcomes.failed(sent, lo + retried, count - retried, failure)
-        backend.changed(replica)
-        if not replica.draining:
-            self.counters.link_failures[backend.name,] += 1
-        self._intake.put_back(returned, backend, now)
-        for sent in (*lost, *unsent):
-            self._settle_partition(sent, now)
+        self._answers.lost(replica, why, now)
         self._sessions.link_down(replica, now)
         self._sender.pump(replica, now)
         return self._commands(now)
@@ -246,7 +212,7 @@ class Scheduler:
 
     def capacity_changed(self, replica: Replica, capacity: Capacity, now: float) -> list[Command]:
         """The replica's load changed without a result."""
-        self._learn(replica, capacity)
+        self._answers.learn(replica, capacity)
         self._sender.pump(replica, now)
         return self._commands(now)
 
@@ -275,42 +241,7 @@ class Scheduler:
 
         `done`: calls that ended without a result of their own. `values`: of calls that go on, or end in this frame.
         """
-        outcomes, observe = self._outcomes, replica.backend.counts.replica_time.observe
-        if values:
-            pass_on(replica, values, outcomes, self._out)
-        service_time = replica.backend.account.service_time
-        for ids, payloads, content_type in results:
-            replica.backend.retries.answered(len(ids), now)
-            for sent, offset, at, count in replica.slices(ids):
-                observe(now - sent.sent_at, count)
-                service_time.observe(now - sent.sent_at)
-                if count == sent.count and sent.states is None:
-                    replica.answer_whole(sent)
-                    part = payloads if count == len(payloads) else payloads[at : at + count]
-                    outcomes.results(sent, 0, count, part, content_type, replica)
-                else:
-                    for lo, fresh in self._answer(sent, offset, count):
-                        begin = at + lo - offset
-                        outcomes.results(sent, lo, fresh, payloads[begin : begin + fresh], content_type, replica)
-                if not sent.remaining and sent.run.partition is not None:
-                    self._settle_partition(sent, now)
-        for ids, failure in failed:
-            located = failures.located(failure, replica)
-            for sent, offset, _, count in replica.slices(ids):
-                observe(now - sent.sent_at, count)
-                for lo, fresh in self._answer(sent, offset, count):
-                    outcomes.answered_with(sent, lo, fresh, located)
-                if not sent.remaining and sent.run.partition is not None:
-                    self._settle_partition(sent, now)
-        for sent, offset, _, count in replica.slices(done) if done else ():
-            replica.backend.retries.answered(count, now)
-            observe(now - sent.sent_at, count)
-            service_time.observe(now - sent.sent_at)
-            for lo, fresh in self._answer(sent, offset, count):
-                outcomes.done(sent, lo, fresh)
-            if not sent.remaining and sent.run.partition is not None:
-                self._settle_partition(sent, now)
-        self._learn(replica, capacity)
+        self._answers.completed(replica, results, failed, capacity, now, done, values)
         self._sender.pump(replica, now)
         return self._commands(now)
 
@@ -321,29 +252,7 @@ class Scheduler:
 
         Those whose time in the queue is up end here: a replica that refuses again and again would keep them for ever.
         """
-        returned: list[Run] = []
-        emptied: list[Sent] = []
-        for sent, offset, _, count in replica.slices(ids):
-            parts = replica.answer(sent, offset, count)
-            if sent.run.recovers:
-                gone = failures.result_evicted(replica) if sent.run.was_answered else None
-                for lo, many in parts:
-                    self._outcomes.failed(sent, lo, many, gone or failures.not_heard(replica.replica_id))
-            elif failure.reason is Reason.SESSION_FENCED:
-                # The client has moved on: whoever serves it now sends these calls, if they are wanted.
-                for lo, many in parts:
-                    self._outcomes.failed(sent, lo, many, failure)
-            else:
-                if sent.run.partition is not None:
-                    sent.run.partition.refused(sent.owner_epoch)
-                returned += self._hand_back(sent, parts)
-            if not sent.remaining:
-                emptied.append(sent)
-        self.counters.refusals[replica.backend.name, failure.reason.value] += len(ids)
-        self._learn(replica, capacity)
-        self._intake.put_back(returned, replica.backend, now)
-        for sent in emptied:
-            self._settle_partition(sent, now)
+        self._answers.refused(replica, ids, failure, capacity, now)
         self._end_overdue(now)
         self._sender.pump(replica, now)
         return self._commands(now)
@@ -405,61 +314,15 @@ class Scheduler:
 
     # -- the way back ----------------------------------------------------------------------------------------------
 
-    def _answer(self, sent: Sent, offset: int, count: int) -> list[tuple[int, int]]:
-        """The replica has answered these calls of the slice; returns those that somebody waits for."""
-        fresh = sent.replica.answer(sent, offset, count)
-        if sent.run.session is not None:
-            at = offset
-            for lo, many in [*fresh, (offset + count, 0)]:
-                if at < lo:
-                    self._outcomes.unwanted(sent, at, lo - at)
-                at = lo + many
-        return fresh
-
-    def _hand_back(self, sent: Sent, parts: Iterable[tuple[int, int]], *, retry: bool = False) -> list[Run]:
-        """Takes calls of the slice, that somebody waits for, back from the replica, as runs that wait. Shadows end."""
-        runs: list[Run] = []
-        run = sent.run
-        for lo, count in parts:
-            if run.shadow_of is not None:
-                self._outcomes.failed(sent, lo, count, failures.NO_FREE_SLOT)
-                continue
-            part = run.slice(sent.lo + lo, sent.lo + lo + count, attempt=run.attempt + retry)
-            self._outcomes.replaced(run, count, part)
-            stop = run.caller.stops.get(run.options.ordering_key) if run.options.stop_generation else None
-            if stop is not None and stop.is_before(part.options.stop_generation, part.ids[0]):
-                self._outcomes.fail_waiting(part, failures.PREDECESSOR_FAILED)
-            else:
-                runs.append(part)
-        return runs
-
-    def _settle_partition(self, sent: Sent, now: float) -> None:
-        """No call of the slice is at its replica any more, and what came back is queued: a new owner may be served."""
-        partition = sent.run.partition
-        if partition is not None:
-            partition.settled(sent.owner_epoch)
-            if not partition.stale and partition.queue and not partition.listed:
-                self._sender.list(partition)
-                if partition.listed and partition.owner is not None and partition.owner is not sent.replica:
-                    self._sender.pump(partition.owner, now)
-
     def _withdrawn(self, withdrawn: Withdrawn, now: float) -> None:
         """Slices left their outboxes: their replicas have room, and their partitions may go on."""
         for run in withdrawn.survivors:
             self._intake.watch(run)
         for sent in withdrawn.slices:
-            self._settle_partition(sent, now)
+            self._answers.settle_partition(sent, now)
             sent.replica.backend.balancer.changed(sent.replica)
         for replica in dict.fromkeys(sent.replica for sent in withdrawn.slices):
             self._sender.pump(replica, now)
-
-    def _learn(self, replica: Replica, capacity: Capacity | None) -> None:
-        if capacity is None or capacity == replica.capacity:
-            replica.backend.balancer.changed(replica)
-        else:
-            replica.capacity = capacity
-            replica.draining = replica.draining or capacity.draining
-            replica.backend.changed(replica)
 
     def _commands(self, now: float) -> list[Command]:
         """What was decided, once all that follows from it was."""

@@ -1,0 +1,202 @@
+"""The way back: what a replica's answers, refusals and end mean for the calls that it had.
+
+Purpose: which outcome each call gets, and which goes back into a queue.
+Invariants: a call that a replica hands back untouched, or that is lost and `idempotent`, waits again by its age; any
+other call of a lost link may have been executed. A partition's new owner is served when the earlier one owes nothing.
+Owner: the scheduler, which pumps afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router_service.core import failures
+from router_service.core.values import pass_on
+from slotmesh.errors import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from router_service.core.calls import Failures, Results, Run, Sent
+    from router_service.core.commands import Command
+    from router_service.core.counters import Counters
+    from router_service.core.intake import Intake
+    from router_service.core.outcomes import Outcomes
+    from router_service.core.replicas import Capacity, Replica
+    from router_service.core.sender import Sender
+    from slotmesh.errors import Failure
+
+
+class Answers:
+    """What comes from replicas."""
+
+    def __init__(
+        self, out: list[Command], counters: Counters, outcomes: Outcomes, sender: Sender, intake: Intake
+    ) -> None:
+        """Writes into `out`, the scheduler's list of commands."""
+        self._out = out
+        self.counters = counters
+        self._outcomes = outcomes
+        self._sender = sender
+        self._intake = intake
+
+    def completed(
+        self,
+        replica: Replica,
+        results: Iterable[Results],
+        failed: Iterable[Failures],
+        capacity: Capacity | None,
+        now: float,
+        done: list[int] | None = None,
+        values: Iterable[Results] | None = None,
+    ) -> None:
+        """A result frame: calls that ended, and the replica's load after them.
+
+        `done`: calls that ended without a result of their own. `values`: of calls that go on, or end in this frame.
+        """
+        outcomes, observe = self._outcomes, replica.backend.counts.replica_time.observe
+        if values:
+            pass_on(replica, values, outcomes, self._out)
+        service_time = replica.backend.account.service_time
+        for ids, payloads, content_type in results:
+            replica.backend.retries.answered(len(ids), now)
+            for sent, offset, at, count in replica.slices(ids):
+                observe(now - sent.sent_at, count)
+                service_time.observe(now - sent.sent_at)
+                if count == sent.count and sent.states is None:
+                    replica.answer_whole(sent)
+                    part = payloads if count == len(payloads) else payloads[at : at + count]
+                    outcomes.results(sent, 0, count, part, content_type, replica)
+                else:
+                    for lo, fresh in self._answer(sent, offset, count):
+                        begin = at + lo - offset
+                        outcomes.results(sent, lo, fresh, payloads[begin : begin + fresh], content_type, replica)
+                if not sent.remaining and sent.run.partition is not None:
+                    self.settle_partition(sent, now)
+        for ids, failure in failed:
+            located = failures.located(failure, replica)
+            for sent, offset, _, count in replica.slices(ids):
+                observe(now - sent.sent_at, count)
+                for lo, fresh in self._answer(sent, offset, count):
+                    outcomes.answered_with(sent, lo, fresh, located)
+                if not sent.remaining and sent.run.partition is not None:
+                    self.settle_partition(sent, now)
+        for sent, offset, _, count in replica.slices(done) if done else ():
+            replica.backend.retries.answered(count, now)
+            observe(now - sent.sent_at, count)
+            service_time.observe(now - sent.sent_at)
+            for lo, fresh in self._answer(sent, offset, count):
+                outcomes.done(sent, lo, fresh)
+            if not sent.remaining and sent.run.partition is not None:
+                self.settle_partition(sent, now)
+        self.learn(replica, capacity)
+
+    def refused(self, replica: Replica, ids: list[int], failure: Failure, capacity: Capacity, now: float) -> None:
+        """The replica did not take these calls; nothing of them was executed. They go back by age."""
+        returned: list[Run] = []
+        emptied: list[Sent] = []
+        for sent, offset, _, count in replica.slices(ids):
+            parts = replica.answer(sent, offset, count)
+            if sent.run.recovers:
+                gone = failures.result_evicted(replica) if sent.run.was_answered else None
+                for lo, many in parts:
+                    self._outcomes.failed(sent, lo, many, gone or failures.not_heard(replica.replica_id))
+            elif failure.reason is Reason.SESSION_FENCED:
+                # The client has moved on: whoever serves it now sends these calls, if they are wanted.
+                for lo, many in parts:
+                    self._outcomes.failed(sent, lo, many, failure)
+            else:
+                if sent.run.partition is not None:
+                    sent.run.partition.refused(sent.owner_epoch)
+                returned += self._hand_back(sent, parts)
+            if not sent.remaining:
+                emptied.append(sent)
+        self.counters.refusals[replica.backend.name, failure.reason.value] += len(ids)
+        self.learn(replica, capacity)
+        self._intake.put_back(returned, replica.backend, now)
+        for sent in emptied:
+            self.settle_partition(sent, now)
+
+    def lost(self, replica: Replica, why: str, now: float) -> None:
+        """The connection broke: what a frame has carried and is not answered may have been executed."""
+        backend = replica.backend
+        unsent = replica.take_back()
+        returned: list[Run] = []
+        for each in unsent:
+            if not each.run.recovers:
+                returned += self._hand_back(each, each.open_parts())
+        failure = failures.replica_lost(replica, why)
+        lost = replica.lose()
+        for sent in lost:
+            sent.run.sents.remove(sent)
+        # What was to be recovered has been executed there, or was about to be.
+        for sent in (*lost, *(each for each in unsent if each.run.recovers)):
+            for offset in sorted(sent.valued or ()):
+                # Its caller has values: to execute it again would bring them twice.
+                for lo, count in sent.open_parts(offset, 1):
+                    self._outcomes.failed(sent, lo, count, failure)
+                    sent.abandon(lo, count)
+            for lo, count in sent.open_parts():
+                retried = 0
+                if sent.run.was_answered:
+                    self._outcomes.failed(sent, lo, count, failures.result_evicted(replica))
+                    continue
+                if sent.run.options.idempotent and sent.run.shadow_of is None:
+                    retried = backend.retries.take(count, now)
+                    self.counters.retries[backend.name,] += retried
+                    returned += self._hand_back(sent, [(lo, retried)] if retried else [], retry=True)
+                if retried < count:
+                    self._outcomes.failed(sent, lo + retried, count - retried, failure)
+        backend.changed(replica)
+        if not replica.draining:
+            self.counters.link_failures[backend.name,] += 1
+        self._intake.put_back(returned, backend, now)
+        for sent in (*lost, *unsent):
+            self.settle_partition(sent, now)
+
+    def learn(self, replica: Replica, capacity: Capacity | None) -> None:
+        """The replica's load, as it has told it; None where it has not."""
+        if capacity is None or capacity == replica.capacity:
+            replica.backend.balancer.changed(replica)
+        else:
+            replica.capacity = capacity
+            replica.draining = replica.draining or capacity.draining
+            replica.backend.changed(replica)
+
+    def settle_partition(self, sent: Sent, now: float) -> None:
+        """No call of the slice is at its replica any more, and what came back is queued: a new owner may be served."""
+        partition = sent.run.partition
+        if partition is not None:
+            partition.settled(sent.owner_epoch)
+            if not partition.stale and partition.queue and not partition.listed:
+                self._sender.list(partition)
+                if partition.listed and partition.owner is not None and partition.owner is not sent.replica:
+                    self._sender.pump(partition.owner, now)
+
+    def _answer(self, sent: Sent, offset: int, count: int) -> list[tuple[int, int]]:
+        """The replica has answered these calls of the slice; returns those that somebody waits for."""
+        fresh = sent.replica.answer(sent, offset, count)
+        if sent.run.session is not None:
+            at = offset
+            for lo, many in [*fresh, (offset + count, 0)]:
+                if at < lo:
+                    self._outcomes.unwanted(sent, at, lo - at)
+                at = lo + many
+        return fresh
+
+    def _hand_back(self, sent: Sent, parts: Iterable[tuple[int, int]], *, retry: bool = False) -> list[Run]:
+        """Takes calls of the slice, that somebody waits for, back from the replica, as runs that wait. Shadows end."""
+        runs: list[Run] = []
+        run = sent.run
+        for lo, count in parts:
+            if run.shadow_of is not None:
+                self._outcomes.failed(sent, lo, count, failures.NO_FREE_SLOT)
+                continue
+            part = run.slice(sent.lo + lo, sent.lo + lo + count, attempt=run.attempt + retry)
+            self._outcomes.replaced(run, count, part)
+            stop = run.caller.stops.get(run.options.ordering_key) if run.options.stop_generation else None
+            if stop is not None and stop.is_before(part.options.stop_generation, part.ids[0]):
+                self._outcomes.fail_waiting(part, failures.PREDECESSOR_FAILED)
+            else:
+                runs.append(part)
+        return runs
