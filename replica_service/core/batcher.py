@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from replica_service.core.commands import Part, StartBatch
 from replica_service.core.lanes import Lane
+from replica_service.core.progress import is_passed
 from replica_service.core.stops import is_stopped
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class Batcher:
         lane.batcher = None
         taken = 0
         while taken < room and (run := lane.head()) is not None and run.options.method == self.method:
-            if run.awaits or is_stopped(run, run.lo):
+            if run.awaits or is_stopped(run, run.lo) or is_passed(run):
                 break  # that is seen to where the lane asks for its next permit
             lo = run.lo
             if run.deadline <= now:

@@ -20,6 +20,7 @@ from replica_service.core.commands import Command, Fail, Part, Refuse, StartBatc
 from replica_service.core.lanes import Lane
 from replica_service.core.progress import note_progress
 from replica_service.core.starting import Starting
+from replica_service.core.stops import note_failure
 from slotmesh.errors import Failure
 
 
@@ -35,6 +36,8 @@ class Scheduler(Starting):
             if self.draining:
                 self._out.append(Refuse(run, run.lo, run.hi, verdicts.DRAINING))
             elif run.options.method not in methods:
+                if run.options.stop_generation:
+                    note_failure(run, run.lo)
                 self._out.append(Fail(run, run.lo, run.hi, verdicts.no_such_method(run.options.method, methods)))
             elif run.ordering_key:
                 self._admit_keyed(run)

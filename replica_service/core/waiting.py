@@ -20,6 +20,7 @@ from replica_service.core.calls import Link, Run
 from replica_service.core.commands import Command, Fail, Refuse
 from replica_service.core.lanes import Lane, Lanes
 from replica_service.core.ownership import Ownership
+from replica_service.core.stops import note_failure
 from replica_service.core.vacancies import CAPACITY_GAP_S, Vacancies
 from slotmesh.errors import Failure
 from slotmesh.handlers import BatchSettings
@@ -167,6 +168,8 @@ class Waiting:
 
     def _answer(self, run: Run, lo: int, hi: int, failure: Failure) -> None:
         """Calls that never start have their answer."""
+        if run.options.stop_generation and not run.link.closed and not verdicts.hands_back(failure):
+            note_failure(run, lo)  # at once: what follows is decided before anybody hears of it
         count = hi - lo
         self._close(run, count)
         if run.awaits:

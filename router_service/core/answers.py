@@ -194,8 +194,10 @@ class Answers:
                 continue
             part = run.slice(sent.lo + lo, sent.lo + lo + count, attempt=run.attempt + retry)
             self._outcomes.replaced(run, count, part)
-            stop = run.caller.stops.get(run.options.ordering_key) if run.options.stop_generation else None
-            if stop is not None and stop.is_before(part.options.stop_generation, part.ids[0]):
+            options = run.options
+            if options.stop_generation and run.caller.has_stopped(
+                options.ordering_key, options.stop_generation, part.ids[0]
+            ):
                 self._outcomes.fail_waiting(part, failures.PREDECESSOR_FAILED)
             else:
                 runs.append(part)

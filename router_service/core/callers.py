@@ -114,10 +114,10 @@ class Caller:
         self.stops[key] = Stop(generation, call_id)
         return True
 
-    def has_stopped(self, key: str, generation: int) -> bool:
-        """Whether a new call of this key and generation comes after one that has failed."""
+    def has_stopped(self, key: str, generation: int, call_id: int) -> bool:
+        """Whether this call comes after one of its key and generation that has failed."""
         known = self.stops.get(key)
-        return known is not None and generation <= known.generation
+        return known is not None and known.is_before(generation, call_id)
 
     def released(self, calls: int, size: int) -> None:
         """Outcomes of `calls` calls with `size` request bytes left for the client."""

@@ -128,7 +128,7 @@ class Scheduler:
     def _begin(self, run: Run, now: float) -> None:
         """The run is complete, and its turn: to the replicas that may have it already, or to the one that gets it."""
         options, caller = run.options, run.caller
-        if options.stop_generation and caller.has_stopped(options.ordering_key, options.stop_generation):
+        if options.stop_generation and caller.has_stopped(options.ordering_key, options.stop_generation, run.ids[0]):
             self._outcomes.fail_waiting(run, failures.PREDECESSOR_FAILED)
             return
         if caller.session is not None and self._sessions.take(run, now, resent=run.may_have_run):
@@ -326,12 +326,13 @@ class Scheduler:
 
     def _commands(self, now: float) -> list[Command]:
         """What was decided, once all that follows from it was."""
-        if self._uploads.lines:
-            for run in self._uploads.release_ended():
-                self._begin(run, now)
         while self._outcomes.stopped:
             caller, key = self._outcomes.stopped.pop()
             self._withdrawn(cancellation.stop_after(caller, key, caller.stops[key], self._outcomes), now)
+        if self._uploads.lines and (released := self._uploads.release_ended()):
+            for run in released:
+                self._begin(run, now)
+            return self._commands(now)
         out = self._out.copy()
         self._out.clear()
         return out

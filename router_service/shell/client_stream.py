@@ -139,6 +139,8 @@ class ClientStream:
     async def finish(self) -> None:
         """The client makes no more calls: returns once all were answered and the answers were written."""
         self._half_closed = True
+        self._uploads.end()
+        self._results.taking.take_all()
         self.pump.wake()
         await self._all_answered.wait()
 
@@ -155,6 +157,8 @@ class ClientStream:
 
     def deliver(self, delivery: Delivery) -> None:
         """Outcomes or values of calls, for the next frame."""
+        if self._uploads:
+            self._uploads.ended(delivery.ids)
         self._results.add(delivery)
         self.pump.wake()
 
@@ -264,6 +268,8 @@ class ClientStream:
                     apart.append((options, ids[start:at], payloads[start:at]))
                 start = at + 1
                 if (size := len(payload)) > limit:
+                    if options.stop_generation:
+                        self.caller.stop(options.ordering_key, options.stop_generation, ids[at])
                     self.deliver(DeliverFailure(self.caller, ids[at:start], convert.too_large(size, limit), size))
                     continue
                 self._uploads.announce(ids[at], size)

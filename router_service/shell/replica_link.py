@@ -193,9 +193,9 @@ class ReplicaLink:
                         )
                 capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
                 results, failures = convert.results_of(frame, self._arrivals.payloads), convert.failures_of(frame)
+                values = convert.values_of(frame, self._arrivals.payloads)
                 for run_ids, _ in failures:
                     self._arrivals.drop(run_ids)
-                values = convert.values_of(frame, self._arrivals.payloads)
                 dispatcher.completed(replica, results, failures, capacity, self._ids_of(frame.done, "ended"), values)
                 self._answered()
             case "capacity":

@@ -240,21 +240,26 @@ class ResultOutbox:
     def _add_large(self, outcome: DeliverResults, size: int) -> None:
         """A large result of one call: in chunks, where the client takes them."""
         (payload,) = outcome.payloads
+        was_fetched = not self._fetching.isdisjoint(outcome.ids)
         self._fetching.difference_update(outcome.ids)
+        may_drop = not was_fetched and self._caller.session is not None and not outcome.options.streaming
         if self._takes_chunks:
-            if self._large_bytes and self._large_bytes + size > MAX_PAYLOAD_BYTES and self._caller.session is not None:
+            if self._large_bytes and self._large_bytes + size > MAX_PAYLOAD_BYTES and may_drop:
                 self._drop(outcome, size)
                 return
             outcome.payloads = (b"",)
             self._large.add(outcome, payload)
             self._large_bytes += size
+        elif size <= MAX_INLINE_BYTES and self._unread_bytes + size > MAX_UNREAD_BYTES and may_drop:
+            self._drop(outcome, size)
         elif size <= MAX_INLINE_BYTES:
             outcome.payloads = (joined(payload),)
             self._append(outcome, size)
         else:
             failure = convert.result_too_large(size)
             kept = (outcome.replica, outcome.first, outcome.links)
-            self._append(DeliverFailure(outcome.caller, outcome.ids, failure, outcome.size, *kept), 0)
+            failed = DeliverFailure(outcome.caller, outcome.ids, failure, outcome.size, *kept)
+            self._append(failed, _bytes_of(failed))
 
     def _chunk_frame(self) -> Response:
         """The next chunk. Behind the last one of a result comes its outcome."""

@@ -69,6 +69,15 @@ class Taking:
                 call.values -= count
                 self._dispatcher.take(call.replica, call.links, call.run_id, count)
 
+    def take_all(self) -> None:
+        """The caller can say no more: from now on values are taken when they were written."""
+        if self._by_caller:
+            self._by_caller = False
+            for call in self.calls.values():
+                if call.values:
+                    self._dispatcher.take(call.replica, call.links, call.run_id, call.values)
+                    call.values = 0
+
     def ended(self, ids: Iterable[int]) -> None:
         """These calls have their outcome. Called while there are any."""
         for call_id in ids:

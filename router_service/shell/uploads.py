@@ -2,11 +2,13 @@
 
 Purpose: puts chunks together and tells the scheduler when a payload is complete.
 Invariants: a chunk of a call that is not awaited (it was rejected, has ended, or never was announced) is dropped; one
-that breaks the rules fails its call, and no other. Parts of a call that has ended are not kept.
+that breaks the rules fails its call, and no other. Parts of a call are kept until it has its outcome, and no longer.
 Owner: the client's stream.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from router_service.core.callers import Caller
 from router_service.shell.dispatcher import Dispatcher
@@ -24,6 +26,10 @@ class Uploads:
         self._under_way: dict[int, PartsAssembly] = {}
         """By call id."""
 
+    def __bool__(self) -> bool:
+        """Whether any payload is awaited."""
+        return bool(self._under_way)
+
     def announce(self, call_id: int, total: int) -> None:
         """The chunks of this call's payload come next, `total` bytes in all."""
         self._under_way[call_id] = PartsAssembly(total)
@@ -34,13 +40,9 @@ class Uploads:
         assembly = self._under_way.get(call_id)
         if assembly is None:
             return
-        if not self._dispatcher.scheduler.awaits(self._caller, call_id):
-            del self._under_way[call_id]
-            return
         try:
             is_complete = assembly.add(chunk.offset, chunk.total, chunk.data)
         except BadChunk as mistake:
-            del self._under_way[call_id]
             self._dispatcher.not_uploaded(self._caller, call_id, _failure(mistake))
             return
         if is_complete:
@@ -49,6 +51,18 @@ class Uploads:
             self._dispatcher.uploaded(
                 self._caller, call_id, payload if assembly.total > CHUNK_BYTES else joined(payload)
             )
+
+    def ended(self, ids: Sequence[int]) -> None:
+        """These calls have their outcome: what has come of their payloads is of no use."""
+        for call_id in [each for each in self._under_way if each in ids]:
+            del self._under_way[call_id]
+
+    def end(self) -> None:
+        """Nothing more comes: what is not complete never will be."""
+        for call_id, assembly in list(self._under_way.items()):
+            message = f"chunk: the stream was half-closed after {assembly.received} of {assembly.total} bytes"
+            failure = Failure(reason=Reason.BAD_REQUEST, message=message, metadata={"field": "chunk"})
+            self._dispatcher.not_uploaded(self._caller, call_id, failure)
 
 
 def _failure(mistake: BadChunk) -> Failure:

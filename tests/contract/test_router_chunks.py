@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 
+import grpc
 import pytest
 import pytest_asyncio
 
@@ -191,6 +192,18 @@ async def test_a_call_that_was_taken_back_wants_no_chunks(mesh: RouterBench) -> 
     assert mesh.replicas[0].payloads == [b"on"]
 
 
+@pytest.mark.asyncio
+async def test_a_payload_that_is_missing_at_half_close_fails_its_call(mesh: RouterBench) -> None:
+    call = await mesh.open()
+    await call.write(announced(1, len(LARGE)))
+    await call.write(Request(chunk=chunks_of(1, LARGE)[0]))
+    await call.done_writing()
+    _, failed = await outcomes(call, 1)
+    assert (failed[1].reason, failed[1].executed) == ("BAD_REQUEST", call_pb2.EXECUTED_NO)
+    assert f"{CHUNK_BYTES} of {len(LARGE)} bytes" in failed[1].message
+    assert await call.code() is grpc.StatusCode.OK
+
+
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
@@ -309,3 +322,30 @@ async def test_what_stops_after_a_failure_needs_a_key_and_a_session(
     _, failed = await outcomes(call, 1)
     assert (failed[1].reason, failed[1].metadata["field"]) == ("BAD_REQUEST", "options.stop_generation")
     assert needs in failed[1].message
+
+
+@pytest.mark.asyncio
+async def test_a_large_value_and_the_failure_behind_it_may_come_in_one_frame(mesh: RouterBench) -> None:
+    call = await mesh.open(features=["chunks"])
+    replica = mesh.replicas[0]
+    runs: list[replica_service_pb2.RunBatch] = []
+    replica.answer = runs.append
+    await call.write(calls(1, b"a", streaming=True))
+    await wait_until(lambda: bool(runs), what="the run arrives")
+    run_id = runs[0].first_run_id
+    for chunk in chunks_of(run_id, LARGE):
+        await replica.say(replica_service_pb2.ExecuteResponse(chunk=chunk))
+    value = call_pb2.ResultBatch(call_ids=[run_id], payloads=[b""], chunked_sizes=[len(LARGE)], partial=True)
+    failure = call_pb2.Failure(code=2, reason="HANDLER_ERROR", message="no", executed=call_pb2.EXECUTED_YES)
+    frame = call_pb2.ResultFrame(batches=[value], errors=[call_pb2.CallErrors(call_ids=[run_id], failure=failure)])
+    await replica.say(replica_service_pb2.ExecuteResponse(results=frame))
+    assert await assemble(call, 1) == {1: LARGE}
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_is_too_large_stops_those_behind_it(mesh: RouterBench) -> None:
+    call = await mesh.open(session_id="a" * 32, epoch=1)
+    await call.write(announced(1, MAX_PAYLOAD_BYTES + 1, ordering_key="k", stop_generation=1))
+    await call.write(calls(2, b"b", ordering_key="k", stop_generation=1))
+    _, failed = await outcomes(call, 2)
+    assert [failed[each].reason for each in (1, 2)] == ["PAYLOAD_TOO_LARGE", "PREDECESSOR_FAILED"]

@@ -141,4 +141,28 @@ def test_what_is_known_of_keys_is_bounded() -> None:
     for number in range(MAX_STOPS + 10):
         caller.stop(str(number), 1, 1)
     assert len(caller.stops) == MAX_STOPS
-    assert not caller.has_stopped("0", 1)
+    assert not caller.has_stopped("0", 1, 2)
+
+
+def announce(world: World, call_id: int, by: Caller, generation: int = 1) -> None:
+    keyed = options(ordering_key="k", stop_generation=generation)
+    world.do(world.scheduler.submit(by, "e", [(keyed, [call_id], [Announced(9)])], world.now))
+
+
+def test_a_call_whose_payload_was_under_way_when_a_later_one_failed_runs() -> None:
+    world, client = world_of()
+    announce(world, 1, client)
+    submit(world, [2], client)
+    world.cancel((2, 2), by=client)
+    world.do(world.scheduler.uploaded(client, 1, b"1", world.now))
+    assert world.got("r") == [1]
+
+
+def test_what_waited_behind_a_stopped_payload_goes_on_at_once() -> None:
+    world, client = world_of()
+    submit(world, [1], client)
+    announce(world, 2, client)
+    submit(world, [3], client, generation=2)
+    world.fail("r")
+    assert world.reasons([2]) == STOPPED
+    assert world.got("r") == [1, 3]
