@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slotmesh.chunks import Announced, Held
+from router_service.core.held import Held
+from slotmesh.chunks import Announced
 
 if TYPE_CHECKING:
     from router_service.core.callers import Caller

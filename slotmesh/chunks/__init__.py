@@ -1,4 +1,4 @@
-"""Payloads that are too large to travel in one piece: their parts, and the order of what comes behind them.
+"""Payloads that are too large to travel in one piece: their parts, cut and put together.
 
 Purpose: the same for client, router and replica. Pure: no protobuf message, no I/O.
 """
@@ -6,7 +6,6 @@ Purpose: the same for client, router and replica. Pure: no protobuf message, no 
 from __future__ import annotations
 
 from slotmesh.chunks.assembly import Assembly, BadChunk, JoinedAssembly, PartsAssembly
-from slotmesh.chunks.held import Held
 from slotmesh.chunks.payload import Announced, Payload, PayloadParts, cut, joined
 from slotmesh.chunks.rota import ChunkRota
 from slotmesh.chunks.sizes import CHUNK_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
@@ -19,7 +18,6 @@ __all__ = [
     "Assembly",
     "BadChunk",
     "ChunkRota",
-    "Held",
     "JoinedAssembly",
     "PartsAssembly",
     "Payload",

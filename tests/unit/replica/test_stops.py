@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
+import slotmesh
 from replica_service.core import stops
+from replica_service.core.calls import Run
+from replica_service.core.records import Record
 from replica_service.core.stops import MAX_GENERATIONS, Stops
+from tests.unit.replica.hosting import hosting
 
 
 @pytest.fixture
@@ -57,3 +63,51 @@ def test_a_session_remembers_its_newest_lanes(failed: Stops, monkeypatch: pytest
     assert len(failed) == 2
     assert not failed.is_stopped("e", "k", 3, 11)
     assert failed.is_stopped("e", "third", 1, 31)
+
+
+def of_session(run: Run, session: str, call_id: int) -> Run:
+    ids = range(call_id, call_id + 1)
+    run.record = Record(session, 1, ids, 1, attempt=0, recovers=False)
+    return run
+
+
+@slotmesh.deployment()
+class Echo:
+    """Gives payloads back."""
+
+    def __call__(self, payload: bytes) -> bytes:
+        return payload
+
+    @slotmesh.batch(max_batch_size=4, batch_wait_timeout_s=0.0)
+    async def many(self, payloads: list[bytes]) -> list[bytes]:
+        return payloads
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("method", ["", "many"])
+@pytest.mark.parametrize("failing", ["expired", "no method", "taken back"])
+async def test_a_call_that_fails_before_it_starts_stops_the_next_one_in_the_same_moment(
+    method: str, failing: str
+) -> None:
+    async with hosting(Echo) as host:
+        called = "nope" if failing == "no method" else method
+        left_s = -1.0 if failing == "expired" else inf
+        first = of_session(host.run(called, [b"1"], key="k", stop_generation=1, time_left_s=left_s), "s", 1)
+        first.awaits = failing == "taken back"
+        host.engine.submit([first, of_session(host.run(method, [b"2"], key="k", stop_generation=1), "s", 2)])
+        if first.awaits:
+            host.engine.cancel(host.link, [(first.first, first.first)])
+        await host.answered(2)
+        reasons = [failure.reason.value for _, failure in sorted(host.outbox.failures_of.items())]
+        assert reasons[1] == "PREDECESSOR_FAILED"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("method", ["", "many"])
+async def test_a_late_call_does_not_run_in_company_either(method: str) -> None:
+    async with hosting(Echo) as host:
+        await host.execute(of_session(host.run(method, [b"one, 5"], key="k"), "1", 5))
+        other = of_session(host.run(method, [b"two, 1"], key="k"), "2", 1)
+        late = of_session(host.run(method, [b"one, 3"], key="k"), "1", 3)
+        await host.execute(other, late)
+        assert [failure.reason.value for failure in host.outbox.failures_of.values()] == ["REPLICA_LOST"]

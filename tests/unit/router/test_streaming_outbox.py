@@ -187,6 +187,18 @@ class TestTakenByTheRouter:
         client.frames()
         assert client.link.taken == {1001: 1}
 
+    def test_who_can_say_no_more_has_all_taken_that_was_written(self) -> None:
+        client = Client(takes_items=True)
+        client.values(*[(1, b"x")] * 10)
+        client.frames()
+        assert not client.link.taken
+        client.outbox.taking.take_all()
+        assert client.link.taken == {1001: 10}
+        client.values(*[(1, b"x")] * TAKE_VALUES)
+        client.frames()
+        assert client.outbox.next_frame() is None
+        assert client.link.taken == {1001: 10 + TAKE_VALUES}
+
     def test_nothing_is_taken_of_a_call_that_has_ended(self) -> None:
         client = Client()
         client.values(*[(1, b"x")] * TAKE_VALUES)
@@ -295,3 +307,29 @@ class TestLargeValues:
         heard = client.heard()
         assert [each for each in heard if each[1] == "done"] == [(1, "done"), (3, "done"), (2, "done")]
         assert (client.caller.calls, client.caller.size) == (0, 0)
+
+
+class TestLargeResults:
+    """Of a client that does not put chunks together."""
+
+    @staticmethod
+    def add(client: Client, call_id: int, size: int) -> None:
+        parts = PayloadParts([bytes(CHUNK_BYTES)] * (size // CHUNK_BYTES))
+        run_id = RUN_ID_OF_CALL + call_id
+        client.outbox.add(
+            DeliverResults(client.caller, [call_id], [parts], "", client.replica, 0, run_id, 0, options())
+        )
+
+    def test_those_that_nobody_reads_are_dropped_like_others(self) -> None:
+        client = Client()
+        for call_id in range(1, 11):
+            self.add(client, call_id, MAX_UNREAD_BYTES)
+        assert client.outbox.unread_bytes == MAX_UNREAD_BYTES
+
+    def test_those_that_cannot_be_had_count_for_what_is_said_of_them(self) -> None:
+        client = Client()
+        for call_id in range(1, 4):
+            self.add(client, call_id, 2 * MAX_UNREAD_BYTES)
+        assert client.heard() == [(1, "failed"), (2, "failed"), (3, "failed")]
+        assert client.outbox.unread_bytes == 0
+        assert client.outbox._unread_bytes == 0

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from slotmesh.chunks import Held
+from router_service.core.held import Held
 
 KEYS = st.sampled_from(("", "red", "green"))
 

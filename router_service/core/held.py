@@ -4,7 +4,7 @@ Purpose: calls whose payloads come in chunks keep their place among those of the
 them.
 Invariants: of one key, items are released in the order in which they were added. An item without a key waits for itself
 alone. What is taken out keeps nobody waiting.
-Owner: who reads the stream the items come from.
+Owner: the uploads, one for each caller.
 """
 
 from __future__ import annotations
