@@ -1,6 +1,6 @@
 """What the mesh can do on this machine, beside what is expected of it: `python -m benchmarks`."""
 
-import os
+from slotmesh.runtime.environment import set_grpc_environment
 
-# gRPC reads this when it is loaded. It would tell each process that is started here that another thread uses gRPC.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# For clients and servers alike, with the mesh and without: what is compared runs on the same footing.
+set_grpc_environment()

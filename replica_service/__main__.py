@@ -5,13 +5,23 @@ Exit status: 0 drained · 1 the handler cannot start, or calls still ran at the 
 
 from __future__ import annotations
 
-from replica_service.app import main
 from replica_service.config import ReplicaSettings
-from replica_service.shell.describing import print_description
+from slotmesh.runtime.environment import set_grpc_environment
 from slotmesh.runtime.main import run
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Runs until it is told to stop, or prints what the handler is."""
     settings = ReplicaSettings.load(prog="python -m replica_service")
+    set_grpc_environment()
     if settings.describe is not None:
+        from replica_service.shell.describing import print_description  # noqa: PLC0415 - what it imports loads gRPC
+
         raise SystemExit(print_description(settings.describe))
-    run(lambda: main(settings), log_format=settings.log_format, log_level=settings.log_level)
+    from replica_service import app  # noqa: PLC0415 - it loads gRPC
+
+    run(lambda: app.main(settings), log_format=settings.log_format, log_level=settings.log_level)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from router_service.app import main
 from router_service.config import RouterSettings
+from slotmesh.runtime.environment import set_grpc_environment
 from slotmesh.runtime.main import run
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Runs until it is told to stop."""
     settings = RouterSettings.load(prog="python -m router_service")
-    run(lambda: main(settings), log_format=settings.log_format, log_level=settings.log_level)
+    set_grpc_environment()
+    from router_service import app  # noqa: PLC0415 - it loads gRPC
+
+    run(lambda: app.main(settings), log_format=settings.log_format, log_level=settings.log_level)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
@@ -29,8 +28,6 @@ def run(
 ) -> NoReturn:
     """Runs the coroutine on a fresh event loop (uvloop where there is one) and exits with its status; None is 0."""
     setup_logging(log_format, log_level)
-    # gRPC's core writes to stderr by itself, past all formats; a peer that goes away is not worth a line of it.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     sys.exit(_run(main))
 
 
