@@ -196,35 +196,40 @@ def test_templates_differ_exactly_where_a_process_would() -> None:
     assert template_of(backend) != template_of(Backend(name="v1", handler="a:C", user_config=backend.user_config))
 
 
-def test_a_thousand_replicas_cost_milliseconds() -> None:
-    state = desired(Backend(name="v1", handler="a:B", num_replicas=1_000))
+def test_ten_times_as_many_replicas_cost_about_ten_times_as_much() -> None:
+    few, many = _costs(200), _costs(2_000)
+    assert all(many[what] < 30 * few[what] for what in few), (few, many)
+
+
+def _costs(replicas: int) -> dict[str, float]:
+    """Of a backend with so many replicas: seconds of processor time, by what is done."""
+    state = desired(Backend(name="v1", handler="a:B", num_replicas=replicas))
     observed = Observed()
-    for number in range(1_000):
+    for number in range(replicas):
         observed = with_ready(observed, f"v1-{number}", now=1.0)
     assigned = assign(state, observed, 1.0).ownership
     assert assigned is not None
-    assert len(assigned.owners) == 1_000
+    assert len(assigned.owners) == replicas
+    assert len(assigned.partition_owners) == PARTITIONS
     state = state.apply(ChangeSet(put_ownership=(assigned,)))
 
     def build() -> object:
         table = RoutingTable(generation="g", revision=1, routes=build_routes(state, observed))
         return table_to_wire(table, ownership_to_bytes)
 
-    costs = {
+    return {
         "table": _seconds(build),
         "backend": _seconds(lambda: look(state, observed, 1.0)),
         "endpoint": _seconds(lambda: assign(state, observed, 1.0)),
         "first assignment": _seconds(lambda: assign(desired(*state.backends.values()), observed, 1.0)),
     }
-    assert max(costs.values()) < 0.05, costs
-    assert len(assigned.partition_owners) == PARTITIONS
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """The best of three: what it costs, whatever else the machine does."""
+    """The best of five."""
     times = []
-    for _ in range(3):
-        started = time.perf_counter()
+    for _ in range(5):
+        started = time.thread_time()
         work()
-        times.append(time.perf_counter() - started)
+        times.append(time.thread_time() - started)
     return min(times)
