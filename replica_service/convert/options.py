@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
-from replica_service.core.calls import CallOptions
+from replica_service.core.calls import MAX_CREDIT, CallOptions, Credit
 from slotmesh.codec import CONTENT_TYPES, OCTET_STREAM
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import CALL
@@ -30,6 +31,15 @@ def options_from_wire(raw: bytes) -> CallOptions | Failure:
         streaming=wire.streaming,
         stop_generation=wire.stop_generation,
     )
+
+
+def with_credit(options: CallOptions, values: int, nbytes: int) -> CallOptions:
+    """The same with so much credit; 0 and less, or more than there is, mean all of it."""
+    most = MAX_CREDIT
+    credit = Credit(
+        values if 0 < values < most.values else most.values, nbytes if 0 < nbytes < most.bytes else most.bytes
+    )
+    return options if credit == most else replace(options, credit=credit)
 
 
 def bad_request(field: str, problem: str) -> Failure:

@@ -11,7 +11,7 @@ from math import inf
 from operator import lt
 from typing import NamedTuple
 
-from replica_service.convert.options import NO_OPTIONS, bad_request, options_from_wire
+from replica_service.convert.options import NO_OPTIONS, bad_request, options_from_wire, with_credit
 from replica_service.core.calls import Link, Run
 from replica_service.core.records import Record
 from slotmesh.chunks import MAX_PAYLOAD_BYTES
@@ -58,6 +58,8 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: Link, now: float) -> Arri
         if isinstance(options, Failure):
             rejected.append((Run(link, first, payloads, NO_OPTIONS, batch.endpoint, now), options))
             continue
+        if options.streaming:
+            options = with_credit(options, batch.values_ahead, batch.bytes_ahead)
         run = Run(link, first, payloads, options, batch.endpoint, now, deadline)
         has_columns = bool(batch.ordering_keys or batch.chunked_sizes)
         if run.ordering_key and not batch.ordering_keys:

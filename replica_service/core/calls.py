@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.handlers.context import NO_METADATA
@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 
 FRESH_S = 3.0
 """Seconds for which a router's echo of a stamp lets its runs start, counted from the stamp."""
+
+
+class Credit(NamedTuple):
+    """How far a handler that yields may be ahead of who takes: it waits when either is reached."""
+
+    values: int
+    bytes: int
+
+
+MAX_CREDIT = Credit(256, 1024 * 1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +51,8 @@ class CallOptions:
     """Nobody waits for the result: only that the call has ended is told."""
     streaming: bool = False
     """The caller takes several results."""
+    credit: Credit = MAX_CREDIT
+    """Read only where it does."""
     stop_generation: int = 0
     """Once a call of its ordering key and this generation has failed, none of these starts. 0: calls go on."""
 
@@ -84,8 +96,8 @@ class Link:
         """It went past its keyed window: nothing keyed is taken until all that is here has been answered."""
         self.waiting: dict[int, Run] = {}
         """Its runs with calls that can still be taken back, by `key`."""
-        self.uploads: dict[int, Any] = {}
-        """Payloads of its calls that are under way, by run id. The shell's, opaque here."""
+        self.uploads: Any = None
+        """What puts together payloads of its calls that come in chunks. The shell's, opaque here."""
         self.max_result_bytes = MAX_INLINE_BYTES
         self.fresh_until = inf
         """Monotonic seconds, exclusive. Infinite where the router echoes nothing."""

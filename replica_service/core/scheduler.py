@@ -135,11 +135,8 @@ class Scheduler(Starting):
         if reached < turn.hi:
             rest = run.split(reached, turn.hi)
             lane.runs.appendleft(rest)
-            if run.record is None or not run.record.is_fenced:
-                # From the last one on: what is taken out in the middle splits off what follows.
-                for index in sorted(run.withdrawn or (), reverse=True):
-                    if reached <= index < turn.hi:
-                        self._take_back(rest, index, index + 1, verdicts.CANCELLED)
+            if run.withdrawn is not None and (run.record is None or not run.record.is_fenced):
+                self._take_back_withdrawn(run, rest, reached, turn.hi)
             if failure := self._verdict_on(rest):
                 for part in [each for each in lane.runs if each.key < 0 and each.is_part_of(run)]:
                     self._take_back_waiting(part, part.lo, part.hi, failure)
@@ -182,7 +179,10 @@ class Scheduler(Starting):
         return self._settle(now)
 
     def returned(self, work: StartCalls | StartBatch, now: float) -> list[Command]:
-        """The calls of this work have not started: their links were not fresh, or they were recalled."""
+        """The calls of this work have not started: their links were not fresh, or they were recalled.
+
+        Those that were withdrawn meanwhile never will.
+        """
         if isinstance(work, StartCalls):
             parts: Sequence[Part] = ((work.run, work.lo, work.hi),)
         else:
@@ -199,6 +199,8 @@ class Scheduler(Starting):
                 run.lane.runs.appendleft(part)
             if failure := self._verdict_on(part):
                 self._take_back_waiting(part, lo, hi, failure)
+            elif run.withdrawn is not None:
+                self._take_back_withdrawn(run, part, lo, hi)
         if isinstance(work, StartBatch):
             self._release(work.lanes)
         return self._settle(now)

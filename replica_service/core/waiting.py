@@ -154,6 +154,13 @@ class Waiting:
         if (batcher := lane.batcher) is not None and not batcher.recount(lane):
             self._release((lane,))
 
+    def _take_back_withdrawn(self, run: Run, part: Run, lo: int, hi: int) -> None:
+        """The part, which has the run's calls from `lo` up to `hi`, has come back from an executor and waits again."""
+        # From the last one on: what is taken out in the middle splits off what follows.
+        for index in sorted(run.withdrawn or (), reverse=True):
+            if lo <= index < hi:
+                self._take_back_waiting(part, index, index + 1, verdicts.CANCELLED)
+
     def _verdict_on(self, run: Run) -> Failure | None:
         """Why calls that came back from an executor cannot wait for another turn, if they cannot."""
         if self.draining:

@@ -87,6 +87,8 @@ class Engine:
         self._links[link] = outbox
         if self.scheduler.draining:
             outbox.go_away(_GOING)
+        if self._waiters:
+            self._look_around()
         return link, outbox
 
     def submit(self, runs: Sequence[Run], rejected: Iterable[tuple[Run, Failure]] = ()) -> None:
@@ -160,6 +162,8 @@ class Engine:
             self._hold(link.waiting.values())
             self._recall(lambda run: run.link is link)
             self._generators.abandon(link)
+            if self._waiters:
+                self._look_around()
 
     # -- the replica -----------------------------------------------------------------------------------------------
 
@@ -182,6 +186,16 @@ class Engine:
     async def acknowledged(self) -> None:
         """Returns when no outcome of a session is kept any more."""
         await self._until(lambda: not self.sessions.unacknowledged)
+
+    async def deserted(self, patience_s: float) -> None:
+        """Returns when there was no router for so long: nobody brings outcomes to clients any more."""
+        while True:
+            await self._until(lambda: not self._links)
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._until(lambda: bool(self._links))
+            except TimeoutError:
+                return
 
     async def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> AsyncGenerator[dict[int, int], None]:
         """Partitions (partition -> epoch) move away: yields those of which nothing is here any more, until none is."""
@@ -341,19 +355,25 @@ class Engine:
                     self._count_batch(command)
                     self._executors[command.batcher.method].start(command)
                 case Refuse(run=run, lo=lo, hi=hi, failure=failure):
-                    run.link.uploads.pop(run.first + lo, None)
+                    self._no_upload(run, lo)
                     if run.record is None:
                         run.link.outbox.refused(run.first + lo, hi - lo, failure)
                     else:
                         self.sessions.refused(run, run.record, lo, hi - lo, failure)
                 case Fail(run=run, lo=lo, hi=hi, failure=failure):
-                    run.link.uploads.pop(run.first + lo, None)
+                    self._no_upload(run, lo)
                     self.failed(run, lo, hi - lo, failure)
                 case TellCapacity(link=link):
                     link.outbox.tell_capacity()
         deadline = self.scheduler.next_deadline()
         if deadline is not None:
             self._set_timer(deadline)
+
+    @staticmethod
+    def _no_upload(run: Run, lo: int) -> None:
+        """Calls of the run from index `lo` on are answered: one that waits for its payload is alone."""
+        if (uploads := run.link.uploads) is not None:
+            uploads.forget(run.first + lo)
 
     def _count_batch(self, batch: StartBatch) -> None:
         self.counters.batches += 1

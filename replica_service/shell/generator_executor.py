@@ -19,7 +19,7 @@ from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
-from replica_service.core.calls import Link, Run
+from replica_service.core.calls import MAX_CREDIT, Link, Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn
 from replica_service.core.lanes import MAX_TURN_S
 from replica_service.core.stops import is_stopped
@@ -29,7 +29,7 @@ from replica_service.shell.batches import invocations, is_fresh
 from replica_service.shell.drives import Drive, Script, Stage
 from replica_service.shell.handler_errors import HandlerErrors
 from replica_service.shell.methods import Method
-from replica_service.shell.recipients import CREDIT_VALUES, Recipient, mistake_in, recipient_of
+from replica_service.shell.recipients import Recipient, mistake_in, recipient_of
 from replica_service.shell.sink import Sink
 from replica_service.shell.thread_drive import InThread, ThreadDrive
 from slotmesh.errors import Failure
@@ -101,7 +101,7 @@ class GeneratorExecutor:
     def take_all(self, link: Link) -> None:
         """The router says no more what it takes: what has come so far counts as taken."""
         for entry in list(self._running.get(link, {}).values()):
-            entry.drive.take(entry.recipient, CREDIT_VALUES)
+            entry.drive.take(entry.recipient, MAX_CREDIT.values)
 
     def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
         """Cancels those of the router's calls that run, by run ids, both ends included."""
@@ -196,6 +196,8 @@ class GeneratorExecutor:
             self._sink.batch_ended(batch)
             return
 
+        recipients = [recipient_of(run, index) for run, lo, hi in invocation.parts for index in range(lo, hi)]
+
         def may_begin() -> bool:
             if not is_first:
                 return True
@@ -208,14 +210,17 @@ class GeneratorExecutor:
         def then(has_begun: bool) -> None:
             if has_begun:
                 self._invoke(batch, method, calls, is_first=False)
-            else:
-                self._sink.returned(batch)
+                return
+            for recipient in recipients:
+                if recipient.verdict is CANCELLED:
+                    recipient.run.withdraw(recipient.index, recipient.index + 1)
+            self._sink.returned(batch)
 
         script = Script(
             method=method.name,
             generate=lambda: invocation.call(method),
             values_of=lambda value: invocation.checked(value, method),
-            recipients=[recipient_of(run, index) for run, lo, hi in invocation.parts for index in range(lo, hi)],
+            recipients=recipients,
             metadata=NO_METADATA,
             may_begin=may_begin,
             then=then,

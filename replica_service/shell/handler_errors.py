@@ -80,7 +80,7 @@ def too_large(size: int, limit: int) -> Failure:
     """The handler returned more than travels inline."""
     return Failure(
         reason=Reason.PAYLOAD_TOO_LARGE,
-        message=f"the result has {size} bytes; at most {limit} bytes are allowed",
+        message=f"the result has {size} bytes, encoded; at most {limit} bytes are allowed: yield it in parts",
         executed=Executed.YES,
         metadata={"actual": str(size), "limit": str(limit)},
     )

@@ -53,7 +53,7 @@ class Outbox:
         self._capacity_due = True
         self._is_open = False
         """The first frame has left: capacity, whatever else there is."""
-        self._go_away = ""
+        self._go_away: call_pb2.GoAway | None = None
         self._frame_no = 0
         self._discards = False
 
@@ -187,9 +187,11 @@ class Outbox:
         self._capacity_due = True
         self._wake()
 
-    def go_away(self, message: str) -> None:
-        """The replica takes nothing new."""
-        self._go_away = message
+    def go_away(self, message: str, *, now: bool = False) -> None:
+        """The replica takes nothing new. `now`: it keeps nothing either, and the router should half-close."""
+        self._go_away = call_pb2.GoAway(message=message)
+        if now:
+            self._go_away.time_left.SetInParent()
         self._capacity_due = True
         self._wake()
 
@@ -223,9 +225,9 @@ class Outbox:
         if self._heartbeat is not None:
             beat, self._heartbeat = self._heartbeat, None
             return Response(heartbeat=beat())
-        if self._go_away:
-            message, self._go_away = self._go_away, ""
-            return Response(go_away=call_pb2.GoAway(message=message))
+        if self._go_away is not None:
+            leave, self._go_away = self._go_away, None
+            return Response(go_away=leave)
         if self._refused:
             runs, failure = self._refused.pop(0)
             return Response(

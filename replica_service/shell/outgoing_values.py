@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from slotmesh.chunks import ChunkRota
+from slotmesh.chunks import ChunkRota, Lines
 from slotmesh.errors import Failure
 
 MAX_FRAME_CALLS = 16_384
@@ -56,8 +56,8 @@ class OutgoingValues:
         self._max_inline_bytes = max_inline_bytes
         self._last: Batch | None = None
         """The newest batch of values, until it leaves."""
-        self._lines: dict[int, deque[tuple[bytes, str] | End]] = {}
-        """What waits behind a value that leaves in chunks: values, with their content types, and the end; by run id."""
+        self._lines: Lines[tuple[bytes, str] | End] = Lines()
+        """What waits behind a value that leaves in chunks: values, with their content types, and the end."""
 
     def __bool__(self) -> bool:
         return self._last is not None or bool(self._lines)
@@ -77,16 +77,15 @@ class OutgoingValues:
 
     def end(self, first: int, count: int, failure: Failure | None) -> Iterator[End]:
         """Calls have ended. Gives back what can be told at once."""
-        for run_id in sorted(run_id for run_id in self._lines if first <= run_id < first + count):
-            self._lines[run_id].append((run_id, 1, failure))
+        for run_id in self._lines.among(range(first, first + count)):
+            self._lines.wait(run_id, (run_id, 1, failure))
             yield from self._end(first, run_id - first, failure)
             first, count = run_id + 1, first + count - run_id - 1
         yield from self._end(first, count, failure)
 
     def chunks_left(self, run_id: int, content_type: str, size: int) -> Iterator[End] | None:
         """The last chunk of a payload has left. Gives back what can be told at once; None where it is no value."""
-        line = self._lines.pop(run_id, None)
-        return None if line is None else self._go_on(line, run_id, content_type, size)
+        return self._go_on(run_id, content_type, size) if run_id in self._lines else None
 
     def left(self, batch: Batch) -> Sequence[End]:
         """Values are in the frame that is being built. Gives back what can be told from now on."""
@@ -95,10 +94,10 @@ class OutgoingValues:
         return batch.ends
 
     def _put_one(self, run_id: int, payload: bytes, content_type: str) -> None:
-        if (line := self._lines.get(run_id)) is not None:
-            line.append((payload, content_type))
-        elif len(payload) > self._max_inline_bytes:
-            self._lines[run_id] = deque()
+        if self._lines.wait(run_id, (payload, content_type)):
+            return
+        if len(payload) > self._max_inline_bytes:
+            self._lines.begin(run_id)
             self._large.add((run_id, content_type), payload)
         else:
             self._join(run_id, (payload,), len(payload), content_type)
@@ -129,10 +128,10 @@ class OutgoingValues:
         else:
             yield first, count, failure
 
-    def _go_on(self, line: deque[tuple[bytes, str] | End], run_id: int, content_type: str, size: int) -> Iterator[End]:
+    def _go_on(self, run_id: int, content_type: str, size: int) -> Iterator[End]:
         batch = self._add(Batch(content_type, is_partial=True))
         batch.ids, batch.payloads, batch.chunked_sizes = [run_id], [b""], (size,)
-        for entry in line:
+        for entry in self._lines.end(run_id):
             if len(entry) == 2:
                 self._put_one(run_id, *entry)
             else:

@@ -4,24 +4,21 @@ Purpose: values are encoded when they are yielded, as the handler may change the
 several results gets each as it comes; others get all as one list at the end; of calls that nobody waits for, values are
 dropped.
 Invariants: `put` is called by whoever steps the handler, on any thread, all else on the event loop; numbers that both
-sides read have one writer each. A caller that takes several results is never sent more than `CREDIT_VALUES` values
-ahead of what it took, nor anything once `CREDIT_BYTES` are ahead.
+sides read have one writer each. A caller that takes several results is never sent more than the credit
+of the call ahead of what it took.
 Owner: the drive (`drives.py`) that the call is part of.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final
+from typing import Any
 
 from replica_service.core.calls import Run
 from replica_service.shell.handler_errors import too_large, unlistable, unsendable
 from replica_service.shell.sink import Sink
 from slotmesh.codec import EncodedList, carries_lists, encoder
 from slotmesh.errors import Failure
-
-CREDIT_VALUES: Final = 256
-CREDIT_BYTES: Final = 1024 * 1024
 
 
 class Recipient:
@@ -86,7 +83,18 @@ class ListRecipient(Recipient):
 class StreamRecipient(Recipient):
     """A call whose caller gets each value as it comes."""
 
-    __slots__ = ("_bytes_put", "_bytes_taken", "_encode", "_limit", "_put", "_ready", "_sizes", "_taken")
+    __slots__ = (
+        "_bytes_put",
+        "_bytes_taken",
+        "_credit_bytes",
+        "_credit_values",
+        "_encode",
+        "_limit",
+        "_put",
+        "_ready",
+        "_sizes",
+        "_taken",
+    )
 
     is_heard = True
 
@@ -94,6 +102,7 @@ class StreamRecipient(Recipient):
         super().__init__(run, index)
         self._encode = encoder(run.options.content_type)
         self._limit = run.link.max_result_bytes
+        self._credit_values, self._credit_bytes = run.options.credit
         self._ready: deque[bytes] = deque()
         """Values that were not delivered yet."""
         self._sizes: deque[int] = deque()
@@ -105,7 +114,8 @@ class StreamRecipient(Recipient):
 
     @property
     def is_full(self) -> bool:
-        return self._put - self._taken >= CREDIT_VALUES or self._bytes_put - self._bytes_taken >= CREDIT_BYTES
+        put, nbytes = self._put - self._taken, self._bytes_put - self._bytes_taken
+        return put >= self._credit_values or nbytes >= self._credit_bytes
 
     def put(self, value: Any) -> Failure | None:
         try:

@@ -1,7 +1,7 @@
 """Payloads of calls that come in chunks from one router.
 
 Purpose: puts chunks together, and says when a payload is there, or will not be.
-Invariants: only calls that wait for their payload have one here: the engine takes out those that it answers. A chunk of
+Invariants: only calls that wait for their payload have one here: the engine says which it answers. A chunk of
 any other call is dropped; one that breaks the rules fails its call, and no other.
 Owner: the router's stream.
 """
@@ -26,7 +26,13 @@ class Uploads:
     def __init__(self, engine: Engine, link: Link) -> None:
         self._engine = engine
         self._link = link
-        self._under_way: dict[int, tuple[Run, JoinedAssembly]] = link.uploads
+        self._under_way: dict[int, tuple[Run, JoinedAssembly]] = {}
+        """By run id."""
+        link.uploads = self
+
+    def __bool__(self) -> bool:
+        """Whether any is under way."""
+        return bool(self._under_way)
 
     def announce(self, sizes: Mapping[int, int]) -> None:
         """The chunks of these calls, by run id, come next; of so many bytes. Those that were answered do not count."""
@@ -50,6 +56,10 @@ class Uploads:
             del self._under_way[chunk.call_id]
             run.payloads = [assembly.payload()]
             self._engine.complete(run)
+
+    def forget(self, run_id: int) -> None:
+        """The call of this run id has its answer, or never came in chunks."""
+        self._under_way.pop(run_id, None)
 
     def end(self) -> None:
         """The router sends nothing more."""

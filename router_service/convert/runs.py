@@ -10,6 +10,7 @@ from itertools import chain
 from math import inf
 
 from router_service.core.calls import CallPayload
+from router_service.core.credits import CREDITS
 from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity
 from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, Announced, Payload
@@ -89,6 +90,8 @@ def add_batch(
         batch.options.ordering_key = outgoing.options.ordering_key
         batch.partition = outgoing.partition
         batch.owner_epoch = outgoing.owner_epoch
+    if outgoing.level:
+        batch.values_ahead, batch.bytes_ahead = CREDITS[outgoing.level]
     large: list[tuple[int, Payload]] = []
     if max(map(len, outgoing.payloads)) <= CHUNK_BYTES:
         batch.payloads.extend(outgoing.payloads)  # type: ignore[arg-type]  # parts are larger

@@ -1,9 +1,9 @@
 """One caller: a client's stream, or one unary call.
 
 Purpose: what a caller may have unanswered, and which of its runs are alive.
-Invariants: call ids strictly increase; `calls <= window.calls` and `size <= window.bytes`, except that one call is
-always allowed where nothing is unanswered. A call counts until its outcome was put into a frame, so that a client that
-does not read stops being admitted.
+Invariants: call ids strictly increase; `calls <= window.calls` and `size <= window.bytes`, except that one call with
+more bytes than the window is always allowed, and does not count in bytes. A call counts until its outcome was put into
+a frame, so that a client that does not read stops being admitted.
 Owner: the scheduler keeps `runs`; the edge calls `admit` and `released`.
 """
 
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from router_service.core.credits import level_of
 from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.errors import Failure, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from router_service.core.calls import Run
     from router_service.core.sessions import Session
@@ -63,7 +64,19 @@ class Flow:
 class Caller:
     """Book-keeping of one caller. Compared by identity."""
 
-    __slots__ = ("calls", "flow", "last_id", "max_value_bytes", "runs", "session", "size", "stops", "window")
+    __slots__ = (
+        "calls",
+        "flow",
+        "large",
+        "last_id",
+        "max_value_bytes",
+        "runs",
+        "session",
+        "size",
+        "stops",
+        "streams",
+        "window",
+    )
 
     def __init__(self, window: Window, flow: Flow | None = None, session: Session | None = None) -> None:
         """`flow` is a new one unless it is given."""
@@ -75,11 +88,16 @@ class Caller:
         """Calls accepted whose outcome has not left."""
         self.size = 0
         """Their payload bytes."""
+        self.large = 0
+        """Bytes of the one call that is larger than the window; 0 where none is unanswered."""
         self.last_id = 0
         self.runs: dict[Run, None] = {}
         """Runs with calls that have no outcome, in order of arrival."""
         self.stops: dict[str, Stop] = {}
         """Where calls that stop after a failure have stopped, by ordering key."""
+        self.streams: dict[int, int] = {}
+        """Its calls that take several results, from when they were sent until their outcome has left: id, and level of
+        credit."""
         self.max_value_bytes = MAX_PAYLOAD_BYTES
         """Larger values of handlers that yield end their call."""
 
@@ -89,8 +107,9 @@ class Caller:
         if failure := self._check_ids(ids):
             return failure
         window = self.window
-        fits = self.calls + count <= window.calls and self.size + size <= window.bytes
-        if not fits and (self.calls or count > 1):
+        is_large = size > window.bytes and count == 1 and not self.large
+        has_room = is_large or self.size - self.large + size <= window.bytes
+        if self.calls + count > window.calls or not has_room:
             return Failure(
                 reason=Reason.WINDOW_EXCEEDED,
                 message=(
@@ -99,6 +118,8 @@ class Caller:
                 ),
                 retry_delay_s=0.01,
             )
+        if is_large:
+            self.large = size
         self.calls += count
         self.size += size
         self.last_id = ids[-1]
@@ -123,6 +144,21 @@ class Caller:
         """Outcomes of `calls` calls with `size` request bytes left for the client."""
         self.calls -= calls
         self.size -= size
+        if self.size < self.large:  # all others together are smaller
+            self.large = 0
+
+    def stream(self, ids: Iterable[int]) -> int:
+        """These calls, which take several results, are being sent. Returns the level of their credit."""
+        streams = self.streams
+        streams.update(dict.fromkeys(ids, 0))
+        level = level_of(len(streams))
+        streams.update(dict.fromkeys(ids, level))
+        return level
+
+    def streamed(self, ids: Iterable[int]) -> None:
+        """Outcomes of these calls have left, and so have their values. Others than `streams` are ignored."""
+        for call_id in ids:
+            self.streams.pop(call_id, None)
 
     def _check_ids(self, ids: Sequence[int]) -> Failure | None:
         first, last = ids[0], ids[-1]

@@ -61,6 +61,8 @@ class OutgoingBatch:
     """The replica has the calls: only their outcomes are asked for, and the payloads are empty."""
     columns: KeyColumns | None = None
     """Where the calls differ in their ordering keys: what stands in place of the options' one."""
+    level: int = 0
+    """Of the credit of calls that take several results: how far their handlers may be ahead."""
 
     def lane(self, at: int) -> tuple[str, int, int]:
         """Of the call at this place: ordering key, partition and owner epoch. ("", -1, 0) where it travels without."""
@@ -74,8 +76,11 @@ def cut_frame(replica: Replica, max_calls: int, max_bytes: int) -> list[Outgoing
     outbox = replica.outbox
     most = replica.backend.max_batch_size
     if len(outbox) == 1:
-        return _batches([outbox.popleft()], replica, most)
+        sent = outbox.popleft()
+        return _batches([sent], replica, most, _level(sent) if sent.run.options.streaming else 0)
     groups: list[list[Sent]] = []
+    levels: list[int] = []
+    """Of the credit of each group."""
     newest: dict[tuple[object, ...], int] = {}
     """The latest group for each kind of slices."""
     latest: dict[tuple[Partition, str], int] = {}
@@ -90,26 +95,37 @@ def cut_frame(replica: Replica, max_calls: int, max_bytes: int) -> list[Outgoing
         calls += sent.count
         size += len(run.payloads[sent.lo]) if sent.count == 1 else sum(map(len, _payloads(sent)))
         lane = None if run.partition is None else (run.partition, run.options.ordering_key)
+        level = _level(sent) if run.options.streaming else 0
         if (
             before is None
             or not _alike(run, before)
+            or level != levels[at]
             or (run.session is not None and not _follows(sent, groups[at]))
             or (lane is not None and latest.get(lane, at) > at)
         ):
             # Whether it has a partition tells a shadow, which travels without its key, from the call that it copies.
             kind = (
                 *(run.options.wire, run.endpoint, run.attempt, run.deadline),
-                *(lane is None, run.session, run.recovers),
+                *(lane is None, run.session, run.recovers, level),
             )
             at = newest.get(kind, -1)
             if at < 0 or (lane is not None and latest.get(lane, at) > at) or not _follows(sent, groups[at]):
                 at = newest[kind] = len(groups)
                 groups.append([])
+                levels.append(level)
             before = run
         if lane is not None:
             latest[lane] = at
         groups[at].append(sent)
-    return [batch for group in groups for batch in _batches(group, replica, most)]
+    return [
+        batch for group, level in zip(groups, levels, strict=True) for batch in _batches(group, replica, most, level)
+    ]
+
+
+def _level(sent: Sent) -> int:
+    """Of the credit of calls that take several results. Values of shadows are taken as they come."""
+    run = sent.run
+    return 0 if run.shadow_of is not None else run.caller.stream(run.ids[sent.lo : sent.lo + sent.count])
 
 
 def _alike(run: Run, other: Run) -> bool:
@@ -133,7 +149,7 @@ def _follows(sent: Sent, group: Sequence[Sent]) -> bool:
     return sent.run.ids[sent.lo] > last.run.ids[last.lo + last.count - 1]
 
 
-def _batches(group: list[Sent], replica: Replica, most: int) -> list[OutgoingBatch]:
+def _batches(group: list[Sent], replica: Replica, most: int, level: int) -> list[OutgoingBatch]:
     first = replica.number(group[0])
     payloads = _payloads(group[0])
     if len(group) > 1:
@@ -159,6 +175,7 @@ def _batches(group: list[Sent], replica: Replica, most: int) -> list[OutgoingBat
             ids[at : at + most],
             run.recovers,
             columns and columns.part(at, at + most),
+            level,
         )
         for at in range(0, len(payloads), most)
     ]

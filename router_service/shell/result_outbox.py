@@ -26,9 +26,9 @@ from router_service.core.commands import (
 )
 from router_service.core.replicas import Replica
 from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.singly import singly, values_singly
 from router_service.shell.taking import Taking
-from router_service.shell.value_lines import ValueLines, singly, values_singly
-from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, Announced, ChunkRota, joined
+from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, Announced, ChunkRota, Lines, joined
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.v1 import call_pb2, router_service_pb2
@@ -59,8 +59,9 @@ class ResultOutbox:
         takes_items: bool = False,
     ) -> None:
         """`takes_chunks`: the client puts large results together. `takes_items`: it says which values it has taken."""
-        self.taking = Taking(dispatcher, by_caller=takes_items)
-        self._lines = ValueLines()
+        self.taking = Taking(dispatcher, caller.streams, by_caller=takes_items)
+        self._lines: Lines[Delivery] = Lines()
+        """Calls with a large value under way, and what waits behind each."""
         self._takes_chunks = takes_chunks
         self._large: ChunkRota[DeliverResults | DeliverValues] = ChunkRota()
         """Results and values on their way in chunks, each of one call."""
@@ -97,9 +98,9 @@ class ResultOutbox:
         if isinstance(outcome, DeliverValues):
             self._add_values(outcome)
             return
-        if self._lines.calls and self._lines.concerns(outcome):
+        if self._lines and self._lines.concern(outcome.ids):
             for each in singly(outcome):
-                if not self._lines.wait(each):
+                if not self._lines.wait(each.ids[0], each):
                     self.add(each)
             return
         size = _bytes_of(outcome)
@@ -145,15 +146,16 @@ class ResultOutbox:
         value_bytes = 0
         kept: list[_Kept] = []
         keeps = self._caller.session is not None
-        chunked, streaming = self._chunked, self.taking.calls
+        chunked, streams = self._chunked, self._caller.streams
         while self._outcomes and calls < MAX_FRAME_CALLS and size + value_bytes < MAX_FRAME_BYTES:
             outcome = self._outcomes.popleft()
             if isinstance(outcome, DeliverValues):
                 values = self._put_values(frame, values, outcome)
                 value_bytes += sum(map(len, outcome.payloads))
                 continue
-            if streaming:
+            if streams:
                 self.taking.ended(outcome.ids)
+                self._caller.streamed(outcome.ids)
             calls += len(outcome.ids)
             request_bytes += outcome.size
             size += _bytes_of(outcome)
@@ -190,12 +192,12 @@ class ResultOutbox:
     def _add_values(self, values: DeliverValues) -> None:
         """They are never dropped, and count for nothing: no more wait here than the credit of each call."""
         lines = self._lines
-        if max(map(len, values.payloads)) <= CHUNK_BYTES and not (lines.calls and lines.concerns(values)):
+        if max(map(len, values.payloads)) <= CHUNK_BYTES and not (lines and lines.concern(values.ids)):
             self._outcomes.append(values)
             return
         for each in values_singly(values):
             (payload,) = each.payloads
-            if lines.wait(each):
+            if lines.wait(each.ids[0], each):
                 continue
             if len(payload) > CHUNK_BYTES and not isinstance(payload, Announced):
                 if self._takes_chunks:

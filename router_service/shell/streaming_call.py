@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverValues, Delivery
 from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.singly import values_singly
 from router_service.shell.taking import Taking
-from router_service.shell.value_lines import values_singly
 from slotmesh.chunks import joined
 from slotmesh.errors import Failure
 
@@ -27,7 +27,7 @@ class StreamingCall:
     """What one call has to say, on its way to the client."""
 
     def __init__(self, dispatcher: Dispatcher, write: WriteValue) -> None:
-        self._taking = Taking(dispatcher)
+        self._taking = Taking(dispatcher, {})
         self._write = write
         self._deliveries: deque[Delivery] = deque()
         self._has_come = asyncio.Event()

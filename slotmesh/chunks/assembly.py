@@ -1,7 +1,7 @@
 """Chunks on their way to become a payload again.
 
-Invariants: chunks of a payload come in order, without gap and without overlap; anything else is the sender's mistake
-and raises. Memory is taken as bytes arrive, not as they are announced.
+Invariants: chunks of a payload come in order, without gap and without overlap, and not in crumbs; anything else is the
+sender's mistake and raises. Memory is taken as bytes arrive, not as they are announced.
 Owner: who reads the stream.
 """
 
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from io import BytesIO
 
 from slotmesh.chunks.payload import PayloadParts
-from slotmesh.chunks.sizes import CHUNK_BYTES
+from slotmesh.chunks.sizes import CHUNK_BYTES, MIN_CHUNK_BYTES
 
 
 class BadChunk(ValueError):
@@ -25,10 +25,12 @@ class BadChunk(ValueError):
 class Assembly(ABC):
     """One payload of `total` bytes that is under way."""
 
-    __slots__ = ("received", "total")
+    __slots__ = ("least", "received", "total")
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, *, least: int = MIN_CHUNK_BYTES) -> None:
+        """`least`: bytes of each chunk but the last. Who trusts the sender need not ask for any."""
         self.total = total
+        self.least = least
         self.received = 0
 
     def add(self, offset: int, total: int, data: bytes) -> bool:
@@ -45,6 +47,8 @@ class Assembly(ABC):
             raise BadChunk("data", f"{len(data)} bytes: a chunk has 1 to {CHUNK_BYTES}")
         if offset + len(data) > total:
             raise BadChunk("data", f"ends at {offset + len(data)}, the payload at {total}")
+        if len(data) < self.least and offset + len(data) < total:
+            raise BadChunk("data", f"{len(data)} bytes: a chunk that is not the last has at least {self.least}")
         self._take(data)
         self.received += len(data)
         return self.received == total
@@ -58,8 +62,8 @@ class JoinedAssembly(Assembly):
 
     __slots__ = ("_buffer",)
 
-    def __init__(self, total: int) -> None:
-        super().__init__(total)
+    def __init__(self, total: int, *, least: int = MIN_CHUNK_BYTES) -> None:
+        super().__init__(total, least=least)
         self._buffer = BytesIO()
 
     def _take(self, data: bytes) -> None:
@@ -75,8 +79,8 @@ class PartsAssembly(Assembly):
 
     __slots__ = ("_parts",)
 
-    def __init__(self, total: int) -> None:
-        super().__init__(total)
+    def __init__(self, total: int, *, least: int = MIN_CHUNK_BYTES) -> None:
+        super().__init__(total, least=least)
         self._parts: list[bytes] = []
 
     def _take(self, data: bytes) -> None:

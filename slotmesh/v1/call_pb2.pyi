@@ -122,7 +122,7 @@ class CallOptions(_message.Message):
     stop_generation: _builtins.int
     """Calls stop after a failure: once a call of this ordering key and this generation has failed, those after it fail
     with PREDECESSOR_FAILED, executed = no. A greater generation begins anew. 0 means that calls go on. Needs a session
-    and an ordering key.
+    and an ordering key, and a router that offers `stop_generation`: another one overlooks it, and calls go on.
     """
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
@@ -463,7 +463,7 @@ class Chunk(_message.Message):
     total: _builtins.int
     """Size of the whole payload, bytes."""
     data: _builtins.bytes
-    """The part, at most 256 KiB."""
+    """The part, at most 256 KiB; at least 16 KiB, unless it is the last one."""
     def __init__(
         self,
         *,

@@ -181,6 +181,8 @@ class RunBatch(_message.Message):
     ORDERING_KEYS_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     OWNER_EPOCHS_FIELD_NUMBER: _builtins.int
+    VALUES_AHEAD_FIELD_NUMBER: _builtins.int
+    BYTES_AHEAD_FIELD_NUMBER: _builtins.int
     first_run_id: _builtins.int
     """The router's id of the first call; the others follow one by one. Run ids strictly increase on a stream, and a new
     attempt takes new ones.
@@ -203,6 +205,13 @@ class RunBatch(_message.Message):
     """Only tell what became of these calls, which `Reconciled` named: their results come, now or when they end, as those
     of these run ids. `payloads` are empty, one for each call. What is no longer known fails with RESULT_EVICTED.
     """
+    values_ahead: _builtins.int
+    """With `options.streaming`: how many values the handler of each of these calls may be ahead of TakeItems, 1 … 256. The
+    router lets calls have less where their caller has many of them, and then takes values once it has passed them on.
+    0 means 256.
+    """
+    bytes_ahead: _builtins.int
+    """The same in bytes, 1 … 1 MiB: the handler waits when either is reached. 0 means 1 MiB. One value is always allowed."""
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """Options of these calls."""
@@ -260,10 +269,12 @@ class RunBatch(_message.Message):
         ordering_keys: _abc.Iterable[_builtins.str] | None = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
         owner_epochs: _abc.Iterable[_builtins.int] | None = ...,
+        values_ahead: _builtins.int = ...,
+        bytes_ahead: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "options", b"options", "ordering_keys", b"ordering_keys", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "bytes_ahead", b"bytes_ahead", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "options", b"options", "ordering_keys", b"ordering_keys", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left", "values_ahead", b"values_ahead"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -598,7 +609,9 @@ class ExecuteResponse(_message.Message):
 
     @_builtins.property
     def go_away(self) -> _call_pb2.GoAway:
-        """The replica drains or leaves."""
+        """The replica drains: it takes no new runs, while cancels, acknowledgements and questions go on. With `time_left` set
+        to 0 it keeps nothing any more, and waits for the router to half-close.
+        """
 
     def __init__(
         self,

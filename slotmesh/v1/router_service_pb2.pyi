@@ -578,6 +578,8 @@ class Window(_message.Message):
     """How much a client may have unanswered on this stream. A batch that passes it is rejected with WINDOW_EXCEEDED.
 
     Before the first window arrives, 1,024 calls and 4 MiB hold. One call is always allowed where nothing is unanswered.
+    A router that offers `large_beside` allows one call with more bytes than the window at any time, and does not count its
+    bytes.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from google.protobuf import duration_pb2
 
+from slotmesh.chunks import MIN_CHUNK_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
-from tests.conformance.rules import Session, StreamRules
+from tests.conformance.rules import PADDING, Session, StreamRules
 
 Request = router_service_pb2.StreamCallsRequest
 SESSION_ID = "0123456789abcdef" * 2
@@ -205,6 +206,20 @@ def test_no_more_is_taken_than_has_come(opened: Request, frames: list[Request], 
     rules.values([1, 1, 1])
     for frame in frames:
         rules.request(frame)
+    assert any(words in breach for breach in session.breaches) if words else not session.breaches, session.breaches
+
+
+@pytest.mark.parametrize(("size", "words"), [(MIN_CHUNK_BYTES, ""), (MIN_CHUNK_BYTES - 1, "at least")])
+def test_payloads_do_not_come_in_crumbs(size: int, words: str) -> None:
+    total = 2 * MIN_CHUNK_BYTES
+    session = Session()
+    session.make("a", "", total)
+    rules = StreamRules(session)
+    rules.offer(["chunks"])
+    rules.request(OPEN)
+    announced = router_service_pb2.CallBatch(first_call_id=1, payloads=[b""], chunked_sizes=[total])
+    rules.request(Request(calls=router_service_pb2.CallFrame(batches=[announced])))
+    rules.request(Request(chunk=call_pb2.Chunk(call_id=1, total=total, data=b"a".ljust(size, PADDING.encode()))))
     assert any(words in breach for breach in session.breaches) if words else not session.breaches, session.breaches
 
 

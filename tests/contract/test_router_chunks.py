@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 
@@ -128,6 +129,17 @@ async def test_small_frames_go_between_the_chunks_of_a_large_payload(mesh: Route
     kinds = [frame.WhichOneof("frame") for frame in replica.frames if frame.WhichOneof("frame") in ("chunk", "runs")]
     assert all(not (a == b == "runs") for a, b in pairwise(kinds))
     assert sorted(replica.payloads) == [b"", b"small"]
+
+
+@pytest.mark.asyncio
+async def test_a_payload_in_crumbs_fails_its_call_at_the_first(mesh: RouterBench) -> None:
+    call = await mesh.open()
+    await call.write(announced(1, len(LARGE)))
+    await call.write(Request(chunk=call_pb2.Chunk(call_id=1, offset=0, total=len(LARGE), data=b"x")))
+    _, failed = await outcomes(call, 1)
+    assert (failed[1].reason, failed[1].executed) == ("BAD_REQUEST", call_pb2.EXECUTED_NO)
+    assert failed[1].metadata["field"] == "chunk.data"
+    assert "at least 16384" in failed[1].message
 
 
 @pytest.mark.asyncio
@@ -349,3 +361,19 @@ async def test_a_call_that_is_too_large_stops_those_behind_it(mesh: RouterBench)
     await call.write(calls(2, b"b", ordering_key="k", stop_generation=1))
     _, failed = await outcomes(call, 2)
     assert [failed[each].reason for each in (1, 2)] == ["PAYLOAD_TOO_LARGE", "PREDECESSOR_FAILED"]
+
+
+@pytest.mark.asyncio
+async def test_a_router_that_stops_takes_the_rest_of_what_was_announced(mesh: RouterBench) -> None:
+    call = await mesh.open()
+    first, *rest = chunks_of(1, LARGE)
+    await call.write(announced(1, len(LARGE)))
+    await call.write(Request(chunk=first))
+    stopping = asyncio.create_task(mesh.stop())
+    assert (await next_frame(call)).WhichOneof("frame") == "go_away"
+    for chunk in rest:
+        await call.write(Request(chunk=chunk))
+    await call.done_writing()
+    done, failed = await outcomes(call, 1)
+    assert (list(done), failed) == ([1], {})
+    await stopping

@@ -238,15 +238,14 @@ class TestCredit:
         await other.write(calls(1, b"somebody else's"))
         await running(replica, 1)
         call = await mesh.open(features=["take_items"])
-        await call.write(calls(70, b"x", b"y", streaming=True))
+        await call.write(calls(70, b"x", streaming=True))
         run = (await running(replica, 2))[1]
         await replica.say(values(run, *[b"v"] * 2 * TAKE_VALUES))
-        await replica.say(values(run, b"w", at=1))
-        await read_values(call, 2 * TAKE_VALUES + 1)
+        await read_values(call, 2 * TAKE_VALUES)
         assert not taken(replica)
         take = call_pb2.TakeItems(call_ids=[70, 71, 1, 99], counts=[100, 7, 1, 1])
         await call.write(Request(take=take))
-        await wait_until(lambda: taken(replica) == {run.first_run_id: 100, run.first_run_id + 1: 1})
+        await wait_until(lambda: taken(replica) == {run.first_run_id: 100})
 
     @pytest.mark.asyncio
     async def test_a_router_that_translates_says_so(self, mesh: RouterBench) -> None:
@@ -285,6 +284,38 @@ class TestCredit:
             else:
                 read += sum(len(batch.payloads) for batch in (await next_frame(call)).results.batches)
         await running_on
+
+
+class TestManyCalls:
+    @pytest.mark.asyncio
+    @pytest.mark.parametrize("features", [[], ["take_items"]])
+    async def test_one_that_reads_nothing_gets_little_more_than_with_few(
+        self, mesh: RouterBench, features: list[str]
+    ) -> None:
+        replica = mesh.replicas[0]
+        call = await mesh.open(features=features)
+        await call.write(calls(1, *[b"x"] * 20, streaming=True))
+        for call_id in range(21, 101):
+            await call.write(calls(call_id, b"x", streaming=True))
+        await wait_until(lambda: sum(len(run.payloads) for run in replica.runs) == 100)
+        assert sum(len(run.payloads) * (run.bytes_ahead or CREDIT_BYTES) for run in replica.runs) <= 14 * CREDIT_BYTES
+        run = next(run for run in replica.runs if run.first_run_id <= 99 < run.first_run_id + len(run.payloads))
+        at = 99 - run.first_run_id
+        await replica.say(values(run, *[b"v"] * run.values_ahead, at=at))
+        await read_values(call, run.values_ahead)
+        await wait_until(lambda: taken(replica)[99] >= run.values_ahead // 2, what="the client reads")
+
+    @pytest.mark.asyncio
+    async def test_once_they_have_ended_a_call_is_alone_again(self, mesh: RouterBench) -> None:
+        replica = mesh.replicas[0]
+        call = await mesh.open()
+        await call.write(calls(1, *[b"x"] * 100, streaming=True))
+        (run,) = await running(replica)
+        assert run.bytes_ahead < CREDIT_BYTES
+        await replica.say(end(run))
+        await read_end(call)
+        await call.write(calls(101, b"x", streaming=True))
+        assert (await running(replica, 2))[1].bytes_ahead == 0
 
 
 class TestLargeValues:

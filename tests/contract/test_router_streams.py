@@ -12,9 +12,10 @@ import pytest_asyncio
 from google.protobuf import duration_pb2, timestamp_pb2
 
 from router_service.core.frames import MAX_FRAME_SLICES
-from slotmesh.errors import Executed
+from slotmesh.errors import Executed, Reason
 from slotmesh.partitions import partition_of
 from slotmesh.runtime.duplex import read_frame
+from slotmesh.status import from_rpc_error
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 from tests.fakes.controller import table
 from tests.fakes.replica import echo, hold, results
@@ -426,6 +427,49 @@ async def test_a_router_that_stops_answers_what_clients_sent_before_they_left(me
     assert await read_frame(call) is None
     async with asyncio.timeout(2.0):  # the grace is longer
         await stopping
+
+
+@pytest.mark.asyncio
+async def test_a_router_that_stops_takes_no_new_streams(mesh: RouterBench) -> None:
+    await mesh.linked(mesh.replicas[0])
+    replica = mesh.replicas[0]
+    replica.answer = hold
+    call = await mesh.open()
+    await call.write(calls(1, b"x"))
+    await wait_until(lambda: replica.runs)
+    stopping = asyncio.create_task(mesh.stop())
+    assert (await next_frame(call)).WhichOneof("frame") == "go_away"
+    late: Call = mesh.stub.StreamCalls()
+    await late.write(Request(open=router_service_pb2.OpenStream(endpoint="echo")))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await _read_to_the_end(late)
+    assert from_rpc_error(refused.value).reason is Reason.DRAINING
+    await call.done_writing()
+    await replica.say(echo(replica.runs[0]))
+    assert (await outcomes(call, 1))[0] == {1: b"x"}
+    await stopping
+
+
+@pytest.mark.asyncio
+async def test_replicas_hear_what_was_acknowledged_last_before_a_router_is_gone(mesh: RouterBench) -> None:
+    await mesh.linked(mesh.replicas[0])
+    call = await mesh.open(session_id="5e5510" * 5 + "00", epoch=1, features=["sessions"])
+    await call.write(calls(1, b"x"))
+    frame = await next_frame(call)
+    await call.write(Request(ack=router_service_pb2.AckResults(through_frame=frame.results.frame_no)))
+    await call.done_writing()
+    assert await read_frame(call) is None
+    await mesh.stop()
+    assert any(frame.WhichOneof("frame") == "ack" for frame in mesh.replicas[0].frames)
+
+
+@pytest.mark.asyncio
+async def test_what_a_router_offers_is_named(mesh: RouterBench) -> None:
+    call: Call = mesh.stub.StreamCalls()
+    mesh.calls.append(call)
+    await call.write(Request(open=router_service_pb2.OpenStream(endpoint="echo")))
+    offered = set((await next_frame(call)).opened.features)
+    assert offered == {"sessions", "chunks", "take_items", "ordering_keys", "stop_generation", "large_beside"}
 
 
 @pytest.mark.asyncio

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotmesh.chunks import (
     CHUNK_BYTES,
+    MIN_CHUNK_BYTES,
     Assembly,
     BadChunk,
     ChunkRota,
@@ -71,7 +72,7 @@ def test_only_the_next_chunk_continues_a_payload(
     kind: type[JoinedAssembly | PartsAssembly], offset: int, total: int, size: int
 ) -> None:
     """20 bytes, of which 10 have come."""
-    assembly = kind(20)
+    assembly = kind(20, least=1)
     assert not assembly.add(0, 20, b"0123456789")
     is_sound = offset == 10 and total == 20 and 1 <= size <= 10
     if is_sound:
@@ -84,6 +85,20 @@ def test_only_the_next_chunk_continues_a_payload(
     assert assembly.received == 10
 
 
+@pytest.mark.parametrize("kind", [JoinedAssembly, PartsAssembly])
+def test_a_payload_does_not_come_in_crumbs(kind: type[JoinedAssembly | PartsAssembly]) -> None:
+    total = 2 * MIN_CHUNK_BYTES + 1
+    assembly = kind(total)
+    with pytest.raises(BadChunk, match=f"^data: {MIN_CHUNK_BYTES - 1} bytes: .* has at least {MIN_CHUNK_BYTES}$"):
+        assembly.add(0, total, bytes(MIN_CHUNK_BYTES - 1))
+    assert not assembly.add(0, total, bytes(MIN_CHUNK_BYTES))
+    with pytest.raises(BadChunk):
+        assembly.add(MIN_CHUNK_BYTES, total, b"x")
+    assert not assembly.add(MIN_CHUNK_BYTES, total, bytes(MIN_CHUNK_BYTES))
+    assert assembly.add(2 * MIN_CHUNK_BYTES, total, b"x"), "the last one may be short"
+
+
+@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 4 * CHUNK_BYTES), max_size=4),
     st.sets(st.integers(0, 3), max_size=2),

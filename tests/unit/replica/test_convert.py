@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from replica_service import convert
-from replica_service.core.calls import Link
+from replica_service.core.calls import MAX_CREDIT, Link
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import BadRequest, DuplicateCallId, Executed, Reason
 from slotmesh.handlers.context import NO_METADATA
@@ -48,6 +48,28 @@ def test_defaults() -> None:
     (run,), _, _ = convert.runs_of(frame(batch(options={"method": "__call__"})), Link(), NOW)
     assert (run.options.method, run.options.content_type, run.deadline) == ("", OCTET_STREAM, inf)
     assert run.options.metadata is NO_METADATA
+
+
+@pytest.mark.parametrize(
+    ("values", "nbytes", "credit"),
+    [
+        (0, 0, MAX_CREDIT),
+        (1, 1, (1, 1)),
+        (16, 2048, (16, 2048)),
+        (257, 2**40, MAX_CREDIT),
+        (-1, -1, MAX_CREDIT),
+    ],
+)
+@pytest.mark.parametrize("keys", [[], ["a", "b"]])
+def test_a_handler_may_be_as_far_ahead_as_the_router_says(
+    values: int, nbytes: int, credit: tuple[int, int], keys: list[str]
+) -> None:
+    options = {"streaming": True}
+    columns = {"ordering_keys": keys, "partitions": [1] * len(keys), "owner_epochs": [1] * len(keys)}
+    wire = batch(1, 2, options=options, values_ahead=values, bytes_ahead=nbytes, **columns)
+    runs, rejected, _ = convert.runs_of(frame(wire), Link(), NOW)
+    assert not rejected
+    assert {run.options.credit for run in runs} == {credit}
 
 
 def test_equal_options_are_one_object() -> None:

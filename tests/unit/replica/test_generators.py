@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from replica_service.core.calls import Credit
 from slotmesh.codec import JSON, MSGPACK, decode, encode
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, call_metadata, deployment
@@ -153,6 +154,29 @@ async def test_a_call_whose_link_is_not_fresh_when_it_would_begin_waits_for_that
         assert len(host.handler.began) == 2
 
 
+@pytest.mark.parametrize("key", ["", "k"])
+@pytest.mark.parametrize("place", [0, 1])
+async def test_a_batch_that_comes_back_leaves_out_what_was_taken_back(place: int, key: str) -> None:
+    async with hosting(Handler, max_ongoing=4) as host:
+        host.engine._threads._max_threads = lambda: 1
+        host.engine.submit([host.run("hold_thread", [b"x"])])
+        await begun(host, b"x")
+        payloads = [encode(JSON, [each]) for each in (1, 2)]
+        run = host.run("count_together", payloads, content_type=JSON, key=key, streaming=True)
+        host.engine.submit([run])
+        taken_back = run.first + place
+        host.engine.cancel(host.link, [(taken_back, taken_back)])
+        host.link.fresh_until = 0.0
+        host.handler.gate.set()
+        await wait_until(lambda: host.link.parked, what="it has come back")
+        host.engine.echoed(host.link, host.clock.now())
+        await host.answered(3)
+        failure = host.outbox.failures_of[taken_back]
+        assert (failure.reason, failure.executed) == (Reason.CANCELLED, Executed.NO)
+        assert host.handler.began == [b"x", [2 - place]]
+        assert host.engine.scheduler.is_idle
+
+
 async def test_what_is_taken_while_a_stint_ends_is_not_overlooked() -> None:
     """The thread has found that it must pause; before the loop hears of that, all values are taken."""
     async with hosting(Handler) as host:
@@ -165,6 +189,23 @@ async def test_what_is_taken_while_a_stint_ends_is_not_overlooked() -> None:
         host.engine.take(host.link, [1], [256])
         await host.answered(1)
         assert len(host.outbox.values_of[1]) == 300
+
+
+@pytest.mark.parametrize("method", ["count", "count_in_thread"])
+@pytest.mark.parametrize(("credit", "ahead"), [(Credit(3, 1000), 3), (Credit(200, 25), 18), (Credit(1, 1), 1)])
+async def test_a_handler_is_as_far_ahead_as_its_call_allows(method: str, credit: Credit, ahead: int) -> None:
+    async with hosting(Handler) as host:
+        host.engine.submit([count(host, 300, method, credit=credit)])
+        values = host.outbox.values_of
+        await wait_until(lambda: len(values.get(1, ())) == ahead, what="it is paused")
+        await asyncio.sleep(0)
+        host.engine.take(host.link, [1], [1])
+        await wait_until(lambda: len(values[1]) > ahead or credit.bytes == 25, what="it goes on")
+        assert len(values[1]) <= ahead + 1
+        while not host.outbox.order:
+            host.engine.take(host.link, [1], [credit.values])
+            await asyncio.sleep(0)
+        assert len(values[1]) == 300
 
 
 async def test_what_a_call_does_at_its_end_is_not_cancelled() -> None:

@@ -39,7 +39,7 @@ def test_a_rejected_batch_changes_nothing() -> None:
     assert each.admit(range(4, 5), 1) is None
 
 
-@pytest.mark.parametrize(("calls", "size"), [(11, 1), (1, 101)])
+@pytest.mark.parametrize(("calls", "size"), [(11, 1), (1, 100), (2, 101)])
 def test_the_window_binds_calls_and_bytes(calls: int, size: int) -> None:
     each = caller()
     assert each.admit(range(1, 2), 1) is None
@@ -49,12 +49,25 @@ def test_the_window_binds_calls_and_bytes(calls: int, size: int) -> None:
     assert failure.retry_delay_s
 
 
-def test_one_call_is_always_allowed_where_nothing_is_unanswered() -> None:
+def test_one_call_that_is_larger_than_the_window_is_allowed_beside_the_others() -> None:
     each = caller(size=10)
-    assert each.admit(range(1, 2), 1000) is None
-    assert each.admit(range(2, 3), 1) is not None
+    assert each.admit(range(1, 2), 7) is None
+    assert each.admit(range(2, 3), 1000) is None
+    assert each.admit(range(3, 4), 3) is None
+    assert each.admit(range(4, 5), 1) is not None, "what fits counts as ever"
+    assert each.admit(range(4, 5), 11) is not None, "one, not two"
+    each.released(2, 10)
+    assert each.admit(range(4, 5), 11) is not None
     each.released(1, 1000)
-    assert each.admit(range(2, 3), 1) is None
+    assert (each.calls, each.size) == (0, 0)
+    assert each.admit(range(4, 5), 11) is None
+    assert each.admit(range(5, 6), 10) is None
+
+
+def test_a_large_call_counts_as_a_call() -> None:
+    each = caller(calls=1, size=10)
+    assert each.admit(range(1, 2), 1) is None
+    assert each.admit(range(2, 3), 1000) is not None
 
 
 def test_two_calls_over_the_bytes_are_not_one() -> None:

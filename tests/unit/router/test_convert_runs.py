@@ -10,6 +10,7 @@ import pytest
 
 from router_service import convert
 from router_service.core.calls import CallOptions
+from router_service.core.credits import CREDITS, HALF
 from router_service.core.frames import KeyColumns, OutgoingBatch
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
@@ -42,6 +43,15 @@ def test_a_deadline_travels_as_the_time_that_is_left(deadline: float, nanos: int
     wire = outgoing(deadline=deadline)
     assert wire.HasField("time_left")
     assert wire.time_left.ToNanoseconds() == nanos
+
+
+@pytest.mark.parametrize(("level", "credit"), [(0, (0, 0)), (1, HALF), (9, CREDITS[9])])
+def test_how_far_handlers_may_be_ahead_is_said_where_it_is_less_than_all(level: int, credit: tuple[int, int]) -> None:
+    options = convert.options_from_wire(call_pb2.CallOptions(streaming=True))
+    assert isinstance(options, CallOptions)
+    frame = replica_service_pb2.RunFrame()
+    convert.add_batch(frame, OutgoingBatch(7, "e", options, [b"a"], -1, 0, 0, inf, level=level), 100.0)
+    assert (frame.batches[0].values_ahead, frame.batches[0].bytes_ahead) == credit
 
 
 def test_calls_of_several_keys_have_a_column_of_keys_in_place_of_the_one() -> None:

@@ -49,6 +49,22 @@ def test_what_a_replica_could_tell_apart_is_not_one_batch(fields: Fields) -> Non
     assert [calls_of(batch) for batch in world.cut("r")] == [[1, 3], [2]]
 
 
+def test_calls_that_take_several_results_have_less_credit_the_more_their_caller_has() -> None:
+    world, other = lazy_world(), caller()
+    for call_id in range(1, 9):
+        world.submit([call_id], streaming=True)
+    world.submit([9], by=other, streaming=True)
+    batches = world.cut("r")
+    assert [(calls_of(batch), batch.level) for batch in batches] == [
+        ([1, 9], 0),
+        ([2, 3], 1),
+        ([4, 5, 6, 7], 2),
+        ([8], 3),
+    ]
+    world.submit([10, 11], by=other, streaming=True)
+    assert [batch.level for batch in world.cut("r")] == [1]
+
+
 @pytest.mark.parametrize("fields", [{"shard_key": "s"}, {"slo_s": 0.5}, {"slo_at": 10.0}])
 def test_what_only_routing_reads_does_not_divide_a_batch(fields: Fields) -> None:
     world = lazy_world()

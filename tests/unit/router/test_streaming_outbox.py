@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure, DeliverResults, DeliverValues
+from router_service.core.credits import ALONE, CREDITS, HALF
 from router_service.core.replicas import Replica
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions import Session
@@ -45,6 +48,8 @@ class LinkOnPaper:
 
     def forget(self, first: int, count: int) -> None: ...
 
+    async def finish(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -67,6 +72,8 @@ class Client:
         runs = [RUN_ID_OF_CALL + call_id for call_id in ids]
         payloads = [payload for _, payload in values]
         links = self.replica.links
+        for call_id in ids:
+            self.caller.streams.setdefault(call_id, 0)
         self.outbox.add(DeliverValues(self.caller, ids, list(payloads), content_type, self.replica, runs, links))
 
     def results(self, *results: tuple[int, bytes]) -> None:
@@ -253,6 +260,79 @@ class TestTakenByTheClient:
         client.frames()
         client.outbox.taking.take([1], [1])
         assert not client.link.taken
+
+
+class TestCallersWithManyCalls:
+    """Their credits are for the way to the router: what has left it is taken, as long as the client keeps up."""
+
+    LEVEL = 7
+    CREDIT = CREDITS[LEVEL]
+
+    def client(self, **features: bool) -> Client:
+        client = Client(**features)
+        client.caller.streams[1] = self.LEVEL
+        return client
+
+    @pytest.mark.parametrize("takes_items", [False, True])
+    @pytest.mark.parametrize(("count", "size"), [(CREDIT.values // 2, 1), (1, CREDIT.bytes // 2)])
+    def test_what_has_left_is_taken_soon(self, takes_items: bool, count: int, size: int) -> None:
+        client = self.client(takes_items=takes_items)
+        client.values(*[(1, bytes(size))] * count)
+        assert not client.link.taken, "it waits"
+        client.frames()
+        assert client.link.taken == {1001: count}
+
+    @pytest.mark.parametrize("size", [1, 40_000, HALF.bytes])
+    def test_a_client_that_takes_nothing_is_not_left_far_behind(self, size: int) -> None:
+        client = self.client(takes_items=True)
+        for _ in range(3 * HALF.values):
+            client.values((1, bytes(size)))
+        client.frames()
+        taken = client.link.taken[1001]
+        assert taken <= HALF.values
+        assert (taken - 1) * size < HALF.bytes
+        assert taken == HALF.values or taken * size >= HALF.bytes
+
+    @pytest.mark.parametrize("size", [1, 3000, 40_000, HALF.bytes, 2 * HALF.bytes])
+    @pytest.mark.parametrize("level", [0, 1, 2, 7, len(CREDITS) - 1])
+    def test_one_that_says_what_it_has_taken_when_that_is_half_gets_all(self, size: int, level: int) -> None:
+        client = Client(takes_items=True)
+        client.caller.streams[1] = level
+        credit, given, told, untold = CREDITS[level], 0, 0, 0
+        while told < 300 and told * size < 4 * ALONE.bytes:
+            before = (given, told)
+            while given - (gone := client.link.taken[1001]) < credit.values and (given - gone) * size < credit.bytes:
+                client.values((1, bytes(size)))
+                given += 1
+            assert given - told <= ALONE.values
+            assert (given - told - 2) * size < ALONE.bytes
+            untold += len(client.heard())
+            if untold >= HALF.values or untold * size >= HALF.bytes:
+                client.outbox.taking.take([1], [untold])
+                told, untold = told + untold, 0
+            assert (given, told) != before, "nothing moves"
+
+    def test_who_can_say_no_more_has_all_taken_that_was_written(self) -> None:
+        client = self.client(takes_items=True)
+        client.values(*[(1, b"x")] * 2 * HALF.values)
+        client.frames()
+        client.outbox.taking.take([1], [3])
+        client.outbox.taking.take_all()
+        assert client.link.taken == {1001: 2 * HALF.values}
+        client.values(*[(1, b"x")] * (self.CREDIT.values // 2))
+        client.frames()
+        client.outbox.next_frame()
+        assert client.link.taken == {1001: 2 * HALF.values + self.CREDIT.values // 2}
+
+    def test_a_call_counts_until_its_outcome_has_left(self) -> None:
+        client = Client(takes_items=True)
+        client.caller.stream([1, 2, 3])
+        client.values((1, b"x"))
+        client.done(1)
+        client.failed(2)
+        assert set(client.caller.streams) == {1, 2, 3}
+        client.frames()
+        assert set(client.caller.streams) == {3}
 
 
 class TestLargeValues:

@@ -1,0 +1,59 @@
+"""What waits behind a large payload of its own call.
+
+Purpose: a payload that leaves in chunks takes its time. All others pass it; but what its own call has to say after it
+comes after it.
+Invariants: what one call has to say leaves in the order in which it came; of one call, one payload at a time is in
+chunks. Calls without a large payload cost nothing here.
+Owner: who writes the stream.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Iterable
+from typing import Generic, TypeVar
+
+EntryT = TypeVar("EntryT")
+
+
+class Lines(Generic[EntryT]):
+    """Calls with a large payload on its way, and what waits behind each. False while there are none."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self) -> None:
+        self._lines: dict[int, deque[EntryT]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    def __contains__(self, call_id: int) -> bool:
+        return call_id in self._lines
+
+    def begin(self, call_id: int) -> None:
+        """A large payload of this call starts to leave; none does so far."""
+        self._lines[call_id] = deque()
+
+    def wait(self, call_id: int, entry: EntryT) -> bool:
+        """What the call has to say next. Returns whether it waits here."""
+        line = self._lines.get(call_id)
+        if line is None:
+            return False
+        line.append(entry)
+        return True
+
+    def concern(self, call_ids: Iterable[int]) -> bool:
+        """Whether one of these calls has a line."""
+        return not self._lines.keys().isdisjoint(call_ids)
+
+    def among(self, call_ids: Container[int]) -> list[int]:
+        """Those of these calls that have a line, in ascending order."""
+        return sorted(call_id for call_id in self._lines if call_id in call_ids)
+
+    def end(self, call_id: int) -> deque[EntryT]:
+        """The large payload of this call has left: what waited behind it, in order. That may begin a new line."""
+        return self._lines.pop(call_id)
+
+    def clear(self) -> None:
+        """Nothing is wanted any more."""
+        self._lines.clear()
