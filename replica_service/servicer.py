@@ -41,6 +41,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
         self._clock = clock
         self._streams: set[RouterStream] = set()
         self._stream_ended = asyncio.Event()
+        self._is_ending = False
         self.engine: Engine | None = None
         """Set once the handler has been constructed."""
 
@@ -57,6 +58,8 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             )
         stream = RouterStream(self.engine, context, self._clock, request.open.features)
         self._streams.add(stream)
+        if self._is_ending:
+            stream.dismiss()
         _log.info("router linked", router=router_id)
         try:
             await stream.run()
@@ -66,10 +69,13 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             _log.info("router link ended", router=router_id)
 
     async def end_streams(self, grace_s: float) -> None:
-        """All is answered. Routers that heard of the drain half-close; after `grace_s` the others' streams are ended.
+        """All is answered. Routers are asked to half-close; after `grace_s` streams of those that did not are ended.
 
         A stream that ended before its router has half-closed would take runs with it that are still on their way.
         """
+        self._is_ending = True
+        for stream in self._streams:
+            stream.dismiss()
         try:
             async with asyncio.timeout(grace_s):
                 while self._streams:

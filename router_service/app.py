@@ -1,7 +1,8 @@
 """The router's composition root: the only file that names concrete classes.
 
 Start: metrics, server (NOT_SERVING), membership; SERVING with the first routing table.
-Stop: clients are told to go, NOT_SERVING, no new rpcs, what is under way gets its grace, then links and tasks end.
+Stop: clients are told to go, NOT_SERVING, no new rpcs, what is under way gets its grace; replicas hear the last
+acknowledgements; then links and tasks end.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from router_service.config import RouterSettings
 from router_service.core.callers import Window
@@ -35,6 +36,8 @@ from slotmesh.version import VERSION
 
 LAST_ANSWERS_S = 1.0
 """How long clients have to read what was answered when the router stops."""
+LAST_WORDS_S = 0.5
+"""How long replicas have to hear what clients have acknowledged. Those that still run calls need not answer."""
 
 
 async def main(settings: RouterSettings) -> None:
@@ -87,6 +90,8 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
             await servicer.drain("the router stops", settings.graceful_timeout.total_seconds())
         finally:
             await server.stop(LAST_ANSWERS_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(dispatcher.finish(), LAST_WORDS_S)
             dispatcher.close()
             metrics.shutdown()
 

@@ -32,7 +32,7 @@ StreamRequest = router_service_pb2.StreamCallsRequest
 StreamResponse = router_service_pb2.StreamCallsResponse
 Context = grpc.aio.ServicerContext[Any, Any]
 
-FEATURES = ("sessions", "chunks", "take_items", "ordering_keys")
+FEATURES = ("sessions", "chunks", "take_items", "ordering_keys", "stop_generation", "large_beside")
 """Optional behaviours that clients may rely on."""
 
 _log = get_logger(__name__)
@@ -58,6 +58,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self._streams: set[ClientStream] = set()
         self._sessions: dict[str, ClientStream] = {}
         """The newest stream of each session that is connected here."""
+        self._is_leaving = False
         self.address = ""
         """Where clients reach this router, once it listens: what `alternates` leaves out."""
 
@@ -65,12 +66,13 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         """Asks the clients of all streams to send no more; returns when all was answered, or after the grace."""
         leave = call_pb2.GoAway(message=message, alternates=self._alternates())
         leave.time_left.FromNanoseconds(int(grace_s * 1e9))
+        self._is_leaving = True
         streams = list(self._streams)
         for stream in streams:
             stream.say(StreamResponse(go_away=leave))
         try:
             async with asyncio.timeout(grace_s):
-                await asyncio.gather(self._unary.idle(), *(stream.finish() for stream in streams))
+                await asyncio.gather(self._unary.idle(), *(stream.all_answered() for stream in streams))
         except TimeoutError:
             _log.warning("calls are still unanswered at the end of the grace; they are lost", grace_s=grace_s)
 
@@ -131,7 +133,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         opening = await read_request(context)
         if opening is None:
             return
-        if failure := _opening_mistake(opening):
+        if failure := self._leaving() or _opening_mistake(opening):
             await abort(context, failure)
         open_stream = opening.open
         session = convert.session_of(open_stream)
@@ -197,6 +199,10 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             older.fenced.set()
         self._sessions[session.session_id] = stream
         return None
+
+    def _leaving(self) -> Failure | None:
+        """What those hear who come when the others have been told to go."""
+        return Failure(reason=Reason.DRAINING, message="the router stops") if self._is_leaving else None
 
     def _opened(self) -> StreamResponse:
         return StreamResponse(

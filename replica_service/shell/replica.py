@@ -30,6 +30,9 @@ MakeEngine = Callable[[dict[str, Method], int, int], Engine]
 
 ResultT = TypeVar("ResultT")
 
+ROUTER_RETURN_S = 3.0
+"""How long a replica that drains waits for a router where there is none. One that is started anew may need as long."""
+
 _log = get_logger(__name__)
 
 
@@ -148,12 +151,24 @@ class Replica:
         except TimeoutError:
             _log.error("calls still run at the end of the grace; they are lost", running=scheduler.in_use)
             return False
-        try:
-            async with asyncio.timeout_at(min(ends, now() + self._resume_ttl_s)):
-                await self.engine.acknowledged()
-        except TimeoutError:
-            _log.warning("clients have not acknowledged all results", runs=self.engine.sessions.unacknowledged)
+        await self._stay(self.engine, min(ends, now() + self._resume_ttl_s))
         return True
+
+    async def _stay(self, engine: Engine, ends: float) -> None:
+        """Until clients have all outcomes, for as long as there are routers to bring them."""
+        acknowledged = asyncio.ensure_future(engine.acknowledged())
+        deserted = asyncio.ensure_future(engine.deserted(ROUTER_RETURN_S))
+        try:
+            async with asyncio.timeout_at(ends):
+                await asyncio.wait((acknowledged, deserted), return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            pass
+        finally:
+            acknowledged.cancel()
+            deserted.cancel()
+            await asyncio.gather(acknowledged, deserted, return_exceptions=True)
+        if runs := engine.sessions.unacknowledged:
+            _log.warning("clients have not acknowledged all results", runs=runs)
 
     def stopped(self) -> None:
         """Nothing runs any more, and nothing is left to be said to routers."""

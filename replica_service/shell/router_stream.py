@@ -77,6 +77,10 @@ class RouterStream:
                 self._heartbeat.cancel()
             self._engine.close(self._link)
 
+    def dismiss(self) -> None:
+        """The replica needs nothing more of the router, which should half-close."""
+        self._outbox.go_away("the replica ends", now=True)
+
     def end(self) -> None:
         """The replica has nothing more to say: the stream ends OK once everything was written."""
         self._ended.set()

@@ -41,6 +41,12 @@ class RunAcks:
         spans, self._spans = self._spans, []
         return merged(spans)
 
+    def flush(self) -> None:
+        """`take` gives what there is at once: it is the last chance."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._fall_due()
+
     def drop(self) -> None:
         """The link is gone, and its run ids mean nothing any more."""
         self._spans.clear()

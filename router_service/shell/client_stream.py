@@ -67,7 +67,7 @@ class ClientStream:
         self._uploads = Uploads(self.caller, dispatcher)
         self._max_payload_bytes = max_payload_bytes
         self._control: deque[Response] = deque()
-        self._half_closed = False
+        self._is_ending = False
         self._all_answered = asyncio.Event()
         self.fenced = asyncio.Event()
         """A newer connection of the session has been opened: this one must end."""
@@ -137,10 +137,14 @@ class ClientStream:
         self.pump.wake()
 
     async def finish(self) -> None:
-        """The client makes no more calls: returns once all were answered and the answers were written."""
-        self._half_closed = True
+        """The client says no more: returns once all its calls were answered and the answers were written."""
         self._uploads.end()
         self._results.taking.take_all()
+        await self.all_answered()
+
+    async def all_answered(self) -> None:
+        """The client makes no more calls, but may have more to say of those it made. Returns as `finish` does."""
+        self._is_ending = True
         self.pump.wake()
         await self._all_answered.wait()
 
@@ -170,7 +174,7 @@ class ClientStream:
             stamp, self._echo = self._echo, 0
             return Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
         frame = self._results.next_frame()
-        if frame is None and self._half_closed and not self.caller.runs and not self._results:
+        if frame is None and self._is_ending and not self.caller.runs and not self._results:
             self._all_answered.set()
         return frame
 

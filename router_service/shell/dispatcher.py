@@ -64,6 +64,9 @@ class Link(Protocol):
     def take(self, run_id: int, count: int) -> None:
         """Tells the replica that so many values of the run were taken."""
 
+    async def finish(self) -> None:
+        """Says what there is to say, and returns when the replica has ended the stream."""
+
     def close(self) -> None:
         """Disconnects for good."""
 
@@ -197,6 +200,10 @@ class Dispatcher:
     def linked_replica_ids(self) -> list[str]:
         """Ids of the replicas of the table that there is a working link to."""
         return sorted(each.replica_id for each in self.scheduler.topology.replicas.values() if each.linked)
+
+    async def finish(self) -> None:
+        """Nothing more is wanted of replicas, which hear what clients have acknowledged. Returns when they have."""
+        await asyncio.gather(*(link.finish() for link in self._links.values()))
 
     def close(self) -> None:
         """Disconnects from all replicas and stops the timer."""

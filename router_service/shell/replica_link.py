@@ -117,6 +117,14 @@ class ReplicaLink:
         self._takes[run_id] = self._takes.get(run_id, 0) + count
         self._wake()
 
+    async def finish(self) -> None:
+        """Says what there is to say, then half-closes: returns when the replica has answered and ended the stream."""
+        self._closing = True
+        if self._up and self._task is not None:
+            self._acks.flush()
+            self._half_close()
+            await asyncio.wait((self._task,))
+
     def close(self) -> None:
         """Ends the link: the replica owes no answer any more."""
         self._closing = True
@@ -221,9 +229,11 @@ class ReplicaLink:
             case "chunk":
                 self._arrivals.add(response.chunk)
             case "go_away":
-                _log.info("replica drains", reason=response.go_away.message, **self._who())
+                leave = response.go_away
+                _log.info("replica drains", reason=leave.message, **self._who())
                 dispatcher.draining(replica)
-                self._half_close()
+                if leave.HasField("time_left") and not leave.time_left.ToNanoseconds():
+                    self._half_close()
             case unknown:
                 raise _ProtocolViolation(f"router {VERSION} does not take the replica's frame {unknown}")
 
@@ -356,6 +366,8 @@ class ReplicaLink:
 
     def _half_close(self) -> None:
         """Nothing more comes from here: the replica ends the stream once it has answered, and handed back, everything.
+
+        Not before it says that it needs no more: until then acknowledgements and questions go to it as ever.
 
         Ended by the replica alone, the stream would take runs with it that were still on their way.
         """

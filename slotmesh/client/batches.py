@@ -28,6 +28,9 @@ ORDERING_KEYS: Final = "ordering_keys"
 CHUNKS: Final = "chunks"
 """The feature of peers that take large payloads in chunks."""
 
+LARGE_BESIDE: Final = "large_beside"
+"""The feature of routers that take one call that is larger than the window beside all others."""
+
 _ordering_key = attrgetter("ordering_key")
 
 
@@ -40,6 +43,8 @@ class BatchWriter:
         self._columns = ORDERING_KEYS in features
         self.cuts = CHUNKS in features
         """Whether large payloads travel in chunks."""
+        self.large_beside = LARGE_BESIDE in features
+        """Whether one call that is larger than the window is allowed beside all others."""
         self.chunks = OutgoingChunks()
         """What was announced, and has not left."""
 

@@ -12,19 +12,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from slotmesh.client.arriving import TAKE_ITEMS
 from slotmesh.client.batches import CHUNKS, BatchWriter
 from slotmesh.client.limits import MAX_BYTES_UNTIL_KNOWN, limit_of, too_large
+from slotmesh.client.lingering import LingeringLinks
 from slotmesh.client.link import Request, Response, RouterLink, StreamCall
 from slotmesh.client.outbox import Outbox
-from slotmesh.client.outcomes import fail, refuse
+from slotmesh.client.outcomes import fail, give_up, refuse
 from slotmesh.client.overdue import Overdue
 from slotmesh.client.pending import PendingCalls, Settled
 from slotmesh.client.routers import Routers
@@ -33,6 +34,9 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import call_pb2, router_service_pb2
+
+if TYPE_CHECKING:
+    from slotmesh.client.spec import CallSpec
 
 SESSIONS: Final = "sessions"
 """The feature of routers that keep sessions."""
@@ -53,17 +57,29 @@ log = logging.getLogger(__name__)
 class Connection:
     """Serves the outbox, until nothing is left to send and nothing unanswered."""
 
-    def __init__(self, endpoint: str, routers: Routers, patience_s: float, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        routers: Routers,
+        patience_s: float,
+        outbox: Outbox,
+        on_unstarted: Callable[[CallSpec, bytes, Any], None],
+    ) -> None:
+        """`on_unstarted`: of calls that a router that leaves has not begun with, and that nobody else has."""
+        self._on_unstarted = on_unstarted
         self._endpoint = endpoint
         self._routers = routers
         self._patience_s = patience_s
         self._outbox = outbox
         self._pending = PendingCalls()
-        self._overdue = Overdue(self._pending, lambda: self.address)
+        self._overdue = Overdue(lambda: self._pending, lambda: self.address)
         self._session_id = secrets.token_hex(16)
         self._epoch = 0
         self._link: RouterLink | None = None
         self._mover: asyncio.Task[None] | None = None
+        self._moved: asyncio.Future[None]
+        """Of the link in use: done when another router was reached."""
+        self._lingering = LingeringLinks()
         self._reached: tuple[str, StreamCall] | None = None
         """Where a router that leaves is followed by another one: the stream to it, not opened yet."""
         self._loop = asyncio.get_running_loop()
@@ -78,6 +94,11 @@ class Connection:
         """Whether nothing is unanswered, and nothing waits."""
         return not self._pending.calls and not self._outbox
 
+    @property
+    def lingering(self) -> set[asyncio.Task[None]]:
+        """One for each router that leaves, and has calls that cannot move."""
+        return self._lingering.tasks
+
     def wake(self) -> None:
         """Calls wait in the outbox."""
         if self._link is not None:
@@ -91,16 +112,23 @@ class Connection:
 
     def abandon(self, failure: Failure) -> None:
         """Everything fails now; the router is told that nobody waits."""
+        self._lingering.abandon()
         link = self._link
-        if link is not None:
-            link.take_back_all()
-        self.fail_all(failure)
-        if link is not None:
-            link.finish()
+        if link is None:
+            self.fail_all(failure)
+            return
+        link.take_back_all()
+        for part in self._pending.parts():  # unanswered until their outcomes are there, and acknowledged then
+            give_up(part, replace(failure, executed=Executed.UNKNOWN))
+        self._fail_unsent(failure)
+        link.finish()
 
     def fail_all(self, failure: Failure) -> None:
         """What was sent may have been executed, the rest was not."""
         self._fail_sent(replace(failure, executed=Executed.UNKNOWN))
+        self._fail_unsent(failure)
+
+    def _fail_unsent(self, failure: Failure) -> None:
         for told, part in enumerate(list(self._outbox.drain())):
             fail(part, 0, part.count, replace(failure, executed=Executed.NO), told=told > 0)
             part.settled(0, part.count)
@@ -198,6 +226,7 @@ class Connection:
             BatchWriter(wire, opened.features),
             in_session=in_session,
             on_leaving=self._on_leaving,
+            on_unstarted=self._on_unstarted,
         )
         link.accept(response)
         return link
@@ -230,10 +259,18 @@ class Connection:
         """Uses a link until it ends. What it leaves unanswered is sent again, or fails."""
         failure: Failure | None = self._lost("the mesh was closed", Reason.CANCELLED)
         self._link = link
+        running = self._loop.create_task(link.run(), name=f"slotmesh-client-link-{self._endpoint}")
+        moved = self._moved = self._loop.create_future()
+        left_behind = False
         try:
             if self._closing:
                 link.finish()
-            await link.run()
+            await asyncio.wait((running, moved), return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                await running
+            else:
+                left_behind = True
+                self._leave_behind(link, running)
             failure = None if link.in_session else self._lost("the router ended the stream")
         except grpc.RpcError as error:
             refusal = from_rpc_error(error)
@@ -248,6 +285,9 @@ class Connection:
             failure = self._lost(f"the client failed: {error!r}", Reason.INTERNAL)
         finally:
             self._link = None
+            if not left_behind:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
             if link.silent:
                 self._routers.renew(self.address)
             if self._mover is not None:
@@ -259,13 +299,21 @@ class Connection:
             else:
                 self._fail(self._pending.drain_streaming(), self._lost("the session's stream ended"))
 
+    def _leave_behind(self, link: RouterLink, running: asyncio.Task[None]) -> None:
+        """Another router was reached. The calls that cannot move go on over this link, as long as its router does."""
+        staying, self._pending = self._pending, self._pending.hand_over()
+        lost, closed = self._lost("the router left"), self._lost("the mesh was closed", Reason.CANCELLED)
+        self._lingering.keep(
+            link, running, lambda is_closed: self._fail(staying.drain(), closed if is_closed else lost)
+        )
+
     def _on_leaving(self, alternates: Sequence[str]) -> None:
         """The router leaves. While it answers what it has, another one is looked for."""
         self._routers.learn(alternates)
         if self._link is not None and self._link.in_session and self._routers.others(self.address):
-            self._mover = self._loop.create_task(self._move(self._link), name=f"slotmesh-client-move-{self._endpoint}")
+            self._mover = self._loop.create_task(self._move(), name=f"slotmesh-client-move-{self._endpoint}")
 
-    async def _move(self, link: RouterLink) -> None:
+    async def _move(self) -> None:
         backoff = Backoff()
         while True:
             for address in self._routers.others(self.address):
@@ -280,7 +328,8 @@ class Connection:
                     raise
                 else:
                     self._reached = address, call
-                    link.end()
+                    if not self._moved.done():
+                        self._moved.set_result(None)
                     return
             await asyncio.sleep(backoff.next_delay_s())
 

@@ -39,7 +39,7 @@ class IncomingChunks:
             return
         assembly = self._assemblies.get(call_id)
         if assembly is None:
-            assembly = self._assemblies[call_id] = JoinedAssembly(chunk.total)
+            assembly = self._assemblies[call_id] = JoinedAssembly(chunk.total, least=1)
         try:
             assembly.add(chunk.offset, chunk.total, chunk.data)
         except BadChunk:

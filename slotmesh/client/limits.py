@@ -24,7 +24,7 @@ def too_large(actual: int, limit: int, *, was_sent: bool = False) -> Failure:
     """The failure of a call with a payload of `actual` bytes. `was_sent`: to another router."""
     return Failure(
         reason=Reason.PAYLOAD_TOO_LARGE,
-        message=f"the payload has {actual} bytes, the limit is {limit} bytes",
+        message=f"the payload has {actual} bytes, encoded, and the limit is {limit} bytes: send less in one call",
         executed=Executed.UNKNOWN if was_sent else Executed.NO,
         metadata={"limit": str(limit), "actual": str(actual)},
     )

@@ -2,8 +2,9 @@
 
 Purpose: keeps the window, correlates answers, sends again what an earlier stream of the session has left unanswered.
 One write in flight; what gathers meanwhile is the next frame.
-Invariants: unanswered calls and bytes stay within the router's newest window (one call alone is always allowed); what
-is sent again goes before all else; a call that was taken back counts until its outcome is there, which nobody hears.
+Invariants: unanswered calls and bytes stay within the router's newest window (one call that is larger than the window
+is allowed beside the others, or alone where the router does not know that); what is sent again goes before all else; a
+call that was taken back counts until its outcome is there, which nobody hears.
 When `run` returns, every call that was sent and not answered is still pending.
 Owner: the endpoint's `Connection`.
 """
@@ -13,23 +14,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from slotmesh.client.arriving import ArrivingValues
 from slotmesh.client.batches import BatchWriter
 from slotmesh.client.incoming import PAYLOAD_LOST, IncomingChunks
-from slotmesh.client.outbox import Outbox
+from slotmesh.client.outbox import LargeCalls, Outbox
 from slotmesh.client.outcomes import deliver, deliver_scattered, fail, finish, refuse, refuse_sent
 from slotmesh.client.pending import PendingCalls
 from slotmesh.client.pulse import Pulse
 from slotmesh.client.recall import RecallWatch
 from slotmesh.client.resend import Resends
 from slotmesh.client.scattered import are_scattered, ascending
-from slotmesh.errors import Executed, Failure
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, router_service_pb2
+
+if TYPE_CHECKING:
+    from slotmesh.client.spec import CallSpec
 
 Request = router_service_pb2.StreamCallsRequest
 Response = router_service_pb2.StreamCallsResponse
@@ -50,11 +55,13 @@ class RouterLink:
         *,
         in_session: bool,
         on_leaving: Callable[[Sequence[str]], None],
+        on_unstarted: Callable[[CallSpec, bytes, Any], None],
     ) -> None:
         """`batches` writes them as this router understands them.
 
         `in_session`: the router keeps sessions, so that what is pending is sent again here; without, nothing is
-        pending. `on_leaving` hears that the router leaves, and of the routers that it names instead.
+        pending. `on_leaving` hears that the router leaves, and of the routers that it names instead; `on_unstarted`, of
+        calls that are to be made again elsewhere: what they are, their payload, and who waits.
         """
         self._call = call
         self._outbox = outbox
@@ -63,6 +70,7 @@ class RouterLink:
         self._chunk_left_last = False
         self._pending = pending
         self._on_leaving = on_leaving
+        self._on_unstarted = on_unstarted
         self._window_calls = 1_024
         self._window_bytes = 4 * 1024 * 1024
         self._pump: StreamPump[Request] = StreamPump(call.write, self._next_frame)
@@ -74,6 +82,7 @@ class RouterLink:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._pulse = Pulse(self._pump.wake, self._on_silence) if in_session else None
         self._leaving = False
+        self._lingers = False
         self._closing = False
         self.silent = False
         """The router is gone without a word."""
@@ -106,6 +115,12 @@ class RouterLink:
         """`run` returns at once: another stream goes on."""
         if not self._ended.done():
             self._ended.set_result(None)
+
+    def linger(self) -> None:
+        """Another stream goes on, but for calls that cannot move: `run` returns when those have ended here, too."""
+        self._lingers = self._batches.chunks.streaming_only = True
+        if not self._pending.calls:
+            self.end()
 
     async def run(self) -> None:
         """Moves frames until the stream ends. Raises what ended it, unless that is an orderly end or was asked for."""
@@ -142,7 +157,7 @@ class RouterLink:
         match response.WhichOneof("frame"):
             case "results":
                 self._accept_results(response.results)
-                if pulse is not None:
+                if pulse is not None and not self._lingers:
                     pulse.delivered(response.results.frame_no)
             case "chunk":
                 self._incoming.add(response.chunk)
@@ -161,6 +176,10 @@ class RouterLink:
                 self._leave(response.go_away)
             case _:
                 return  # clients ignore frames they do not know
+        if self._lingers:
+            if not self._pending.calls:
+                self.end()
+            return
         if self._outbox or self._resends:
             self._pump.wake()
         if self._closing or self._leaving:
@@ -225,10 +244,30 @@ class RouterLink:
     def _fail(self, ids: list[int], failure: Failure) -> None:
         told = False
         self._incoming.forget(ids)
+        if self._lingers and failure.reason is Reason.SESSION_FENCED and failure.executed is Executed.NO:
+            ids = self._send_elsewhere(ids)
         for part, at, _, count in self._pending.settle(ids):
             fail(part, at, count, failure, told=told)
             part.settled(at, count)
             told = True
+
+    def _send_elsewhere(self, ids: list[int]) -> list[int]:
+        """Makes calls anew that had not started when the session went on. Returns the rest.
+
+        Which is lanes' calls, too: later ones of their lane may have run by now.
+        """
+        left: list[int] = []
+        for call_id in ids:
+            found = self._pending.find(call_id)
+            if found is None or found[0].spec.options.ordering_key or not found[0].is_wanted(found[1]):
+                left.append(call_id)
+                continue
+            part, place = found
+            payload, sink = part.payloads[place], part.sinks[place]
+            for _, at, _, count in self._pending.settle([call_id]):
+                part.settled(at, count)
+            self._on_unstarted(part.spec, payload, sink)
+        return left
 
     def _set_window(self, window: router_service_pb2.Window) -> None:
         self._window_calls = max(window.calls, 1)
@@ -307,12 +346,19 @@ class RouterLink:
             part.settled(at, count)
 
     def _frame_of_new(self) -> Request | None:
-        pending = self._pending
+        pending, window = self._pending, self._window_bytes
+        beside, large = 0, None
+        if self._batches.large_beside:
+            if pending.large is not None and pending.large.nbytes > window:
+                beside = pending.large.nbytes
+            # More may be unanswered than the window has where a router with a wider one had the calls before.
+            large = LargeCalls(window, is_free=pending.large is None and pending.nbytes <= window)
         parts = self._outbox.take(
             self._window_calls - pending.calls,
-            self._window_bytes - pending.nbytes,
+            window - pending.nbytes + beside,
             alone=not pending.calls,
             cuts=self._batches.cuts,
+            large=large,
         )
         for part in self._outbox.take_refused():
             refuse(part)
@@ -322,6 +368,8 @@ class RouterLink:
         frame, now = request.calls, self._loop.time()
         for part in parts:
             pending.add(part, now)
+            if part.nbytes > window:
+                pending.large = part
             self._batches.add(frame, part)
         self._recalls.start()
         if self._closing:

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.client.gather import Gather
@@ -35,6 +35,15 @@ TURN_CALLS = 1_024
 
 COLUMN_CALLS = 8
 """Calls that a lane may have in a column: more are a run of their own, which is cheaper where there are many."""
+
+
+class LargeCalls(NamedTuple):
+    """Calls with more bytes than the whole window, of which one may be unanswered beside all others."""
+
+    over: int
+    """The window's bytes."""
+    is_free: bool
+    """Whether none is unanswered."""
 
 
 def inline_sizes(sizes: list[int]) -> list[int]:
@@ -91,13 +100,17 @@ class Outbox:
         self._append(spec.queue, WaitingRun(spec, payloads, [], gather, offset))
         spec.queue.tail = None
 
-    def take(self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False) -> list[Part]:
+    def take(
+        self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False, large: LargeCalls | None = None
+    ) -> list[Part]:
         """Takes the parts of the next frame.
 
         At most `calls` calls of `nbytes` bytes, which is what the window has left. `alone`: nothing is unanswered, so
-        that one call may have more bytes than the window. `cuts`: large payloads follow the frame in chunks.
+        that one call may have more bytes than the window. `cuts`: large payloads follow the frame in chunks. `large`:
+        where one with more bytes may leave at any time; the others of that size wait for it, and keep nobody waiting.
         """
         parts: list[Part] = []
+        passed: list[CallQueue] = []
         rota, room = self._rota, FRAME_BYTES
         calls = min(calls, FRAME_CALLS)
         while rota and calls > 0:
@@ -106,7 +119,19 @@ class Outbox:
             if run.spec.stop_generation and self._is_cut(run):
                 continue
             sizes = run.sizes(min(calls, TURN_CALLS) if len(rota) > 1 else calls)
-            if sizes:
+            if sizes and large is not None and sizes[0] > large.over:
+                if not large.is_free:
+                    passed.append(rota.popleft())
+                    continue
+                inline = 0 if cuts else sizes[0]
+                if inline and parts:
+                    break
+                large = LargeCalls(large.over, False)
+                parts.append(run.split(1, sizes[0]))
+                if run.specs is None:
+                    queue.unanswered += 1
+                calls, room = calls - 1, room - inline
+            elif sizes:
                 total = inline = sum(sizes)
                 if total > nbytes or total > room:
                     fitting = fitting_calls(sizes, nbytes, room, cuts=cuts)
@@ -122,6 +147,7 @@ class Outbox:
             if queue.tail is run:
                 queue.tail = None
             self._next_turn(queue, run)
+        rota.extendleft(reversed(passed))
         return parts
 
     def drain(self) -> Iterator[Part]:

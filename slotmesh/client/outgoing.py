@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 class OutgoingChunks:
     """What is left of announced payloads. True while something may be."""
 
-    __slots__ = ("_rota",)
+    __slots__ = ("_rota", "streaming_only")
 
     def __init__(self) -> None:
         self._rota: ChunkRota[tuple[Part, int]] = ChunkRota()
         """Owners are calls: their part, and their place there."""
+        self.streaming_only = False
+        """All other calls go on over another stream."""
 
     def __bool__(self) -> bool:
         return bool(self._rota)
@@ -37,7 +39,7 @@ class OutgoingChunks:
         while self._rota:
             chunk = self._rota.take()
             part, place = chunk.owner
-            if part.is_wanted(place):
+            if part.is_wanted(place) and (part.spec.streaming or not self.streaming_only):
                 return call_pb2.Chunk(
                     call_id=part.first_id + place, offset=chunk.offset, total=chunk.total, data=chunk.data
                 )

@@ -34,8 +34,8 @@ MAX_LOOK_INTERVAL_S: Final = 0.4
 class Overdue:
     """Looks at what is unanswered, from `start` to `stop`."""
 
-    def __init__(self, pending: PendingCalls, address: Callable[[], str]) -> None:
-        """`address`: of the router that has the calls."""
+    def __init__(self, pending: Callable[[], PendingCalls], address: Callable[[], str]) -> None:
+        """`pending`: what is unanswered; `address`: of the router that has it."""
         self._pending = pending
         self._address = address
         self._loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ class Overdue:
 
     def _look(self) -> None:
         now = self._loop.time()
-        parts = self._pending.parts()
+        parts = self._pending().parts()
         for part in parts:
             timeout_s = part.spec.options.timeout_s
             if timeout_s is not None and part.sent_at + timeout_s + SLACK_S <= now:

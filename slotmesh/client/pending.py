@@ -32,7 +32,7 @@ _FREED: Final = [b""]
 class PendingCalls:
     """The parts that were sent, until all of their calls are settled."""
 
-    __slots__ = ("_firsts", "_parts", "calls", "nbytes", "next_id", "strays")
+    __slots__ = ("_firsts", "_parts", "calls", "large", "nbytes", "next_id", "strays")
 
     def __init__(self, next_id: int = 1) -> None:
         self._parts: dict[int, Part] = {}
@@ -41,6 +41,8 @@ class PendingCalls:
         """Unanswered calls."""
         self.nbytes = 0
         """Their payload bytes."""
+        self.large: Part | None = None
+        """The one unanswered call that was sent with more bytes than the window."""
         self.next_id = next_id
         """The id of the next call to be sent."""
         self.strays = 0
@@ -182,6 +184,27 @@ class PendingCalls:
                     self._mark(part, at, count)
                     yield part, at, 0, count
 
+    def hand_over(self) -> PendingCalls:
+        """All but the calls whose values come one by one, which stay here: those cannot go on over another stream."""
+        successor = PendingCalls(self.next_id)
+        for first_id, part in list(self._parts.items()):
+            if not part.spec.streaming:
+                successor._take(part)
+                self.calls -= part.left
+                self.nbytes -= part.nbytes
+                del self._parts[first_id]
+        self._firsts = list(self._parts)
+        if self.large is not None and not self.large.spec.streaming:
+            successor.large, self.large = self.large, None
+        return successor
+
+    def _take(self, part: Part) -> None:
+        """A part that was sent, after all that are here."""
+        self._parts[part.first_id] = part
+        self._firsts.append(part.first_id)
+        self.calls += part.left
+        self.nbytes += part.nbytes
+
     def _part_around(self, call_id: int) -> Part | None:
         index = bisect_right(self._firsts, call_id) - 1
         if index < 0:
@@ -230,6 +253,8 @@ class PendingCalls:
 
     def _remove(self, part: Part) -> None:
         del self._parts[part.first_id]
+        if part is self.large:
+            self.large = None
         # Firsts of finished parts stay until they are the greater half: deleting each would move the whole list.
         if len(self._firsts) > 2 * len(self._parts) + 64:
             self._firsts = list(self._parts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 from weakref import WeakValueDictionary
 
@@ -57,7 +58,7 @@ class CallStream:
         self.endpoint = endpoint
         self._routers = routers
         self._outbox = Outbox()
-        self._connection = Connection(endpoint, routers, connect_timeout_s, self._outbox)
+        self._connection = Connection(endpoint, routers, connect_timeout_s, self._outbox, self._make_again)
         self._queues: WeakValueDictionary[str, CallQueue] = WeakValueDictionary()
         self._groups = LaneGroups()
         self._stops = StopGenerations(self._on_lane_failure)
@@ -112,18 +113,18 @@ class CallStream:
     async def aclose(self, grace_s: float) -> None:
         """Sends what waits, waits for what is unanswered, at most `grace_s` seconds; then fails the rest."""
         self._closing = True
-        task = self._task
-        if task is None:
+        if not self._tasks:
             return
         self._connection.finish()
-        if self._connection.idle:
+        if self._connection.idle and not self._connection.lingering:
             grace_s = min(grace_s, IDLE_GRACE_S)
-        await asyncio.wait((task,), timeout=grace_s)
-        if not task.done():
+        if not await self._have_ended(grace_s):
             self._connection.abandon(CLOSED)
-            await asyncio.wait((task,), timeout=LAST_WORDS_S)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+            await self._have_ended(LAST_WORDS_S)
+        left = self._tasks
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     def queue_of(self, ordering_key: str) -> CallQueue:
         """The queue of an ordering key, shared by all of its lanes."""
@@ -139,6 +140,13 @@ class CallStream:
     def _on_lane_failure(self, queue: CallQueue, generation: int) -> None:
         for part in self._outbox.take_stopped(queue, generation):
             refuse(part)
+
+    def _make_again(self, spec: CallSpec, payload: bytes, sink: Sink) -> None:
+        """A call that its router has not begun with before it left."""
+        if self._closing:
+            fail(Part(spec, [payload], 0, [sink]), 0, 1, CLOSED)
+        else:
+            self.submit(spec, payload, sink)
 
     def _open_run(self, spec: CallSpec) -> WaitingRun:
         self._check_open()
@@ -168,6 +176,19 @@ class CallStream:
             self._outbox.add_map(spec, payloads[start:], gather, start)
 
     # -- connection ------------------------------------------------------------------------------------------------
+
+    @property
+    def _tasks(self) -> set[asyncio.Task[None]]:
+        """All that have calls under way."""
+        return self._connection.lingering | (set() if self._task is None else {self._task})
+
+    async def _have_ended(self, within_s: float) -> bool:
+        """Waits for all tasks: for those, too, that begin meanwhile because a router leaves."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while tasks := self._tasks:
+                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return not self._tasks
 
     def _wake(self) -> None:
         if self._task is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
@@ -129,11 +130,12 @@ class StreamedValues(ValueStream[ResultT]):
 class RpcValues(ValueStream[ResultT]):
     """Of a call with an rpc of its own."""
 
-    __slots__ = ("_call", "_is_over")
+    __slots__ = ("_call", "_is_over", "_loop")
 
     def __init__(self, spec: CallSpec, call: StreamingCall) -> None:
         super().__init__(spec)
         self._call = call
+        self._loop = asyncio.get_running_loop()
         self._is_over = False
 
     async def _take(self) -> bytes:
@@ -160,4 +162,16 @@ class RpcValues(ValueStream[ResultT]):
 
     def _give_up(self) -> None:
         self._is_over = True
-        self._call.cancel()
+        if _runs_here(self._loop):
+            self._call.cancel()
+        else:
+            with suppress(RuntimeError):  # the loop has ended, and the rpc with it
+                self._loop.call_soon_threadsafe(self._call.cancel)
+
+
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this is the loop's own thread."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

@@ -73,6 +73,20 @@ async def test_after_the_grace_the_rest_fails_with_the_truth(router: FakeRouter)
 
 
 @pytest.mark.asyncio
+async def test_outcomes_of_calls_that_are_taken_back_at_the_end_are_acknowledged(router: FakeRouter) -> None:
+    """So that no replica keeps them."""
+    router.held = True
+    mesh = slotmesh.connect(router.address)
+    call, together = mesh.endpoint("digits").echo(1), mesh.endpoint("digits").echo.map([2, 3])
+    await router.until(lambda: router.calls() == 3)
+    await mesh.aclose(0)
+    assert isinstance(call.exception(), slotmesh.CallCancelled)
+    assert isinstance(together.exception(), slotmesh.CallCancelled)
+    await router.until(lambda: not router.streams)
+    assert (router.acks, router.half_closed) == ([1], 1)
+
+
+@pytest.mark.asyncio
 async def test_leaving_by_an_exception_waits_for_nothing(router: FakeRouter) -> None:
     router.held = True
     mesh = slotmesh.connect(router.address)

@@ -243,20 +243,6 @@ async def last_failure(values: slotmesh.ValueStream[Any]) -> slotmesh.SlotmeshEr
     return caught.value
 
 
-async def test_a_router_that_leaves_takes_the_values_with_it() -> None:
-    async with FakeRouter(yields=count) as one, FakeRouter(yields=count) as two:
-        one.held = True
-        async with slotmesh.connect([one.address, two.address]) as mesh:
-            method = mesh.endpoint("digits").options(content_type=OCTET_STREAM).count
-            values = method.stream(b"1")
-            await one.until(lambda: one.calls() == 1)
-            one.go_away()
-            assert (await failure_of(values)).reason is Reason.ROUTER_LOST
-            assert [value async for value in method.stream(b"2")] == counted(2)
-            assert (len(one.batches), len(two.batches)) == (1, 1)
-        assert not one.breaches + two.breaches
-
-
 async def test_a_mesh_that_is_closed_fails_what_is_left(router: FakeRouter) -> None:
     router.held = True
     async with slotmesh.connect(router.address) as mesh:

@@ -55,6 +55,43 @@ async def test_a_call_larger_than_the_window_goes_alone(router: FakeRouter, echo
     assert [len(batch.payloads) for batch in router.batches] == [1, 1, 1]
 
 
+async def test_a_call_larger_than_the_window_goes_beside_the_others_where_the_router_knows_that() -> None:
+    """So that it waits for nobody, who might wait for it, and nobody waits for it but its like."""
+    async with FakeRouter(window_calls=10, window_bytes=1_000, features=["large_beside"]) as router:
+        router.held = True
+        async with slotmesh.connect(router.address) as mesh:
+            digits = mesh.endpoint("digits").options(content_type=OCTET_STREAM)
+            small, large, another = digits.echo(b"s"), digits.ordered("k").echo(b"x" * 5_000), digits.big(b"y" * 2_000)
+            await router.until(lambda: router.calls() == 2)
+            after, full = digits.echo(b"z" * 999), digits.echo(b"f")
+            await router.until(lambda: router.calls() == 3)
+            assert [[len(payload) for payload in batch.payloads] for batch in router.batches] == [[1], [5_000], [999]]
+            router.release()
+            assert [*await asyncio.gather(small, large, after)] == [b"s", b"x" * 5_000, b"z" * 999]
+            assert [*await asyncio.gather(another, full)] == [b"y" * 2_000, b"f"]
+    assert not router.breaches
+
+
+async def test_a_large_call_counts_for_a_router_with_a_wider_window() -> None:
+    features = ["large_beside"]
+    async with (
+        FakeRouter(window_bytes=1_000, features=features) as one,
+        FakeRouter(window_bytes=6_000, features=features) as two,
+    ):
+        one.held = two.held = True
+        async with slotmesh.connect([one.address, two.address]) as mesh:
+            echo = mesh.endpoint("digits").options(content_type=OCTET_STREAM).echo
+            large = echo(b"x" * 5_000)
+            await one.until(lambda: one.calls() == 1)
+            one.break_streams()
+            await two.until(lambda: two.calls() == 1)
+            fits, waits = echo(b"y" * 900), echo(b"z" * 900)
+            await two.until(lambda: two.calls() == 2)
+            two.release()
+            assert list(map(len, await asyncio.gather(large, fits, waits))) == [5_000, 900, 900]
+    assert not one.breaches + two.breaches
+
+
 async def test_a_wider_window_is_used_at_once(router: FakeRouter, echo: slotmesh.Method[bytes]) -> None:
     calls = [echo(b"x") for _ in range(30)]
     await router.until(lambda: router.calls() == 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -233,6 +234,22 @@ async def test_a_draining_replica_stays_until_results_are_acknowledged() -> None
         await stream.call.done_writing()
         await wait_until(lambda: stream.ended)
         assert await replica.task == 0
+
+
+async def test_a_draining_replica_stays_only_where_routers_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replica_service.shell.replica.ROUTER_RETURN_S", 0.05)
+    async with running_replica() as replica:
+        async with replica.router() as stream, replica.router() as other:
+            await stream.send(stream.run([b"a"], session_id=SESSION, call_ids=[1]))
+            await stream.wait_answers(1)
+            replica.app.replica.stop_asked.set()
+            await wait_until(lambda: other.go_away)
+            await stream.call.done_writing()
+            await wait_until(lambda: stream.ended)
+            assert told(await other.reconcile(SESSION, 2, (1, 1))) == ([], [(1, 1)], [])
+            assert not replica.task.done()
+        async with asyncio.timeout(5):
+            assert await replica.task == 0
 
 
 async def test_a_draining_replica_does_not_stay_for_ever() -> None:

@@ -241,3 +241,37 @@ async def test_a_callback_cannot_wait_for_values(router: FakeRouter, digits: slo
     assert "the client's own thread" in str(error)
     assert isinstance(values, slotmesh.SyncValueStream)
     assert await asyncio.to_thread(list, values) == [b"0"], "another thread can"
+
+
+# -- by an rpc of their own --------------------------------------------------------------------------------------------
+
+
+async def test_values_of_an_rpc(router: FakeRouter, digits: slotmesh.SyncEndpoint) -> None:
+    def program() -> None:
+        assert list(digits.count.unary_stream(b"300")) == counted(300)
+        values = digits.count.unary_stream(b"2!")
+        assert [next(values), next(values)] == counted(2)
+        with pytest.raises(slotmesh.HandlerError):
+            next(values)
+        assert list(values) == []
+        with pytest.raises(slotmesh.PayloadTooLarge):
+            digits.count.unary_stream(bytes(5 * 1024 * 1024))
+
+    await asyncio.to_thread(program)
+    assert router.opened == 0
+
+
+@pytest.mark.parametrize("way", ["close", "drop"])
+async def test_leaving_an_rpc_early_takes_the_call_back(
+    router: FakeRouter, digits: slotmesh.SyncEndpoint, way: str
+) -> None:
+    def program() -> None:
+        values = digits.count.unary_stream(b"1000000000")
+        assert next(values) == b"0"
+        if way == "close":
+            values.close()
+        del values
+        gc.collect()
+
+    await asyncio.to_thread(program)
+    await router.until(lambda: not router.rpcs)

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from slotmesh.client.outbox import Outbox
+from slotmesh.client.outbox import LargeCalls, Outbox
 from slotmesh.client.pending import PendingCalls
 from slotmesh.client.runs import CallQueue
 from tests.unit.client.parts import Sink, make_call, make_spec
@@ -28,6 +28,13 @@ class OutboxMachine(RuleBasedStateMachine):
         self.window_calls, self.window_bytes = 4, 100
         self.idle_told = [0] * QUEUES
 
+    knows_large = False
+    """Whether the router takes one call that is larger than the window beside the others."""
+
+    def large_unanswered(self) -> int:
+        """Bytes of the call that is larger than the window. In these tests the window stays as it is then."""
+        return max((size for _, size in self.unanswered.values() if size > self.window_bytes), default=0)
+
     @rule(queue=st.integers(0, QUEUES - 1), method=st.integers(0, METHODS - 1), size=st.integers(0, 150))
     def call(self, queue: int, method: int, size: int) -> None:
         sink = make_call(self.outbox, self.specs[queue][method], b"x" * size)
@@ -42,14 +49,20 @@ class OutboxMachine(RuleBasedStateMachine):
 
     @rule(calls=st.integers(1, 8), nbytes=st.integers(1, 300))
     def change_the_window(self, calls: int, nbytes: int) -> None:
-        self.window_calls, self.window_bytes = calls, nbytes
+        self.window_calls = calls
+        if not self.knows_large or not self.unanswered:
+            self.window_bytes = nbytes
 
     @rule()
     def write_a_frame(self) -> None:
         calls = self.window_calls - self.pending.calls
         nbytes = self.window_bytes - self.pending.nbytes
         nothing_unanswered = not self.pending.calls
-        parts = self.outbox.take(calls, nbytes, alone=nothing_unanswered)
+        large = None
+        if self.knows_large:
+            nbytes += self.large_unanswered()
+            large = LargeCalls(self.window_bytes, is_free=not self.large_unanswered())
+        parts = self.outbox.take(calls, nbytes, alone=nothing_unanswered, large=large)
         for part in parts:
             queue = next(index for index, specs in enumerate(self.specs) if part.spec in specs)
             wanted = [sink for sink in self.waiting[queue] if not sink.cancelled]
@@ -65,11 +78,19 @@ class OutboxMachine(RuleBasedStateMachine):
                 self.unanswered[part.first_id + offset] = (queue, len(payload))
         sent = sum(part.count for part in parts)
         assert sent <= max(calls, 0)
-        if sum(part.nbytes for part in parts) > max(nbytes, 0):
+        sizes = [part.nbytes for part in parts if large is None or part.nbytes <= self.window_bytes]
+        assert len(sizes) >= len(parts) - (large is not None and large.is_free), "one large call, not two"
+        if sum(sizes) > max(nbytes, 0):
             assert nothing_unanswered
             assert sent == 1, "only one call alone may pass the window"
         wanted_sizes = [sink.name[1] for queue in self.waiting for sink in queue if not sink.cancelled]
-        if not parts and wanted_sizes:
+        if not parts and wanted_sizes and large is not None:
+            heads = [next((sink.name[1] for sink in queue if not sink.cancelled), -1) for queue in self.waiting]
+            has_large = max(heads) > self.window_bytes
+            others_turn = any(nbytes < size <= self.window_bytes for size in heads)
+            assert calls <= 0 or not has_large or not large.is_free or others_turn, "a large call waits for no reason"
+            assert calls <= 0 or any(size > nbytes for size in heads), "calls wait for no reason"
+        elif not parts and wanted_sizes:
             assert calls <= 0 or (not nothing_unanswered and max(wanted_sizes) > nbytes), "calls wait for no reason"
 
     @rule(data=st.data())
@@ -109,5 +130,11 @@ class OutboxMachine(RuleBasedStateMachine):
                 assert specs[0].queue.idle
 
 
+class LargeBesideMachine(OutboxMachine):
+    knows_large = True
+
+
+TestLargeBeside = LargeBesideMachine.TestCase
+TestLargeBeside.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestOutbox = OutboxMachine.TestCase
 TestOutbox.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -34,8 +34,9 @@ _OPEN: Final = frozenset({"PENDING", "RUNNING"})
 class CallFuture(Future[ResultT]):
     """A `concurrent.futures.Future` whose `cancel` takes the call back, wherever it is.
 
-    Its callbacks run in the client's thread, unless it was done already or is cancelled: they must be quick, and cannot
-    wait for other calls.
+    Its callbacks run in the client's thread: they must be quick, and cannot wait for other calls. As with any future of
+    `concurrent.futures`, what is added to one that is done already runs at once, in the thread that adds it, and
+    `cancel` runs them in the thread that cancels.
     """
 
     _inner: asyncio.Future[Any] | None = None

@@ -106,6 +106,17 @@ class SyncMethod(Generic[ResultT]):
         """
         return SyncValueStream(self._thread, self._thread.call(partial(self._method.stream, *args, **kwargs)))
 
+    def unary_stream(self, *args: Any, **kwargs: Any) -> SyncValueStream[ResultT]:
+        """As `stream`, by an rpc of its own: no order among calls, and the transport holds the handler back.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments, or the view's calls have no reply.
+            PayloadTooLarge: the arguments do not fit into an rpc.
+            RuntimeError: the mesh is closed, or used where waiting would never end.
+            SlotmeshError: from the iterator: the call failed, and how.
+        """
+        return SyncValueStream(self._thread, self._thread.call(partial(self._method.unary_stream, *args, **kwargs)))
+
     def options(self, **changes: Unpack[OptionChanges]) -> SyncMethod[ResultT]:
         """The same method, with calls that differ in what is given here; options as those of `Endpoint.options`.
 
