@@ -140,6 +140,7 @@ class ClientStream:
         """The client says no more: returns once all its calls were answered and the answers were written."""
         self._uploads.end()
         self._results.taking.take_all()
+        self._all_answered.clear()  # it was so when the router was told to stop; more calls may have come since
         await self.all_answered()
 
     async def all_answered(self) -> None:

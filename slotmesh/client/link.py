@@ -73,6 +73,8 @@ class RouterLink:
         self._on_unstarted = on_unstarted
         self._window_calls = 1_024
         self._window_bytes = 4 * 1024 * 1024
+        self._large = 0, 0
+        """Id and bytes of the newest call that left here with more bytes than the window, beside the others."""
         self._pump: StreamPump[Request] = StreamPump(call.write, self._next_frame)
         self._recalls = RecallWatch(pending, self._pump.wake)
         self._values = ArrivingValues(pending, self._pump.wake)
@@ -320,18 +322,25 @@ class RouterLink:
         """Of calls that this router has not seen. Nobody is told of calls that were taken back until all are sent."""
         pending, resends = self._pending, self._resends
         here = pending.calls - resends.calls
+        large = self._large_calls()
         taken = resends.take(
             self._window_calls - here,
-            self._window_bytes - pending.nbytes + resends.nbytes,
+            self._window_bytes - pending.nbytes + resends.nbytes + self._bytes_beside(),
             alone=not here,
             cuts=self._batches.cuts,
+            large=large,
         )
         self._refuse_resends()
         if not taken:
-            return None if resends else self._frame_of_new()  # what was left has been answered meanwhile
+            if resends:
+                return None
+            self._recalls.start()
+            return self._frame_of_new()  # what was left has been answered meanwhile
         request = Request()
         frame, now = request.calls, self._loop.time()
         for resent in taken:
+            if large is not None and len(resent.payloads[0]) > large.over:
+                self._large = resent.ids[0], len(resent.payloads[0])
             self._batches.add_again(frame, resent, now)
         if not resends:
             self._recalls.start()
@@ -346,16 +355,10 @@ class RouterLink:
             part.settled(at, count)
 
     def _frame_of_new(self) -> Request | None:
-        pending, window = self._pending, self._window_bytes
-        beside, large = 0, None
-        if self._batches.large_beside:
-            if pending.large is not None and pending.large.nbytes > window:
-                beside = pending.large.nbytes
-            # More may be unanswered than the window has where a router with a wider one had the calls before.
-            large = LargeCalls(window, is_free=pending.large is None and pending.nbytes <= window)
+        pending, large = self._pending, self._large_calls()
         parts = self._outbox.take(
             self._window_calls - pending.calls,
-            window - pending.nbytes + beside,
+            self._window_bytes - pending.nbytes + self._bytes_beside(),
             alone=not pending.calls,
             cuts=self._batches.cuts,
             large=large,
@@ -368,13 +371,22 @@ class RouterLink:
         frame, now = request.calls, self._loop.time()
         for part in parts:
             pending.add(part, now)
-            if part.nbytes > window:
-                pending.large = part
+            if large is not None and part.nbytes > large.over:
+                self._large = part.first_id, part.nbytes
             self._batches.add(frame, part)
         self._recalls.start()
         if self._closing:
             self._half_close_if_over()
         return request
+
+    def _large_calls(self) -> LargeCalls | None:
+        """None where the router counts them as any other."""
+        return LargeCalls(self._window_bytes, not self._bytes_beside()) if self._batches.large_beside else None
+
+    def _bytes_beside(self) -> int:
+        """Unanswered bytes that do not count in the window."""
+        call_id, nbytes = self._large
+        return nbytes if nbytes and self._pending.is_unanswered(call_id) else 0
 
     def _look_for_recalls(self) -> None:
         if not self._resends:

@@ -107,7 +107,7 @@ class Outbox:
 
         At most `calls` calls of `nbytes` bytes, which is what the window has left. `alone`: nothing is unanswered, so
         that one call may have more bytes than the window. `cuts`: large payloads follow the frame in chunks. `large`:
-        where one with more bytes may leave at any time; the others of that size wait for it, and keep nobody waiting.
+        where one with more bytes may leave at any time; the others of that size wait, and their queues with them.
         """
         parts: list[Part] = []
         passed: list[CallQueue] = []

@@ -32,7 +32,7 @@ _FREED: Final = [b""]
 class PendingCalls:
     """The parts that were sent, until all of their calls are settled."""
 
-    __slots__ = ("_firsts", "_parts", "calls", "large", "nbytes", "next_id", "strays")
+    __slots__ = ("_firsts", "_parts", "calls", "nbytes", "next_id", "strays")
 
     def __init__(self, next_id: int = 1) -> None:
         self._parts: dict[int, Part] = {}
@@ -41,8 +41,6 @@ class PendingCalls:
         """Unanswered calls."""
         self.nbytes = 0
         """Their payload bytes."""
-        self.large: Part | None = None
-        """The one unanswered call that was sent with more bytes than the window."""
         self.next_id = next_id
         """The id of the next call to be sent."""
         self.strays = 0
@@ -100,6 +98,11 @@ class PendingCalls:
         """The part of a call, and its place there; None where the call is not known any more."""
         part = self._part_around(call_id)
         return None if part is None else (part, call_id - part.first_id)
+
+    def is_unanswered(self, call_id: int) -> bool:
+        """Whether the call was sent and has no outcome."""
+        part = self._part_around(call_id)
+        return part is not None and (part.answered is None or not part.answered[call_id - part.first_id])
 
     @property
     def first_wire(self) -> call_pb2.CallOptions | None:
@@ -194,8 +197,6 @@ class PendingCalls:
                 self.nbytes -= part.nbytes
                 del self._parts[first_id]
         self._firsts = list(self._parts)
-        if self.large is not None and not self.large.spec.streaming:
-            successor.large, self.large = self.large, None
         return successor
 
     def _take(self, part: Part) -> None:
@@ -253,8 +254,6 @@ class PendingCalls:
 
     def _remove(self, part: Part) -> None:
         del self._parts[part.first_id]
-        if part is self.large:
-            self.large = None
         # Firsts of finished parts stay until they are the greater half: deleting each would move the whole list.
         if len(self._firsts) > 2 * len(self._parts) + 64:
             self._firsts = list(self._parts)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slotmesh.chunks import CHUNK_BYTES
-from slotmesh.client.outbox import FRAME_BYTES, FRAME_CALLS
+from slotmesh.client.outbox import FRAME_BYTES, FRAME_CALLS, LargeCalls
 from slotmesh.client.runs import Part
 from slotmesh.client.spec import CallSpec
 
@@ -56,18 +56,21 @@ class Resends:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def take(self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False) -> list[ResentCalls]:
+    def take(
+        self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False, large: LargeCalls | None = None
+    ) -> list[ResentCalls]:
         """Takes the calls of the next frame: at most `calls` of `nbytes` bytes, which is what the window has left.
 
         `alone`: this router has nothing unanswered, so that one call may have more bytes than the window.
-        `cuts`: large payloads follow the frame in chunks.
+        `cuts`: large payloads follow the frame in chunks. `large`: where one with more bytes may leave at any time; the
+        next of that size waits for it, and so does what comes after that, as order is kept.
         """
         taken: list[ResentCalls] = []
         calls, room = min(calls, FRAME_CALLS), FRAME_BYTES
         while self._parts:
             part = self._parts[0][0]
             places: list[int] = []
-            total, inline, is_full = 0, 0, False
+            total, inline, is_full, is_beside = 0, 0, False, False
             for place in (each for at, count in part.open_spans(self._at) for each in range(at, at + count)):
                 size = len(part.payloads[place])
                 if part.spec.stop_generation and part.is_after_failure(place):
@@ -76,20 +79,29 @@ class Resends:
                     continue
                 weight = 0 if cuts and size > CHUNK_BYTES else size
                 is_first = not taken and not places
-                fits = (total + size <= nbytes and inline + weight <= room) or (is_first and (alone or size <= nbytes))
+                if large is not None and size > large.over:
+                    is_beside = fits = large.is_free and not places and (is_first or weight <= room)
+                else:
+                    fits = total + size <= nbytes and inline + weight <= room
+                    fits = fits or (is_first and (alone or size <= nbytes))
                 if len(places) >= calls or not fits:
                     is_full = True
                     break
                 places.append(place)
                 total += size
                 inline += weight
+                if is_beside:
+                    break
             if places:
                 taken.append(_resent(part, places))
                 self._at = places[-1] + 1
-                calls, nbytes, room = calls - len(places), nbytes - total, room - inline
+                calls, nbytes, room = calls - len(places), nbytes - (0 if is_beside else total), room - inline
                 self._left(len(places), total)
             if is_full:
                 break
+            if is_beside and large is not None:
+                large = large._replace(is_free=False)
+                continue
             self._next_part()
         return taken
 

@@ -88,6 +88,31 @@ async def test_what_comes_over_the_stream_that_was_left_settles_and_acknowledges
     await values.aclose()
 
 
+async def test_a_large_iteration_that_stays_is_nothing_to_the_next_stream() -> None:
+    features = ["chunks", "large_beside"]
+    async with (
+        FakeRouter(window_bytes=1_000, features=features) as one,
+        FakeRouter(window_bytes=1_000, features=features) as two,
+    ):
+        one.held = two.held = True
+        async with slotmesh.connect([one.address, two.address], close_grace=5) as mesh:
+            digits = Leaving(one, two, mesh).digits
+            values = digits.count.stream(b"x" * 5_000)
+            await one.until(lambda: one.calls() == 1)
+            (stream,) = one.streams
+            one.go_away()
+            first = digits.echo(b"y" * 900)
+            await two.until(lambda: two.calls() == 1)
+            large, second = digits.ordered("k").echo(b"z" * 2_000), digits.echo(b"y" * 900)
+            await two.until(lambda: two.calls() == 2)
+            assert [list(batch.sizes) for batch in two.batches] == [[900], [2_000]]
+            two.release()
+            assert list(map(len, await asyncio.gather(first, second, large))) == [900, 900, 2_000]
+            stream.end_ids([1])
+            assert [value async for value in values] == []
+        assert not one.breaches + two.breaches
+
+
 async def test_an_iteration_is_lost_when_its_router_is_gone(leaving: Leaving) -> None:
     values = leaving.digits.count.stream(b"")
     stream = await leaving.begin()
@@ -133,6 +158,23 @@ async def test_a_mesh_that_is_closed_waits_for_iterations_at_routers_that_leave(
     await leaving.digits.echo(b"new")
     closing = asyncio.create_task(leaving.mesh.aclose())
     await leaving.two.until(lambda: leaving.two.half_closed == 1)
+    stream.say_values([1], [b"0"], OCTET_STREAM)
+    assert await anext(values) == b"0"
+    assert not closing.done()
+    stream.end_ids([1])
+    assert [value async for value in values] == []
+    await closing
+
+
+async def test_a_mesh_waits_for_iterations_at_routers_that_leave_while_it_is_closed(leaving: Leaving) -> None:
+    values = leaving.digits.count.stream(b"")
+    await leaving.one.until(lambda: leaving.one.calls() == 1)
+    (stream,) = leaving.one.streams
+    closing = asyncio.create_task(leaving.mesh.aclose())
+    await asyncio.sleep(0)
+    leaving.one.go_away()
+    await wait_until(lambda: "slotmesh-client-linger" in {task.get_name() for task in asyncio.all_tasks()})
+    await wait_until(lambda: "slotmesh-client-digits" not in {task.get_name() for task in asyncio.all_tasks()})
     stream.say_values([1], [b"0"], OCTET_STREAM)
     assert await anext(values) == b"0"
     assert not closing.done()

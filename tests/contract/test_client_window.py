@@ -92,6 +92,50 @@ async def test_a_large_call_counts_for_a_router_with_a_wider_window() -> None:
     assert not one.breaches + two.breaches
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_large_call_that_is_sent_again_goes_beside_the_others(is_first: bool) -> None:
+    features = ["large_beside"]
+    async with (
+        FakeRouter(window_bytes=1_000, features=features) as one,
+        FakeRouter(window_bytes=1_000, features=features) as two,
+    ):
+        one.held = two.held = True
+        async with slotmesh.connect([one.address, two.address]) as mesh:
+            echo = mesh.endpoint("digits").options(content_type=OCTET_STREAM).echo
+            sent = []
+            for size in (5_000, 1) if is_first else (1, 5_000):
+                sent.append(echo(b"x" * size))
+                await one.until(lambda: one.calls() == len(sent))
+            one.break_streams()
+            await two.until(lambda: two.calls() == 2)
+            new = echo(b"new")
+            await two.until(lambda: two.calls() == 3)
+            two.release()
+            await asyncio.gather(*sent, new)
+    assert not one.breaches + two.breaches
+
+
+async def test_where_a_narrower_window_is_full_a_large_call_waits() -> None:
+    features = ["large_beside"]
+    async with (
+        FakeRouter(window_bytes=6_000, features=features) as one,
+        FakeRouter(window_bytes=1_000, features=features) as two,
+    ):
+        one.held = two.held = True
+        async with slotmesh.connect([one.address, two.address]) as mesh:
+            digits = mesh.endpoint("digits").options(content_type=OCTET_STREAM)
+            before = digits.echo(b"x" * 5_000)
+            await one.until(lambda: one.calls() == 1)
+            one.break_streams()
+            await two.until(lambda: two.calls() == 1)
+            large, small = digits.big(b"y" * 2_000), digits.echo(b"s")
+            await two.until(lambda: two.calls() == 2)
+            assert [list(batch.sizes) for batch in two.batches] == [[5_000], [1]]
+            two.release()
+            assert list(map(len, await asyncio.gather(before, large, small))) == [5_000, 2_000, 1]
+    assert not one.breaches + two.breaches
+
+
 async def test_a_wider_window_is_used_at_once(router: FakeRouter, echo: slotmesh.Method[bytes]) -> None:
     calls = [echo(b"x") for _ in range(30)]
     await router.until(lambda: router.calls() == 10)

@@ -430,6 +430,31 @@ async def test_a_router_that_stops_answers_what_clients_sent_before_they_left(me
 
 
 @pytest.mark.asyncio
+async def test_calls_that_cross_the_word_that_a_router_stops_are_answered_on_a_stream_that_had_none(
+    mesh: RouterBench,
+) -> None:
+    await mesh.linked(mesh.replicas[0])
+    replica = mesh.replicas[0]
+    replica.answer = hold
+    busy = await mesh.open()
+    await busy.write(calls(1, b"busy"))
+    await wait_until(lambda: replica.runs)
+    call = await mesh.open()
+    stopping = asyncio.create_task(mesh.stop())
+    assert (await next_frame(call)).WhichOneof("frame") == "go_away"
+    await call.write(calls(1, b"x"))
+    await call.done_writing()
+    await wait_until(lambda: len(replica.runs) == 2)
+    await asyncio.sleep(0.05)  # it would end the stream now
+    await replica.say(echo(replica.runs[1]))
+    assert (await outcomes(call, 1))[0] == {1: b"x"}
+    assert await read_frame(call) is None
+    await replica.say(echo(replica.runs[0]))
+    await busy.done_writing()
+    await stopping
+
+
+@pytest.mark.asyncio
 async def test_a_router_that_stops_takes_no_new_streams(mesh: RouterBench) -> None:
     await mesh.linked(mesh.replicas[0])
     replica = mesh.replicas[0]
