@@ -49,6 +49,15 @@ ROUTER_SHADOWS = Metric(
     "Copies sampled for a shadow that ended: completed, failed, or dropped for want of a free slot.",
     (BACKEND, OUTCOME),
 )
+ROUTER_RESERVATIONS = Metric(
+    "slotmesh.router.reservations",
+    "{reservation}",
+    "Reservations that ended: granted, no_slot (none free in time), refused (the queue was full), cancelled or failed.",
+    (ENDPOINT, OUTCOME),
+)
+ROUTER_RESERVE_TIME = Metric(
+    "slotmesh.router.reserve.time", "s", "Time of reservations from their arrival until they were granted.", (BACKEND,)
+)
 ROUTER_QUEUE_TIME = Metric(
     "slotmesh.router.queue.time", "s", "Time of calls from their arrival until they were sent to a replica.", (BACKEND,)
 )
@@ -65,8 +74,28 @@ REPLICA_CALLS = Metric("slotmesh.replica.calls", "{call}", "Calls executed to th
 REPLICA_FAILURES = Metric(
     "slotmesh.replica.failures", "{call}", "Calls that ended in a failure at the replica.", (BACKEND, REASON)
 )
-REPLICA_ONGOING = Metric("slotmesh.replica.ongoing", "{call}", "Calls being executed.", (BACKEND,))
+REPLICA_ONGOING = Metric(
+    "slotmesh.replica.ongoing", "{call}", "Permits in use: calls being executed, and slots.", (BACKEND,)
+)
 REPLICA_WAITING = Metric("slotmesh.replica.waiting", "{call}", "Calls waiting for a permit or in a lane.", (BACKEND,))
+REPLICA_SLOTS_RESERVED = Metric(
+    "slotmesh.replica.slots.reserved", "{slot}", "Slots that are reserved, and in which no call runs yet.", (BACKEND,)
+)
+REPLICA_RESERVATIONS = Metric(
+    "slotmesh.replica.reservations",
+    "{reservation}",
+    "Reservations that ended: granted, refused (no room, or draining), cancelled or timed_out while they waited.",
+    (BACKEND, OUTCOME),
+)
+REPLICA_SLOTS = Metric(
+    "slotmesh.replica.slots",
+    "{slot}",
+    "Slots that are reserved no more: dispatched, released without a call, or expired.",
+    (BACKEND, OUTCOME),
+)
+REPLICA_SLOT_HELD_TIME = Metric(
+    "slotmesh.replica.slot.held.time", "s", "Time of slots from their grant until a call was dispatched.", (BACKEND,)
+)
 REPLICA_BATCHES = Metric("slotmesh.replica.batches", "{batch}", "Batches handed to batch handlers.", (BACKEND,))
 REPLICA_BATCH_SIZE = Metric("slotmesh.replica.batch.size", "{call}", "Calls in a batch.", (BACKEND,))
 

@@ -252,10 +252,15 @@ class DispatchRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
     token: _builtins.str
     """The slot's token. Required."""
     payload: _builtins.bytes
     """The arguments, encoded as `options.content_type` says. At most 4 MiB."""
+    endpoint: _builtins.str
+    """The endpoint that the caller means. Empty means none in particular; the token of another endpoint fails with
+    SLOT_UNKNOWN.
+    """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """How to call."""
@@ -266,10 +271,11 @@ class DispatchRequest(_message.Message):
         token: _builtins.str = ...,
         options: _call_pb2.CallOptions | None = ...,
         payload: _builtins.bytes = ...,
+        endpoint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "payload", b"payload", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "options", b"options", "payload", b"payload", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -310,10 +316,15 @@ class DispatchStreamingRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
     token: _builtins.str
     """The slot's token. Required."""
     payload: _builtins.bytes
     """The arguments, encoded as `options.content_type` says. At most 4 MiB."""
+    endpoint: _builtins.str
+    """The endpoint that the caller means. Empty means none in particular; the token of another endpoint fails with
+    SLOT_UNKNOWN.
+    """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """How to call."""
@@ -324,10 +335,11 @@ class DispatchStreamingRequest(_message.Message):
         token: _builtins.str = ...,
         options: _call_pb2.CallOptions | None = ...,
         payload: _builtins.bytes = ...,
+        endpoint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "payload", b"payload", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "options", b"options", "payload", b"payload", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

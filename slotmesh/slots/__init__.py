@@ -1,0 +1,1 @@
+"""Leased slots: what all of the mesh knows of them."""

@@ -1,0 +1,83 @@
+"""What is wrong with a request about slots: looked at by whichever server a client has spoken to first.
+
+Invariants: what is wrong names its field; routers and replicas find the same mistakes, in the same words; no failure
+has more of a token than its first characters.
+Pure functions of messages.
+"""
+
+from __future__ import annotations
+
+from slotmesh.call_options import option_mistake
+from slotmesh.chunks import MAX_INLINE_BYTES
+from slotmesh.errors import Failure, Reason
+from slotmesh.slots.limits import DEFAULT_LEASE_S, MAX_LEASE_S
+from slotmesh.slots.token import SlotToken, parse_token, redacted
+from slotmesh.v1 import slot_service_pb2
+
+MAX_REQUEST_ID_BYTES = 1024
+MAX_EXCLUDED = 1024
+"""More replicas than that are told apart by a shard key, or by another backend."""
+_MAX_LEASE_NS = int(MAX_LEASE_S * 1e9)
+
+
+def reservation_mistake(wire: slot_service_pb2.ReserveSlotRequest) -> Failure | None:
+    """What is wrong with a reservation, its `ttl` apart."""
+    if not wire.endpoint:
+        return _bad("endpoint", "is required")
+    if wire.options.ordering_key:
+        return _bad("options.ordering_key", "must be empty: the calls of a key are run by its owner")
+    if wire.options.stop_generation:
+        return _bad("options.stop_generation", "must be 0: it is for calls with an ordering key")
+    if (size := len(wire.request_id.encode())) > MAX_REQUEST_ID_BYTES:
+        return _bad("request_id", f"at most {MAX_REQUEST_ID_BYTES} bytes, got {size}")
+    if (count := len(wire.excluded_replica_ids)) > MAX_EXCLUDED:
+        return _bad("excluded_replica_ids", f"at most {MAX_EXCLUDED}, got {count}")
+    if wire.replica_id and wire.replica_id in wire.excluded_replica_ids:
+        return _bad("excluded_replica_ids", f"replica {wire.replica_id!r} is wanted and not wanted")
+    return option_mistake(wire.options)
+
+
+def dispatch_mistake(
+    wire: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest, *, streaming: bool
+) -> Failure | None:
+    """What is wrong with a call into a slot, its token apart. `streaming`: the rpc takes several results."""
+    if wire.options.streaming and not streaming:
+        return _bad("options.streaming", "this rpc brings one result: use DispatchStreaming")
+    if wire.options.ordering_key:
+        return _bad("options.ordering_key", "must be empty: the slot has chosen the replica")
+    if wire.options.stop_generation:
+        return _bad("options.stop_generation", "must be 0: it is for calls with an ordering key")
+    if wire.options.no_reply:
+        return _bad("options.no_reply", "must be false: the reply says that the slot is free again")
+    if (size := len(wire.payload)) > MAX_INLINE_BYTES:
+        return Failure(
+            reason=Reason.PAYLOAD_TOO_LARGE,
+            message=f"the payload has {size} bytes; at most {MAX_INLINE_BYTES} bytes are allowed here",
+            metadata={"actual": str(size), "limit": str(MAX_INLINE_BYTES)},
+        )
+    return option_mistake(wire.options)
+
+
+def ttl_of(wire: slot_service_pb2.ReserveSlotRequest | slot_service_pb2.RenewSlotRequest) -> float | Failure:
+    """Seconds that the lease is wanted to last."""
+    if not wire.HasField("ttl"):
+        return DEFAULT_LEASE_S
+    ttl = wire.ttl
+    if ttl.nanos < 0 or ttl.nanos >= 10**9 or not 0 < ttl.seconds * 10**9 + ttl.nanos <= _MAX_LEASE_NS:
+        return _bad("ttl", f"must be more than 0, at most {MAX_LEASE_S:g} s; got {ttl.seconds} s and {ttl.nanos} ns")
+    return ttl.ToNanoseconds() / 1e9
+
+
+def token_of(text: str) -> SlotToken | Failure:
+    """What the token says, or why it is none."""
+    if not text:
+        return _bad("token", "is required")
+    token = parse_token(text)
+    if token is None:
+        message = f"token: {redacted(text)!r} is not a slot token: it was cut, changed or made up"
+        return Failure(reason=Reason.SLOT_UNKNOWN, message=message)
+    return token
+
+
+def _bad(field: str, what: str) -> Failure:
+    return Failure(reason=Reason.BAD_REQUEST, message=f"{field}: {what}", metadata={"field": field})
