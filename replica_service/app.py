@@ -11,20 +11,21 @@ import os
 import random
 
 from replica_service.config import ReplicaSettings
+from replica_service.convert import Issuer
 from replica_service.servicer import Identity, ReplicaServicer
 from replica_service.shell.controller_link import ControllerLink
 from replica_service.shell.engine import Engine
 from replica_service.shell.methods import Method
 from replica_service.shell.metrics import observe
 from replica_service.shell.replica import Replica
+from replica_service.slot_servicer import SlotServicer
 from slotmesh.ids import new_id
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff
-from slotmesh.runtime.clock import MonotonicClock
+from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.parent import watch_parent
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.runtime.signals import stop_signals
-from slotmesh.runtime.slots import SlotsNotHere
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.telemetry.setup import setup_metrics
 from slotmesh.v1 import membership_service_pb2, replica_service_pb2_grpc, slot_service_pb2_grpc
@@ -51,16 +52,18 @@ async def main(settings: ReplicaSettings) -> int:
 class ReplicaApp:
     """A replica on the running event loop."""
 
-    def __init__(self, settings: ReplicaSettings) -> None:
+    def __init__(self, settings: ReplicaSettings, clock: Clock | None = None) -> None:
+        """`clock` tells the time; the system's where it is None."""
         self._settings = settings
-        self._clock = MonotonicClock()
+        self._clock = clock or MonotonicClock()
         self.identity = Identity(
             replica_id=settings.make_replica_id(), incarnation=new_id(), backend=settings.backend_name
         )
         self._servicer = ReplicaServicer(self.identity, self._clock)
+        self._slot_servicer = SlotServicer(self._clock)
         self.server = GrpcServer("replica", host=settings.host, port=settings.port, insecure=settings.insecure)
         self.server.add(replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server, self._servicer)
-        self.server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, SlotsNotHere())
+        self.server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, self._slot_servicer)
         self.replica = Replica(
             settings.handler or "",
             self._make_engine,
@@ -135,8 +138,16 @@ class ReplicaApp:
             prefetch=prefetch,
             chance=random.random,
             resume_ttl_s=self._settings.resume_ttl.total_seconds(),
+            issuer=Issuer(
+                self._clock,
+                self.identity.replica_id,
+                self.identity.incarnation,
+                self.identity.backend,
+                lambda: self.replica.address,
+            ),
         )
         observe(self._meter, engine, self.identity.backend)
         self._servicer.engine = engine
+        self._slot_servicer.serve(engine)
         self.server.set_serving()
         return engine

@@ -30,7 +30,10 @@ class ReplicaSettings(ServiceSettings):
     )
     advertise: HostPort | None = Field(None, description="Where routers reach this replica, if not where it listens.")
     replica_id: str | None = Field(
-        None, min_length=1, description="Identity, unique in the mesh; made from the backend's name where not given."
+        None,
+        min_length=1,
+        max_length=255,
+        description="Identity, unique in the mesh; made from the backend's name where not given.",
     )
     graceful_timeout: Duration = Field(
         timedelta(seconds=30),

@@ -5,16 +5,48 @@ is wrong with a run fails that run's calls, what is wrong with the stream is a `
 """
 
 from replica_service.convert.answers import capacity_to_wire, id_ranges, reconciled_to_wire
+from replica_service.convert.issuer import Issuer
 from replica_service.convert.questions import questions_of, ranges_of
 from replica_service.convert.runs import Arrived, RejectedRun, runs_of
+from replica_service.convert.slots import (
+    DispatchOp,
+    Granted,
+    RejectedDispatch,
+    RejectedOp,
+    Released,
+    ReleaseOp,
+    RenewOp,
+    ReserveOp,
+    SlotAnswer,
+    add_answers,
+    released_to_wire,
+    reservation_run,
+    slot_call_options,
+    slot_ops_of,
+)
 
 __all__ = [
     "Arrived",
+    "DispatchOp",
+    "Granted",
+    "Issuer",
+    "RejectedDispatch",
+    "RejectedOp",
     "RejectedRun",
+    "ReleaseOp",
+    "Released",
+    "RenewOp",
+    "ReserveOp",
+    "SlotAnswer",
+    "add_answers",
     "capacity_to_wire",
     "id_ranges",
     "questions_of",
     "ranges_of",
     "reconciled_to_wire",
+    "released_to_wire",
+    "reservation_run",
     "runs_of",
+    "slot_call_options",
+    "slot_ops_of",
 ]

@@ -51,7 +51,7 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: Link, now: float) -> Arri
         first = batch.first_run_id
         payloads = list(batch.payloads)
         if first <= last or not payloads:
-            raise to_exception(_disorder(first, last, len(payloads)))
+            raise to_exception(disorder("runs.batches.first_run_id", first, last) if payloads else _EMPTY)
         last = first + len(payloads) - 1
         options = options_from_wire(batch.options.SerializeToString())
         deadline = now + batch.time_left.ToNanoseconds() / 1e9 if batch.HasField("time_left") else inf
@@ -174,15 +174,13 @@ def _column_mistake(batch: replica_service_pb2.RunBatch, run: Run) -> Failure | 
     return None
 
 
-def _disorder(first: int, last: int, count: int) -> Failure:
-    if not count:
-        return Failure(
-            reason=Reason.BAD_REQUEST,
-            message="runs.batches.payloads: a run has at least one",
-            metadata={"field": "runs.batches.payloads"},
-        )
+def disorder(field: str, first: int, last: int) -> Failure:
+    """The end of a stream on which run ids, in this field, do not increase."""
     return Failure(
         reason=Reason.DUPLICATE_CALL_ID,
-        message=f"runs.batches.first_run_id: run ids strictly increase on a stream, got {first} after {last}",
-        metadata={"field": "runs.batches.first_run_id"},
+        message=f"{field}: run ids strictly increase on a stream, got {first} after {last}",
+        metadata={"field": field},
     )
+
+
+_EMPTY = bad_request("runs.batches.payloads", "a run has at least one")

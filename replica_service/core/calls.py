@@ -23,6 +23,7 @@ from slotmesh.handlers.context import NO_METADATA
 if TYPE_CHECKING:
     from replica_service.core.lanes import Lane
     from replica_service.core.records import Record, Taker
+    from replica_service.core.slots import Slot
 
 FRESH_S = 3.0
 """Seconds for which a router's echo of a stamp lets its runs start, counted from the stamp."""
@@ -66,6 +67,7 @@ class Link:
         "fresh_until",
         "handed",
         "has_joined",
+        "in_slots",
         "keyed",
         "last_run_id",
         "max_result_bytes",
@@ -87,7 +89,9 @@ class Link:
         self.last_run_id = 0
         """Run ids strictly increase on a link."""
         self.unkeyed = 0
-        """Its calls without ordering key that are here, running or not."""
+        """Its calls without ordering key that are here, running or not, and its reservations that wait."""
+        self.in_slots = 0
+        """Those of these calls that are in slots. Their permits were taken before, by whomever."""
         self.keyed = 0
         """Its calls with an ordering key that are here, running or not."""
         self.handed = 0
@@ -130,6 +134,7 @@ class Run:
         "is_split",
         "key",
         "lane",
+        "lease_s",
         "link",
         "lo",
         "open",
@@ -139,6 +144,7 @@ class Run:
         "partition",
         "payloads",
         "record",
+        "slot",
         "withdrawn",
     )
 
@@ -184,6 +190,10 @@ class Run:
         self.lane: Lane | None = None
         self.record: Record | None = None
         """What is kept of its calls, where they belong to a session."""
+        self.lease_s = 0.0
+        """Length of the lease where it is a reservation: one call, which starts by becoming a slot. 0: it is none."""
+        self.slot: Slot | None = None
+        """The slot that it runs in; it is a single call then, and holds that permit as long as it is here."""
         self.withdrawn: set[int] | None = None
         """Indices of calls that were handed to an executor and must not start any more, if it has not started them."""
 
@@ -212,7 +222,7 @@ class Run:
             end=hi,
         )
         part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
-        part.lane = self.lane
+        part.lane, part.slot = self.lane, self.slot
         link.splits += 1
         part.key = -link.splits
         self.is_split = part.is_split = True

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from replica_service.core.batcher import Batcher
     from replica_service.core.calls import Link, Run
     from replica_service.core.lanes import Lane
+    from replica_service.core.slots import Slot
     from slotmesh.errors import Failure
 
 Part = tuple["Run", int, int]
@@ -84,10 +85,20 @@ class Fail:
 
 
 @dataclass(slots=True, eq=False)
+class Grant:
+    """Answer a reservation with the slot that it has become."""
+
+    run: Run
+    slot: Slot
+    ongoing: int
+    """Running calls and reservations, this one included."""
+
+
+@dataclass(slots=True, eq=False)
 class TellCapacity:
     """The router was told that there is no room, and now there is."""
 
     link: Link
 
 
-Command = StartCalls | StartTurn | StartBatch | Refuse | Fail | TellCapacity
+Command = StartCalls | StartTurn | StartBatch | Refuse | Fail | Grant | TellCapacity

@@ -2,9 +2,10 @@
 
 Purpose: the core that the engine feeds with what routers send and what executors finish.
 Invariants: `in_use <= max_ongoing` unless `max_ongoing` was lowered meanwhile, then nothing starts until it holds
-again; an unkeyed call holds one permit from its start, or its way into a batcher, to its end, a lane one for its turn;
-no permit is free while something waits for one; each call of a run is started at most once and answered or refused
-exactly once; nothing starts whose link is not fresh. Cost is per run, never per call.
+again; an unkeyed call holds one permit from its start, or its way into a batcher, to its end, a lane one for its turn,
+a slot one from its grant to its end, or that of the call in it; no permit is free while something waits for one; each
+call of a run is started at most once and answered or refused exactly once; nothing starts whose link is not fresh. Cost
+is per run, never per call.
 Owner: the engine.
 """
 
@@ -17,14 +18,14 @@ from replica_service.core import verdicts
 from replica_service.core.calls import FRESH_S, Link, Run
 from replica_service.core.capacity import Capacity
 from replica_service.core.commands import Command, Fail, Part, Refuse, StartBatch, StartCalls, StartTurn
+from replica_service.core.dispatching import Dispatching
 from replica_service.core.lanes import Lane
 from replica_service.core.progress import note_progress
-from replica_service.core.starting import Starting
 from replica_service.core.stops import note_failure
 from slotmesh.errors import Failure
 
 
-class Scheduler(Starting):
+class Scheduler(Dispatching):
     """All decisions about the calls of one replica."""
 
     # -- routers ---------------------------------------------------------------------------------------------------
@@ -35,7 +36,7 @@ class Scheduler(Starting):
         for run in runs:
             if self.draining:
                 self._out.append(Refuse(run, run.lo, run.hi, verdicts.DRAINING))
-            elif run.options.method not in methods:
+            elif run.options.method not in methods and not run.lease_s:
                 if run.options.stop_generation:
                     note_failure(run, run.lo)
                 self._out.append(Fail(run, run.lo, run.hi, verdicts.no_such_method(run.options.method, methods)))
@@ -108,7 +109,8 @@ class Scheduler(Starting):
     def capacity(self, link: Link) -> Capacity:
         """What the router is told now. Where that means full because of others, it is told when it no longer is."""
         taken = self.in_use + self.waiting
-        others = taken - link.unkeyed + sum(run.hi - run.lo for run in link.parked if run.lane is None)
+        parked = sum(run.hi - run.lo for run in link.parked if run.lane is None and run.slot is None)
+        others = taken - (link.unkeyed - link.in_slots - parked)
         is_full = others > 0 and taken >= self.max_ongoing + self.prefetch and not link.closed
         self._vacancies.told(link, is_full=is_full)
         return Capacity(
@@ -123,6 +125,8 @@ class Scheduler(Starting):
             self._vacancies.freed(run.link, now)
         self.in_use -= count
         run.link.unkeyed -= count
+        if run.slot is not None:
+            self._vacate(run.slot, run.link)
         return self._settle(now)
 
     def turn_ended(self, turn: StartTurn, reached: int, now: float) -> list[Command]:
@@ -171,6 +175,8 @@ class Scheduler(Starting):
                     self._vacancies.freed(run.link, now)
                 self.in_use -= hi - lo
                 run.link.unkeyed -= hi - lo
+                if run.slot is not None:
+                    self._vacate(run.slot, run.link)
             else:
                 run.link.handed -= hi - lo
                 self._keyed_gone(run.link, hi - lo)
@@ -190,7 +196,9 @@ class Scheduler(Starting):
             parts = work.parts
         for run, lo, hi in reversed(parts):
             part = run.reopen(lo, hi)
-            if run.lane is None:
+            if run.slot is not None:
+                self._enter(part)
+            elif run.lane is None:
                 self.in_use -= hi - lo
                 self.waiting += hi - lo
                 self._queue.appendleft(part)
@@ -216,6 +224,8 @@ class Scheduler(Starting):
                 deadline = due
         if self._uploads_due < inf and (deadline is None or self._uploads_due < deadline):
             deadline = self._uploads_due
+        if self._slots_due < inf and (deadline is None or self._slots_due < deadline):
+            deadline = self._slots_due
         return deadline
 
     def passed(self, now: float) -> list[Command]:
@@ -225,14 +235,14 @@ class Scheduler(Starting):
     # -- the replica -----------------------------------------------------------------------------------------------
 
     def drain(self, now: float) -> list[Command]:
-        """Takes nothing new from now on, and hands back what has not started."""
+        """Takes nothing new from now on, and hands back what has not started. Slots that were given are honoured."""
         self.draining = True
         self._unpark_all()
         for run in [*self._queue, *(run for run in self._uploading if run.lane is None)]:
             self._take_back_waiting(run, run.lo, run.hi, verdicts.DRAINING)
         for batcher in self._gathering:
             for entry in list(batcher.queue):
-                if not isinstance(entry, Lane):
+                if not isinstance(entry, Lane) and entry.run.slot is None:
                     self._take_back(entry.run, entry.run.begin, entry.run.end, verdicts.DRAINING)
         for lane in self._lanes.all():
             self._hand_back(lane, verdicts.DRAINING)
@@ -240,7 +250,7 @@ class Scheduler(Starting):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs and nothing waits."""
+        """Whether nothing runs, nothing waits and no slot is out."""
         return not self.in_use and not self.waiting and not len(self._lanes) and not self._parked
 
     def configure(self, *, max_ongoing: int, prefetch: int, now: float) -> list[Command]:

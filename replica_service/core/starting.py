@@ -1,5 +1,7 @@
 """How calls start: permits go to lanes and unkeyed runs in turn, batches are cut when one may run.
 
+A reservation waits among the unkeyed runs, and its start is that its permit passes to the table of slots. A call that
+is dispatched in a slot takes over that permit, and so waits for none.
 Invariants: nothing starts past its deadline, nor while its link is not fresh; no permit is free while something waits
 for one.
 Owner: the scheduler, which is one.
@@ -7,9 +9,11 @@ Owner: the scheduler, which is one.
 
 from __future__ import annotations
 
+from math import inf
+
 from replica_service.core import verdicts
 from replica_service.core.calls import Run
-from replica_service.core.commands import Command, StartCalls, StartTurn, TellCapacity
+from replica_service.core.commands import Command, Grant, StartCalls, StartTurn, TellCapacity
 from replica_service.core.lanes import MAX_TURN_CALLS
 from replica_service.core.progress import is_passed
 from replica_service.core.stops import is_stopped
@@ -28,12 +32,18 @@ class Starting(Waiting):
         """Starts all that can be started; returns what was decided since the last time."""
         if self._uploads_due <= now:
             self._expire_uploads(now)
+        if self._slots_due <= now:
+            self._see_to_slots(now)
         if self._queue or self._lanes.ready:
             self._grant(now)
         while self._gathering and self._cut(now):
             self._grant(now)
         while (link := self._vacancies.due(now, has_room=self._has_room)) is not None:
             self._out.append(TellCapacity(link))
+        if self._vacated:
+            for slot in self._vacated:
+                self.slots.done(slot, now)
+            self._vacated.clear()
         out = self._out
         if out:
             self._out = []
@@ -110,6 +120,11 @@ class Starting(Waiting):
                 queue.popleft()
                 self._park(run)
                 continue
+            if run.lease_s and count:
+                queue.popleft()
+                permits -= 1
+                self._lease(run, now)
+                continue
             if count > permits:
                 count = permits
                 hi = lo + count
@@ -121,13 +136,49 @@ class Starting(Waiting):
             permits -= count
             self.waiting -= count
             self.in_use += count
-            batcher = self._batchers.get(run.options.method)
-            if batcher is not None:
-                batcher.add(run, lo, hi)
-                self._gathering[batcher] = None
+            self._start_with_permits(run, lo, hi)
+
+    def _start_with_permits(self, run: Run, lo: int, hi: int) -> None:
+        batcher = self._batchers.get(run.options.method)
+        if batcher is not None:
+            batcher.add(run, lo, hi)
+            self._gathering[batcher] = None
+        else:
+            self._close(run, hi - lo)
+            self._out.append(StartCalls(run, lo, hi))
+
+    def _lease(self, run: Run, now: float) -> None:
+        """The turn of a reservation has come: its permit passes to the table."""
+        slot = self.slots.grant(self._new_secret(), run.endpoint, run.lease_s, now)
+        self._slots_due = min(self._slots_due, slot.expires_at)
+        run.lo = run.hi
+        self.waiting -= 1
+        self.in_use += 1
+        run.link.unkeyed -= 1
+        self._close(run, 1)
+        self._out.append(Grant(run, slot, self.in_use))
+
+    def _see_to_slots(self, now: float) -> None:
+        """Leases end, and calls that were dispatched in slots start."""
+        self.in_use -= self.slots.expire(now)
+        if self._held_up:
+            self._end_held_up(now)
+        while self._entered:
+            run = self._entered.popleft()
+            lo, hi = run.lo, run.hi
+            if lo == hi:
+                continue
+            if run.deadline <= now:
+                self._take_back_waiting(run, lo, hi, verdicts.EXPIRED)
+            elif run.link.fresh_until <= now:
+                self._park(run)
             else:
-                self._close(run, count)
-                self._out.append(StartCalls(run, lo, hi))
+                run.lo = hi
+                self._start_with_permits(run, lo, hi)
+        deadline = self.slots.next_deadline()
+        self._slots_due = min(self._held_up.values(), default=inf)
+        if deadline is not None:
+            self._slots_due = min(self._slots_due, deadline)
 
     def _cut(self, now: float) -> bool:
         """Cuts all batches that are due; returns whether permits came free on the way."""
@@ -155,8 +206,9 @@ class Starting(Waiting):
     def _park_gathered(self, run: Run, lo: int, hi: int) -> None:
         """Calls that were in a batcher."""
         if run.lane is None:
-            self.in_use -= hi - lo
-            self.waiting += hi - lo
+            if run.slot is None:
+                self.in_use -= hi - lo
+                self.waiting += hi - lo
             part = run.split(lo, hi)
             self._close(run, 0)
             run = part

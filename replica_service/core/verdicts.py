@@ -47,6 +47,29 @@ EVICTED = Failure(
     executed=Executed.YES,
 )
 
+SLOT_UNKNOWN = Failure(
+    reason=Reason.SLOT_UNKNOWN, message="token: the replica has no such slot, or it ended long ago; reserve another"
+)
+SLOT_RELEASED = Failure(reason=Reason.SLOT_UNKNOWN, message="token: the slot was given back; reserve another")
+SLOT_EXPIRED = Failure(
+    reason=Reason.SLOT_EXPIRED, message="token: the lease of the slot has ended; reserve another, or renew in time"
+)
+HELD_UP = Failure(
+    reason=Reason.SLOT_EXPIRED,
+    message="token: the router that has sent the call was not heard of until the lease had ended; reserve another slot",
+)
+SLOT_USED = Failure(
+    reason=Reason.SLOT_USED, message="token: a call was dispatched in this slot before; reserve another for each call"
+)
+
+
+def slot_of_another(reserved: str, meant: str) -> Failure:
+    return Failure(
+        reason=Reason.SLOT_UNKNOWN,
+        message=f"token: the slot was reserved for endpoint {reserved!r}, not for {meant!r}",
+        metadata={"endpoint": reserved},
+    )
+
 
 def hands_back(failure: Failure) -> bool:
     """Whether the router sends the calls elsewhere, so that their caller hears nothing of it."""
@@ -63,7 +86,13 @@ def no_such_method(method: str, offered: Iterable[str]) -> Failure:
 
 
 def no_room(max_ongoing: int, prefetch: int) -> Failure:
-    return Failure(reason=Reason.QUEUE_FULL, message=f"no room: max_ongoing is {max_ongoing}, prefetch is {prefetch}")
+    return Failure(
+        reason=Reason.QUEUE_FULL,
+        message=(
+            f"the replica is full: {max_ongoing} calls and slots (max_ongoing) are under way, and {prefetch} "
+            "(prefetch) may wait here; routers find a place elsewhere, or wait"
+        ),
+    )
 
 
 def past_window(here: int, more: int, window: int) -> Failure:

@@ -3,8 +3,9 @@
 Purpose: the state that the scheduler decides about, and the way back: calls that are taken back, handed back, or parked
 because their link is not fresh.
 Invariants: `waiting` counts unkeyed calls in the queue, and those whose payloads are under way; `keyed` all keyed ones
-that are here. A parked run is in
-`parked` of its link and nowhere else; whatever looks through queues unparks first.
+that are here. A call in a slot is in neither: it never waits for a permit, as it has one; so it is parked no longer
+than the lease of the slot would have lasted. A parked run is in `parked` of its link and nowhere else; whatever looks
+through queues unparks first.
 Owner: the scheduler, which is one.
 """
 
@@ -16,10 +17,11 @@ from math import inf
 
 from replica_service.core import verdicts
 from replica_service.core.batcher import Batcher
-from replica_service.core.calls import Link, Run
+from replica_service.core.calls import FRESH_S, Link, Run
 from replica_service.core.commands import Command, Fail, Refuse
 from replica_service.core.lanes import Lane, Lanes
 from replica_service.core.ownership import Ownership
+from replica_service.core.slots import Slot, SlotTable
 from replica_service.core.stops import note_failure
 from replica_service.core.vacancies import CAPACITY_GAP_S, Vacancies
 from slotmesh.errors import Failure
@@ -27,6 +29,10 @@ from slotmesh.handlers import BatchSettings
 
 DEFAULT_KEYED_WINDOW = 8192
 """Keyed calls that one router may have unanswered."""
+
+
+def _no_secrets() -> bytes:
+    raise NotImplementedError("new_secret: needed where slots are reserved")
 
 
 class Waiting:
@@ -41,19 +47,20 @@ class Waiting:
         keyed_window: int = DEFAULT_KEYED_WINDOW,
         capacity_gap_s: float = CAPACITY_GAP_S,
         chance: Callable[[], float] = lambda: 0.5,
+        new_secret: Callable[[], bytes] = _no_secrets,
     ) -> None:
         """`methods`: those that can be called, by name, with the settings of batch methods.
 
-        `capacity_gap_s` and `chance`: see `Vacancies`.
+        `capacity_gap_s` and `chance`: see `Vacancies`. `new_secret` draws 128 random bits, for each slot.
         """
         self.max_ongoing = max_ongoing
         self.prefetch = prefetch
         self.keyed_window = keyed_window
         self.draining = False
         self.in_use = 0
-        """Permits in use: calls that run or are in a batcher, lanes that have their turn."""
+        """Permits in use: calls that run or are in a batcher, lanes that have their turn, slots."""
         self.waiting = 0
-        """Unkeyed calls without a permit."""
+        """Unkeyed calls and reservations without a permit."""
         self.keyed = 0
         """Keyed calls that are here, running or not."""
         self._methods = methods
@@ -72,6 +79,17 @@ class Waiting:
         """Runs whose payloads are under way. Unkeyed ones are in no queue, keyed ones in their lane."""
         self._uploads_due = inf
         """No deadline of theirs is before this moment."""
+        self.slots = SlotTable()
+        self._new_secret = new_secret
+        self._entered: deque[Run] = deque()
+        """Calls in slots that have not started. Some may have been emptied by a cancel."""
+        self._held_up: dict[Run, float] = {}
+        """Calls in slots that are parked, and until when they may be: they keep permits from others."""
+        self._vacated: list[Slot] = []
+        """Slots whose calls have ended since the last time."""
+        self._slots_due = inf
+        """No lease ends before this moment, nor the time of a call that is held up; minus infinity where there is
+        something to do at once."""
         self._odd = 0
         """Who gets the odd permit when lanes and unkeyed runs share: 1 for lanes."""
         self._vacancies = Vacancies(capacity_gap_s, chance)
@@ -81,7 +99,11 @@ class Waiting:
 
     def _park(self, run: Run) -> None:
         """The run was taken from where it waited: it stays with its link until that is fresh."""
-        if run.lane is None:
+        if run.slot is not None:
+            # The rest of a lease may be less than what a link takes to become fresh.
+            until = self._held_up[run] = min(run.deadline, max(run.slot.expires_at, run.arrived + FRESH_S))
+            self._slots_due = min(self._slots_due, until)
+        elif run.lane is None:
             self.waiting -= run.hi - run.lo
         run.link.parked.append(run)
         self._parked[run.link] = None
@@ -93,6 +115,10 @@ class Waiting:
         del self._parked[link]
         parked, link.parked = link.parked, []
         for run in reversed(parked):
+            if run.slot is not None:
+                del self._held_up[run]
+                self._enter(run)
+                continue
             if run.lane is None:
                 self.waiting += run.hi - run.lo
                 self._queue.appendleft(run)
@@ -104,6 +130,27 @@ class Waiting:
     def _unpark_all(self) -> None:
         for link in list(self._parked):
             self._unpark(link)
+
+    # -- slots -----------------------------------------------------------------------------------------------------
+
+    def _enter(self, run: Run) -> None:
+        """A call in a slot is to start."""
+        self._entered.appendleft(run)
+        self._slots_due = -inf
+
+    def _end_held_up(self, now: float) -> None:
+        """Calls in slots that were parked for too long give back their permits."""
+        for run in [run for run, until in self._held_up.items() if until <= now]:
+            del self._held_up[run]
+            run.link.parked.remove(run)
+            if not run.link.parked:
+                del self._parked[run.link]
+            self._take_back_waiting(run, run.lo, run.hi, verdicts.EXPIRED if run.deadline <= now else verdicts.HELD_UP)
+
+    def _vacate(self, slot: Slot, link: Link) -> None:
+        """The call in the slot has ended, or will not start; its permit is free, or about to be."""
+        link.in_slots -= 1
+        self._vacated.append(slot)
 
     # -- payloads that are under way -------------------------------------------------------------------------------
 
@@ -137,7 +184,9 @@ class Waiting:
         if lo >= hi:
             return
         lane = run.lane
-        if lane is None:
+        if run.slot is not None:
+            self.in_use -= hi - lo
+        elif lane is None:
             self.waiting -= hi - lo
         if lo == run.lo:
             run.lo = hi
@@ -163,7 +212,7 @@ class Waiting:
 
     def _verdict_on(self, run: Run) -> Failure | None:
         """Why calls that came back from an executor cannot wait for another turn, if they cannot."""
-        if self.draining:
+        if self.draining and run.slot is None:
             return verdicts.DRAINING
         if run.link.closed:
             return verdicts.CANCELLED
@@ -184,6 +233,8 @@ class Waiting:
             del self._uploading[run]
         if run.lane is None:
             run.link.unkeyed -= count
+            if run.slot is not None:
+                self._vacate(run.slot, run.link)
         else:
             self._keyed_gone(run.link, count)
         command = Refuse if verdicts.hands_back(failure) else Fail

@@ -9,37 +9,37 @@ Owner: the app, on one event loop.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import Any
 
+from replica_service.convert import Issuer
 from replica_service.core.calls import FRESH_S, Link, Run
-from replica_service.core.commands import Command, Fail, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
-from replica_service.core.records import Mark
+from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.sessions import RESUME_TTL_S, Report
 from replica_service.core.verdicts import FENCED
 from replica_service.shell.async_executor import AsyncExecutor
-from replica_service.shell.counters import Counters
 from replica_service.shell.generator_executor import GeneratorExecutor
-from replica_service.shell.handler_errors import HandlerErrors, too_large, unsendable
+from replica_service.shell.handler_errors import HandlerErrors
 from replica_service.shell.methods import Method
 from replica_service.shell.outbox import Outbox
+from replica_service.shell.outcomes import Outcomes
 from replica_service.shell.sessions import Question, Sessions
 from replica_service.shell.sink import Executor
+from replica_service.shell.slots import Slots
 from replica_service.shell.thread_executor import ThreadExecutor
 from slotmesh.chunks import MAX_PAYLOAD_BYTES
-from slotmesh.codec import OCTET_STREAM, encoder
-from slotmesh.errors import Executed, Failure
+from slotmesh.errors import Failure
 from slotmesh.handlers import Kind
 from slotmesh.runtime.clock import Clock
+from slotmesh.slots.token import SECRET_BYTES
 
 MIN_TIMER_S = 0.001
 """The event loop's timers tick in milliseconds."""
-_BYTES = {bytes}
 
 
-class Engine:
+class Engine(Outcomes):
     """Executes calls of one handler."""
 
     def __init__(
@@ -51,12 +51,21 @@ class Engine:
         prefetch: int,
         chance: Callable[[], float] = lambda: 0.5,
         resume_ttl_s: float = RESUME_TTL_S,
+        issuer: Issuer | None = None,
     ) -> None:
-        """Made on the event loop that it works on. `chance` draws from [0, 1), for what is told to routers."""
-        batches = {name: method.batch for name, method in methods.items()}
+        """Made on the event loop that it works on. `chance` draws from [0, 1), for what is told to routers.
+
+        `issuer` is under whose name slots are given.
+        """
+        super().__init__(Sessions(self._fence_runs, clock.now, resume_ttl_s))
         self.methods = methods
-        self.scheduler = Scheduler(batches, max_ongoing=max_ongoing, prefetch=prefetch, chance=chance)
-        self.counters = Counters()
+        self.scheduler = Scheduler(
+            {name: method.batch for name, method in methods.items()},
+            max_ongoing=max_ongoing,
+            prefetch=prefetch,
+            chance=chance,
+            new_secret=lambda: secrets.token_bytes(SECRET_BYTES),
+        )
         self._now = clock.now
         self._loop = asyncio.get_running_loop()
         errors = HandlerErrors(clock.now)
@@ -65,7 +74,14 @@ class Engine:
         self._generators = GeneratorExecutor(methods, self, errors, clock.now, self._threads.step)
         by_kind: dict[Kind, Executor] = {Kind.ASYNC: self._async, Kind.DEF: self._threads}
         self._executors = {name: by_kind.get(method.kind, self._generators) for name, method in methods.items()}
-        self.sessions = Sessions(self._fence_runs, clock.now, resume_ttl_s)
+        self.slots = Slots(
+            self.scheduler,
+            issuer or Issuer(clock),
+            clock.now,
+            self._carry_out,
+            lambda run, failure: self.failed(run, 0, 1, failure),
+            self._look_around,
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._links: dict[Link, Outbox] = {}
@@ -83,7 +99,7 @@ class Engine:
             link.fresh_until = self._now() + FRESH_S
         if cuts:
             link.max_result_bytes = MAX_PAYLOAD_BYTES
-        outbox = link.outbox = Outbox(lambda: self.scheduler.capacity(link), cuts=cuts)
+        outbox = link.outbox = Outbox(lambda: self.scheduler.capacity(link), self.slots.issuer, cuts=cuts)
         self._links[link] = outbox
         if self.scheduler.draining:
             outbox.go_away(_GOING)
@@ -138,6 +154,8 @@ class Engine:
             joined = [(run.first + first, run.first + last)]
             self._async.cancel(run.link, joined)
             self._generators.cancel(run.link, joined)
+        if self._waiters:
+            self._look_around()
 
     def take(self, link: Link, run_ids: Iterable[int], counts: Iterable[int]) -> None:
         """So many values of handlers that yield, by run ids, were taken: these may go on."""
@@ -174,10 +192,11 @@ class Engine:
             outbox.tell_capacity()
 
     def drain(self) -> None:
-        """Takes nothing new, hands back what has not started, tells the routers."""
+        """Takes nothing new, hands back what has not started, tells the routers. Slots that were given are honoured."""
         self._carry_out(self.scheduler.drain(self._now()))
         for outbox in self._links.values():
             outbox.go_away(_GOING)
+        self._look_around()
 
     async def idle(self) -> None:
         """Returns when nothing runs and nothing waits."""
@@ -222,80 +241,7 @@ class Engine:
         await self._generators.close()
         await self._threads.close()
 
-    # -- outcomes (the executors' sink) ----------------------------------------------------------------------------
-
-    def results(self, run: Run, lo: int, values: Sequence[Any]) -> None:
-        if run.options.no_reply:
-            self._done(run, lo, len(values))
-            return
-        content_type = run.options.content_type
-        payloads: Sequence[bytes] | None = None
-        if content_type == OCTET_STREAM and set(map(type, values)) == _BYTES:
-            payloads = values
-        else:
-            try:
-                payloads = list(map(encoder(content_type), values))
-            except Exception:  # noqa: BLE001 - a foreign object may fail in any way when it is read; see below
-                payloads = None
-        if payloads is not None:
-            self.payloads(run, lo, payloads)
-            return
-        for index, value in enumerate(values, lo):
-            try:
-                payload = encoder(content_type)(value)
-            except Exception as error:  # noqa: BLE001 - as above: this call fails, and no other
-                self.failed(run, index, 1, unsendable(error))
-            else:
-                self.payloads(run, index, (payload,))
-
-    def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
-        if run.options.no_reply:
-            self._done(run, lo, len(payloads))
-            return
-        size = sum(map(len, payloads))
-        limit = run.link.max_result_bytes
-        if size > limit and max(map(len, payloads)) > limit:
-            if len(payloads) > 1:
-                for index, payload in enumerate(payloads, lo):
-                    self.payloads(run, index, (payload,))
-            else:
-                self.failed(run, lo, 1, too_large(size, limit))
-            return
-        if run.options.streaming:
-            for index, payload in enumerate(payloads, lo):
-                self.values(run, index, (payload,))
-            self._done(run, lo, len(payloads))
-            return
-        self.counters.calls += len(payloads)
-        if run.record is None:
-            run.link.outbox.results(run.first + lo, payloads, size, run.options.content_type)
-        else:
-            self.sessions.results(run, run.record, lo, payloads, size)
-
-    def values(self, run: Run, index: int, payloads: Sequence[bytes]) -> None:
-        run.link.outbox.values(run.first + index, payloads, sum(map(len, payloads)), run.options.content_type)
-
-    def streamed(self, run: Run, index: int) -> None:
-        self._done(run, index, 1)
-
-    def _done(self, run: Run, lo: int, count: int) -> None:
-        """Calls have ended well whose results, if anybody wanted any, were values."""
-        self.counters.calls += count
-        if run.record is None:
-            run.link.outbox.done(run.first + lo, count)
-        else:
-            self.sessions.ended(run, run.record, lo, count, Mark.DONE)
-
-    def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
-        if failure.executed is Executed.YES:
-            self.counters.calls += count
-        self.counters.failures[failure.reason] += count
-        if run.record is not None:
-            self.sessions.failed(run, run.record, lo, count, failure)
-        elif run.options.no_reply:
-            run.link.outbox.done(run.first + lo, count)
-        else:
-            run.link.outbox.failed(run.first + lo, count, failure)
+    # -- what has ended (the executors' sink; `Outcomes` is the rest of it) --------------------------------------------
 
     def calls_ended(self, run: Run, count: int) -> None:
         self._carry_out(self.scheduler.calls_ended(run, count, self._now()))
@@ -358,11 +304,18 @@ class Engine:
                     self._no_upload(run, lo)
                     if run.record is None:
                         run.link.outbox.refused(run.first + lo, hi - lo, failure)
+                        if run.lease_s:
+                            self.slots.refused()
                     else:
                         self.sessions.refused(run, run.record, lo, hi - lo, failure)
                 case Fail(run=run, lo=lo, hi=hi, failure=failure):
                     self._no_upload(run, lo)
-                    self.failed(run, lo, hi - lo, failure)
+                    if run.lease_s:
+                        self.slots.failed(command)
+                    else:
+                        self.failed(run, lo, hi - lo, failure)
+                case Grant():
+                    self.slots.granted(command)
                 case TellCapacity(link=link):
                     link.outbox.tell_capacity()
         deadline = self.scheduler.next_deadline()
@@ -392,6 +345,8 @@ class Engine:
     def _time_passed(self) -> None:
         self._timer = None
         self._carry_out(self.scheduler.passed(self._now()))
+        if self._waiters:
+            self._look_around()
 
     async def _until(self, is_true: Callable[[], bool]) -> None:
         """Returns once the condition holds after the end of some work, or holds already."""

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from replica_service import convert
+from replica_service.convert import Issuer, SlotAnswer
 from replica_service.core.capacity import Capacity
 from replica_service.shell.handler_errors import too_large
 from replica_service.shell.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS, Batch, End, OutgoingValues, Owner
@@ -29,9 +30,13 @@ Response = replica_service_pb2.ExecuteResponse
 class Outbox:
     """Answers on their way to one router."""
 
-    def __init__(self, capacity: Callable[[], Capacity], *, cuts: bool = False) -> None:
-        """`capacity` is asked when a frame is built. `cuts`: the router takes large results in chunks."""
+    def __init__(self, capacity: Callable[[], Capacity], issuer: Issuer, *, cuts: bool = False) -> None:
+        """`capacity` is asked when a frame is built. `cuts`: the router takes large results in chunks.
+
+        `issuer` is under whose name slots are given.
+        """
         self._capacity = capacity
+        self._issuer = issuer
         self._cuts = cuts
         self._max_inline_bytes = CHUNK_BYTES if cuts else MAX_INLINE_BYTES
         self._large: ChunkRota[Owner] = ChunkRota()
@@ -49,6 +54,7 @@ class Outbox:
         self._done: list[tuple[int, int]] = []
         self._refused: list[tuple[list[tuple[int, int]], Failure]] = []
         self._answers: deque[replica_service_pb2.Reconciled] = deque()
+        self._slot_answers: list[tuple[int, SlotAnswer]] = []
         self._heartbeat: Callable[[], call_pb2.Heartbeat] | None = None
         self._capacity_due = True
         self._is_open = False
@@ -70,6 +76,7 @@ class Outbox:
         self._refused.clear()
         self._done.clear()
         self._answers.clear()
+        self._slot_answers.clear()
         self._large.clear()
         self._told_large.clear()
         self._last = None
@@ -167,6 +174,12 @@ class Outbox:
             self._answers.append(answer)
             self._wake()
 
+    def slot_answer(self, op_id: int, answer: SlotAnswer) -> None:
+        """What became of an operation on a slot."""
+        if not self._discards:
+            self._slot_answers.append((op_id, answer))
+            self._wake()
+
     def heartbeat(self, beat: Callable[[], call_pb2.Heartbeat]) -> None:
         """A sign of life is due; `beat` is asked when it leaves."""
         if not self._discards:
@@ -219,6 +232,8 @@ class Outbox:
         return Response(chunk=call_pb2.Chunk(call_id=run_id, offset=offset, total=total, data=data))
 
     def _next_other(self) -> Response | None:
+        if self._slot_answers and self._is_open:
+            return self._slots_frame()
         if self._capacity_due and not (self._batches and self._is_open):
             self._is_open = True
             return Response(capacity=self._capacity_to_wire())
@@ -240,6 +255,14 @@ class Outbox:
         if self._batches or self._failed or self._done or self._told_large:
             return self._result_frame()
         return None
+
+    def _slots_frame(self) -> Response:
+        answers = self._slot_answers[:MAX_FRAME_CALLS]
+        del self._slot_answers[:MAX_FRAME_CALLS]
+        response = Response()
+        convert.add_answers(response.slots, answers, self._issuer)
+        response.slots.capacity.CopyFrom(self._capacity_to_wire())
+        return response
 
     def _result_frame(self) -> Response:
         response = Response()

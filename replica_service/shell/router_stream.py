@@ -1,7 +1,7 @@
 """One Execute stream: the replica's side of a conversation with a router.
 
-Purpose: reads runs and their chunks, cancels, acknowledgements and questions, writes results and signs of life; both
-halves live and end together.
+Purpose: reads runs and their chunks, operations on slots, cancels, acknowledgements and questions, writes results and
+signs of life; both halves live and end together.
 Invariants: the reader never waits for the writer; after half-close the stream ends OK once all is answered and written;
 a frame that this replica does not take ends it with UNIMPLEMENTED, a broken contract with INVALID_ARGUMENT.
 Owner: the servicer's task of this stream.
@@ -122,6 +122,8 @@ class RouterStream:
                 self._engine.submit(runs, rejected)
                 if announced:
                     self._uploads.announce(announced)
+            case "slots":
+                self._engine.slots.handle(request.slots, self._link)
             case "chunk":
                 self._uploads.add(request.chunk)
             case "cancel":
@@ -140,16 +142,18 @@ class RouterStream:
                     reason=Reason.BAD_REQUEST, message="open: the stream is open already", metadata={"field": "open"}
                 )
                 raise to_exception(failure)
-            case frame:
+            case None:
                 failure = Failure(
                     reason=Reason.NOT_IMPLEMENTED,
-                    message=f"{frame or 'unknown frame'}: slotmesh {VERSION} does not take this frame",
-                    metadata={"field": frame or "frame"},
+                    message=f"unknown frame: slotmesh {VERSION} does not take this frame",
+                    metadata={"field": "frame"},
                 )
                 raise to_exception(failure)
 
     def _beat(self) -> None:
         self._outbox.heartbeat(self._make_heartbeat)
+        # What others have had and given back since the last frame, this router would go on counting.
+        self._outbox.tell_capacity()
         self._heartbeat = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
 
     def _make_heartbeat(self) -> call_pb2.Heartbeat:

@@ -15,7 +15,7 @@ from grpc_status import rpc_status
 
 from slotmesh.codec import JSON, MSGPACK
 from slotmesh.runtime.channels import open_channel
-from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc, slot_service_pb2, slot_service_pb2_grpc
+from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.version import VERSION
 from tests.support.execute_stream import Request
 from tests.support.replicas import HANDLERS, RunningReplica, running_replica
@@ -59,16 +59,13 @@ async def test_the_first_frame_must_be_open(replica: RunningReplica) -> None:
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("frame", ["slots"])
-async def test_frames_that_it_does_not_take_end_the_stream(replica: RunningReplica, frame: str) -> None:
+async def test_frames_that_it_does_not_know_end_the_stream(replica: RunningReplica) -> None:
     async with replica.router() as stream:
-        request = Request()
-        getattr(request, frame).SetInParent()
-        await stream.call.write(request)
+        await stream.call.write(Request())
         await wait_until(lambda: stream.ended)
         assert_ended(stream, grpc.StatusCode.UNIMPLEMENTED, "NOT_IMPLEMENTED")
         assert stream.error is not None
-        assert stream.error.details() == f"{frame}: slotmesh {VERSION} does not take this frame"
+        assert stream.error.details() == f"unknown frame: slotmesh {VERSION} does not take this frame"
 
 
 async def test_a_second_open_ends_the_stream(replica: RunningReplica) -> None:
@@ -85,13 +82,6 @@ async def test_repeated_run_ids_end_the_stream(replica: RunningReplica) -> None:
         await stream.send(run)
         await wait_until(lambda: stream.ended)
         assert_ended(stream, grpc.StatusCode.INVALID_ARGUMENT, "DUPLICATE_CALL_ID")
-
-
-async def test_slots_are_not_here_yet(replica: RunningReplica) -> None:
-    async with open_channel(replica.address) as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await slot_service_pb2_grpc.SlotServiceStub(channel).ReserveSlot(slot_service_pb2.ReserveSlotRequest())
-        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_health_says_serving(replica: RunningReplica) -> None:

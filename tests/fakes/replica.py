@@ -12,6 +12,7 @@ import grpc
 from slotmesh.runtime.duplex import read_request
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
+from tests.fakes.slots import ScriptedSlots
 
 Response = replica_service_pb2.ExecuteResponse
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -58,6 +59,9 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
         self.set_serving: Callable[[bool], object] = lambda _: None
         """Changes what the health check says."""
         self.contexts: list[Context] = []
+        self.slots = ScriptedSlots()
+        self.greets = True
+        """It says what it can take when a router has connected; else it keeps silent."""
         self._broken = asyncio.Event()
 
     @property
@@ -85,15 +89,42 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
 
     async def _read(self, context: Context) -> None:
-        await read_request(context)
-        await context.write(Response(capacity=self.capacity))
+        if (opening := await read_request(context)) is None:
+            return
+        self.slots.opened(opening.open.replica_id, opening.open.incarnation, self.address)
+        if self.greets:
+            await context.write(Response(capacity=self.capacity))
         while (request := await read_request(context)) is not None:
             self.frames.append(request)
             for batch in request.runs.batches:
-                if (response := self.answer(batch)) is not None:
-                    await context.write(response)
-                else:
-                    self.held.append(batch)
+                await self._run(batch, context)
+            for op in request.slots.ops:
+                await self._handle(op, context)
+
+    async def _run(self, batch: replica_service_pb2.RunBatch, context: Context) -> None:
+        if (response := self.answer(batch)) is not None:
+            await context.write(response)
+        else:
+            self.held.append(batch)
+
+    async def _handle(self, op: replica_service_pb2.SlotOp, context: Context) -> None:
+        outcome = self.slots.handle(op)
+        if isinstance(outcome, replica_service_pb2.RunBatch):
+            await self._run(outcome, context)
+            if outcome not in self.held:
+                self.slots.ended(op.op_id)
+            await self._tell_slots(context)
+        elif outcome is not None:
+            self.capacity.others = self.slots.held_permits
+            if outcome.HasField("slots"):
+                outcome.slots.capacity.CopyFrom(self.capacity)
+            await context.write(outcome)
+
+    async def _tell_slots(self, context: Context) -> None:
+        """The router hears when slots hold more permits, or less."""
+        if self.capacity.others != self.slots.held_permits:
+            self.capacity.others = self.slots.held_permits
+            await context.write(Response(capacity=self.capacity))
 
     def break_link(self) -> None:
         """The newest router sees the stream break."""
@@ -106,8 +137,11 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
     async def answer_held(self) -> None:
         """Echoes all that is held, in one frame."""
         frame = call_pb2.ResultFrame(batches=[each for batch in self.held for each in echo(batch).results.batches])
+        for batch in self.held:
+            self.slots.ended(batch.first_run_id)
         self.held.clear()
         await self.say(Response(results=frame))
+        await self._tell_slots(self.contexts[-1])
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ The model remembers every call that was sent and what became of it; it knows not
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from itertools import repeat
 from math import inf
@@ -17,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from replica_service.core.batcher import Batcher
 from replica_service.core.calls import FRESH_S, CallOptions, Link, Run
-from replica_service.core.commands import Command, Fail, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
+from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
 from replica_service.core.lanes import MAX_TURN_CALLS, Lane
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.vacancies import CAPACITY_GAP_S
@@ -78,12 +79,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now = 100.0
         self.max_ongoing = self.allowed = max_ongoing
         self.prefetch = prefetch
+        secrets = map(str.encode, map(str, itertools.count()))
         self.core = Scheduler(
             METHODS,
             max_ongoing=max_ongoing,
             prefetch=prefetch,
             keyed_window=KEYED_WINDOW,
             chance=chances.random,
+            new_secret=lambda: next(secrets),
         )
         self.order = 0
         self.routers: list[Router] = [Router(self.new_link(), 0), Router(self.new_link(), 1)]
@@ -266,8 +269,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def capacity_is_told(self, router: int) -> None:
         link = self.routers[router].link
         capacity = self.core.capacity(link)
-        parked = sum(run.hi - run.lo for run in link.parked if run.lane is None)
-        assert capacity.others + link.unkeyed - parked == capacity.ongoing + capacity.waiting
+        parked = sum(run.hi - run.lo for run in link.parked if run.lane is None and run.slot is None)
+        assert capacity.others + link.unkeyed - link.in_slots - parked == capacity.ongoing + capacity.waiting
         full = capacity.others and capacity.ongoing + capacity.waiting >= capacity.max_ongoing + capacity.prefetch
         if full:
             self.told_full.add(link)
@@ -403,6 +406,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                         call.reason = failure.reason
                         if failure.reason is Reason.DEADLINE_IN_QUEUE:
                             assert call.deadline <= self.now
+                case Grant():
+                    pass  # only where there are slots: see `test_replica_slots.py`
                 case TellCapacity(link=link):
                     assert not link.closed
                     assert self.core.in_use + self.core.waiting < self.max_ongoing + self.prefetch
@@ -542,7 +547,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def core_drains(self) -> None:
         self.carry_out(self.core.drain(self.now))
         for router in self.router_of.values():
-            assert not any(call.state == "waiting" for call in router.calls.values())
+            assert not any(call.state == "waiting" and call.run.slot is None for call in router.calls.values())
         for turn in list(self.turns):
             self.turns.remove(turn)
             self.begins(turn.run, turn.lo)
@@ -550,14 +555,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             for index in range(turn.lo + 1, turn.hi):
                 self.call(turn.run, index).state = "waiting"
             self.carry_out(self.core.turn_ended(turn, turn.lo + 1, self.now))
-        for batch in list(self.batches):
-            self.batches.remove(batch)
+        while self.batches:
+            batch = self.batches.pop()
             for run, lo, hi in batch.parts:
                 for index in range(lo, hi):
                     self.call(run, index).state = "ended"
             self.carry_out(self.core.batch_ended(batch, self.now))
-        for run in list(self.running_calls):
-            self.carry_out(self.core.calls_ended(run, 1, self.now))
+        while self.running_calls:
+            self.carry_out(self.core.calls_ended(self.running_calls.pop(), 1, self.now))
         for router in self.router_of.values():
             for call in router.calls.values():
                 if call.state == "running":

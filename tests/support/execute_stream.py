@@ -12,7 +12,7 @@ import grpc
 from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame
-from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
+from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc, slot_service_pb2
 from tests.support.wait import wait_until
 
 Request = replica_service_pb2.ExecuteRequest
@@ -43,11 +43,16 @@ class ExecuteStream:
         """Run ids of values, in each frame that has any."""
         self.done: set[int] = set()
         """Run ids of calls that nobody waits for, and that ended."""
+        self.slots: dict[int, slot_service_pb2.Slot] = {}
+        self.released: dict[int, slot_service_pb2.ReleaseSlotResponse] = {}
         self.go_away = ""
+        self.is_dismissed = False
+        """The replica needs nothing more of the router."""
         self._parts: dict[int, bytearray] = {}
         """Of results in chunks, what has come."""
         self.error: grpc.aio.AioRpcError | None = None
         self.ended = False
+        self._writing = asyncio.Lock()
         self._next = 1
 
     async def send(self, *batches: replica_service_pb2.RunBatch) -> None:
@@ -95,6 +100,18 @@ class ExecuteStream:
             run.time_left.FromNanoseconds(round(time_left_s * 1e9))
         return run
 
+    async def send_op(self, **op: Any) -> int:
+        """One operation on a slot: `reserve`, `renew`, `release` or `dispatch`; returns its id."""
+        op_id, self._next = self._next, self._next + 1
+        ops = [replica_service_pb2.SlotOp(op_id=op_id, **op)]
+        await self._write(Request(slots=replica_service_pb2.SlotOps(ops=ops)))
+        return op_id
+
+    async def _write(self, request: Request) -> None:
+        """For tests in which several write: gRPC takes one message after another."""
+        async with self._writing:
+            await self.call.write(request)
+
     def large(self, *sizes: int, **fields: Any) -> replica_service_pb2.RunBatch:
         """A run whose payloads come in chunks."""
         return self.run([b""] * len(sizes), chunked_sizes=sizes, **fields)
@@ -111,12 +128,12 @@ class ExecuteStream:
     async def cancel(self, *ranges: tuple[int, int]) -> None:
         """Takes run ids back, both ends included."""
         wire = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
-        await self.call.write(Request(cancel=replica_service_pb2.CancelRuns(runs=wire)))
+        await self._write(Request(cancel=replica_service_pb2.CancelRuns(runs=wire)))
 
     async def take_values(self, **counts: int) -> None:
         """Takes values: `r7=3` takes three of run id 7."""
         take = call_pb2.TakeItems(call_ids=[int(name[1:]) for name in counts], counts=counts.values())
-        await self.call.write(Request(take=take))
+        await self._write(Request(take=take))
 
     async def acknowledge(self, *ranges: tuple[int, int]) -> None:
         """Says that clients have the outcomes of these run ids, both ends included."""
@@ -135,7 +152,7 @@ class ExecuteStream:
     @property
     def answered(self) -> int:
         """Run ids with an outcome of any kind."""
-        return len(self.results) + len(self.failures) + len(self.refused) + len(self.done)
+        return len(self.answer_order)
 
     async def wait_answers(self, count: int, timeout: float = 5.0) -> None:
         await wait_until(
@@ -170,6 +187,8 @@ class ExecuteStream:
                     for run_id in range(each.first, each.last + 1):
                         self._answer(run_id)
                         self.refused[run_id] = response.refused.failure
+            case "slots":
+                self._take_slots(response.slots)
             case "chunk":
                 chunk = response.chunk
                 parts = self._parts.setdefault(chunk.call_id, bytearray())
@@ -185,8 +204,21 @@ class ExecuteStream:
                 self.reconciled.append(response.reconciled)
             case "go_away":
                 self.go_away = response.go_away.message
+                self.is_dismissed = response.go_away.HasField("time_left")
             case _:
                 raise AssertionError(f"not a frame of this replica: {kind}")
+
+    def _take_slots(self, frame: replica_service_pb2.SlotResults) -> None:
+        self.capacities.append(frame.capacity)
+        for result in frame.results:
+            self._answer(result.op_id)
+            match result.WhichOneof("outcome"):
+                case "slot":
+                    self.slots[result.op_id] = result.slot
+                case "released":
+                    self.released[result.op_id] = result.released
+                case _:
+                    self.failures[result.op_id] = result.failure
 
     def _take_results(self, frame: call_pb2.ResultFrame) -> None:
         self.frame_numbers.append(frame.frame_no)
@@ -225,6 +257,8 @@ class ExecuteStream:
         assert run_id not in self.failures, f"{run_id} was answered twice"
         assert run_id not in self.refused, f"{run_id} was answered twice"
         assert run_id not in self.done, f"{run_id} was answered twice"
+        assert run_id not in self.slots, f"{run_id} was answered twice"
+        assert run_id not in self.released, f"{run_id} was answered twice"
         self.answer_order.append(run_id)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from replica_service.app import ReplicaApp
 from replica_service.config import ReplicaSettings
 from replica_service.shell.engine import Engine
+from slotmesh.runtime.clock import Clock
 from tests.support.execute_stream import ExecuteStream, execute_stream
 from tests.support.wait import wait_until
 
@@ -59,10 +60,10 @@ class RunningReplica:
 
 @asynccontextmanager
 async def running_replica(
-    handler: str = f"{HANDLERS}:Handler", *, until_ready: bool = True, **settings: Any
+    handler: str = f"{HANDLERS}:Handler", *, until_ready: bool = True, clock: Clock | None = None, **settings: Any
 ) -> AsyncIterator[RunningReplica]:
-    """A replica for as long as the block lasts; on its own unless `controller` is given."""
-    app = ReplicaApp(ReplicaSettings(handler=handler, port=0, metrics_port=-1, **settings))
+    """A replica for as long as the block lasts; on its own unless `controller` is given. `clock` tells its time."""
+    app = ReplicaApp(ReplicaSettings(handler=handler, port=0, **{"metrics_port": -1, **settings}), clock)
     running = RunningReplica(app, asyncio.create_task(app.run()))
     try:
         if until_ready:

@@ -78,13 +78,19 @@ class RouterBench:
     @asynccontextmanager
     async def another_router(self) -> AsyncIterator[Any]:
         """The stub of one more router at the same controller, with the same table."""
+        async with self.another_address() as address, open_channel(address) as channel:
+            yield router_service_pb2_grpc.RouterServiceStub(channel)
+
+    @asynccontextmanager
+    async def another_address(self) -> AsyncIterator[str]:
+        """The address of one more router at the same controller, with the same table."""
         settings = RouterSettings(port=0, metrics_port=-1, controller=self.controller.address)
         links = self.controller.reports[-1].linked_replica_ids
-        async with serve(settings) as server, open_channel(server.address) as channel:
+        async with serve(settings) as server:
             await wait_until(lambda: settings.router_id in self.controller.reports_of)
             reports = self.controller.reports_of[settings.router_id]
             await wait_until(lambda: reports and reports[-1].linked_replica_ids == links, what="the router is linked")
-            yield router_service_pb2_grpc.RouterServiceStub(channel)
+            yield server.address
             del self.controller.reports_of[settings.router_id]
 
     def _named(self, replicas: Sequence[FakeReplica]) -> dict[str, str]:
@@ -92,12 +98,12 @@ class RouterBench:
 
 
 @asynccontextmanager
-async def router_bench() -> AsyncIterator[RouterBench]:
-    """A router that is linked to two replicas."""
+async def router_bench(metrics_port: int = -1) -> AsyncIterator[RouterBench]:
+    """A router that is linked to two replicas; with port 0 it says in its hello where its metrics are."""
     async with AsyncExitStack() as stack:
         controller = await stack.enter_async_context(fake_controller())
         replicas = [await stack.enter_async_context(fake_replica()) for _ in range(2)]
-        settings = RouterSettings(port=0, metrics_port=-1, controller=controller.address)
+        settings = RouterSettings(port=0, metrics_port=metrics_port, controller=controller.address)
         router = await stack.enter_async_context(AsyncExitStack())
         server = await router.enter_async_context(serve(settings))
         channel = await stack.enter_async_context(open_channel(server.address))

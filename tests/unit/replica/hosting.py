@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from math import inf
 from typing import Any
 
+from replica_service.convert import SlotAnswer
 from replica_service.core.calls import CallOptions, Link, Run
 from replica_service.shell.engine import Engine
 from replica_service.shell.methods import bind_methods
@@ -25,6 +26,7 @@ class RememberingOutbox:
         self.failures_of: dict[int, Failure] = {}
         self.refusals_of: dict[int, Failure] = {}
         self.values_of: dict[int, list[bytes]] = {}
+        self.slots_of: dict[int, SlotAnswer] = {}
         self.ended_well: set[int] = set()
         self.order: list[int] = []
         self.deliveries: list[int] = []
@@ -60,6 +62,10 @@ class RememberingOutbox:
         for run_id in range(first, first + count):
             self._answer(run_id)
             self.refusals_of[run_id] = failure
+
+    def slot_answer(self, op_id: int, answer: SlotAnswer) -> None:
+        self._answer(op_id)
+        self.slots_of[op_id] = answer
 
     def tell_capacity(self) -> None:
         self.capacity_told += 1

@@ -7,18 +7,20 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replica_service.convert import Issuer
 from replica_service.core.capacity import Capacity
 from replica_service.shell.outbox import Outbox, Response
 from replica_service.shell.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS
 from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.codec import JSON, MSGPACK
 from slotmesh.errors import Executed, Failure, Reason
+from tests.fakes.clock import FakeClock
 
 BROKEN = Failure(reason=Reason.HANDLER_ERROR, message="no", executed=Executed.YES)
 
 
 def outbox(*, cuts: bool = True) -> Outbox:
-    made = Outbox(lambda: Capacity(0, 8, 0, 0, 4096, False, 0), cuts=cuts)
+    made = Outbox(lambda: Capacity(0, 8, 0, 0, 4096, False, 0), Issuer(FakeClock()), cuts=cuts)
     assert made.next_frame() is not None, "capacity comes first"
     return made
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from replica_service.convert import Issuer, Released
 from replica_service.core.capacity import Capacity
 from replica_service.shell.outbox import Outbox, Response
 from replica_service.shell.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS
@@ -13,6 +14,7 @@ from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2
+from tests.fakes.clock import FakeClock
 
 FULL = Failure(reason=Reason.QUEUE_FULL, message="full")
 LATE = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="late")
@@ -24,7 +26,7 @@ class Desk:
     def __init__(self) -> None:
         self.ongoing = 0
         self.woken = 0
-        self.outbox = Outbox(lambda: Capacity(self.ongoing, 8, 0, 2, 100, False, 1))
+        self.outbox = Outbox(lambda: Capacity(self.ongoing, 8, 0, 2, 100, False, 1), Issuer(FakeClock()))
         self.outbox.connect(self.wake)
         self.first = self.outbox.next_frame()
 
@@ -50,6 +52,22 @@ def test_the_first_frame_is_the_capacity(desk: Desk) -> None:
     assert desk.first is not None
     assert desk.first.capacity == call_pb2.Capacity(max_ongoing=8, prefetch=2, keyed_window=100, others=1)
     assert desk.outbox.next_frame() is None
+
+
+def test_answers_about_slots_leave_together_but_not_before_the_first_capacity() -> None:
+    outbox = Outbox(lambda: Capacity(1, 8, 0, 2, 100, False, 1), Issuer(FakeClock()))
+    for op_id in (1, 2):
+        outbox.slot_answer(op_id, Released(1, 8))
+    first, second = outbox.next_frame(), outbox.next_frame()
+    assert first is not None
+    assert second is not None
+    assert [frame.WhichOneof("frame") for frame in (first, second)] == ["capacity", "slots"]
+    assert [(each.op_id, each.released.max_ongoing) for each in second.slots.results] == [(1, 8), (2, 8)]
+    assert second.slots.capacity == first.capacity
+    assert outbox.next_frame() is None
+    outbox.slot_answer(3, LATE)
+    outbox.discard()
+    assert outbox.next_frame() is None
 
 
 def test_results_of_many_runs_leave_together_with_the_newest_capacity(desk: Desk) -> None:
@@ -149,7 +167,7 @@ class CuttingDesk(Desk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.outbox = Outbox(lambda: Capacity(0, 8, 0, 2, 100, False, 1), cuts=True)
+        self.outbox = Outbox(lambda: Capacity(0, 8, 0, 2, 100, False, 1), Issuer(FakeClock()), cuts=True)
         self.outbox.connect(self.wake)
         self.first = self.outbox.next_frame()
 

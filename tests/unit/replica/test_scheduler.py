@@ -6,7 +6,7 @@ from math import inf
 
 from replica_service.core import verdicts
 from replica_service.core.calls import CallOptions, Link, Run
-from replica_service.core.commands import Command, Fail, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
+from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
 from replica_service.core.lanes import MAX_TURN_CALLS
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.vacancies import CAPACITY_GAP_S
@@ -48,6 +48,8 @@ def told(commands: list[Command]) -> list[str]:
                 lines.append("batch " + ",".join(spans))
             case TellCapacity():
                 lines.append("tell capacity")
+            case Grant(run=run):
+                lines.append(f"grant {run.first}")
             case Refuse() | Fail():
                 word = "refuse" if isinstance(command, Refuse) else "fail"
                 lines.append(f"{word} {span(command)} {command.failure.reason.value}")

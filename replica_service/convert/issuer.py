@@ -1,0 +1,72 @@
+"""Slots as their callers see them: under tokens that name this incarnation of this replica.
+
+Invariants: a token of another replica, or of an earlier incarnation, opens nothing here and its holder hears why; what
+is told of a lease is true at the moment in which it is told.
+Owner: the app.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from google.protobuf import duration_pb2
+
+from replica_service.core.slots import Slot
+from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.clock import Clock
+from slotmesh.slots.requests import token_of
+from slotmesh.slots.token import format_token
+from slotmesh.v1 import slot_service_pb2
+
+_NO_SECRET = b""
+"""That of no slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """Who gives slots here. Without a name it still tells its own tokens from those of others."""
+
+    clock: Clock
+    replica_id: str = ""
+    incarnation: str = ""
+    backend: str = ""
+    address: Callable[[], str] = str
+    """Where callers reach this replica, once it is known."""
+
+    def to_wire(self, slot: Slot, ongoing: int) -> slot_service_pb2.Slot:
+        """A slot, and how loaded the replica is: running calls and reservations, this one included."""
+        ttl_s = slot.ttl_s(self.clock.now())
+        ttl = duration_pb2.Duration()
+        ttl.FromNanoseconds(round(ttl_s * 1e9))
+        wire = slot_service_pb2.Slot(
+            token=format_token(self.replica_id, self.incarnation, slot.secret),
+            backend=self.backend,
+            replica_id=self.replica_id,
+            replica_address=self.address(),
+            ongoing=ongoing,
+            ttl=ttl,
+        )
+        wire.expire_time.FromNanoseconds(round((self.clock.time_of_day() + ttl_s) * 1e9))
+        return wire
+
+    def secret_of(self, token: str) -> bytes | Failure:
+        """The secret of a slot that this incarnation may have given."""
+        parsed = token_of(token)
+        if isinstance(parsed, Failure):
+            return parsed
+        if parsed.replica_key == (self.replica_id, self.incarnation):
+            return parsed.secret
+        return self._gone(parsed.replica_id)
+
+    def secret_to_release(self, token: str) -> bytes | Failure:
+        """The same, for whoever wants nothing but that the slot is free: those of earlier incarnations are."""
+        secret = self.secret_of(token)
+        is_past = isinstance(secret, Failure) and secret.metadata.get("replica_id") == self.replica_id
+        return _NO_SECRET if is_past else secret
+
+    def _gone(self, replica_id: str) -> Failure:
+        is_same = replica_id == self.replica_id
+        what = "has been restarted since" if is_same else f"is not this one, which is {self.replica_id}"
+        message = f"token: replica {replica_id}, which gave the slot, {what}"
+        return Failure(reason=Reason.REPLICA_GONE, message=message, metadata={"replica_id": replica_id})

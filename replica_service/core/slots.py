@@ -1,0 +1,221 @@
+"""Slots: permits under a lease. Who holds one, until when, and what became of those that ended.
+
+Purpose: a caller reserves a permit and says later what to run in it. Whoever forgets it, or dies, gives it back by the
+end of the lease.
+Invariants: a slot is reserved, then dispatched, released or expired, then at most done, and never goes back; it is
+dispatched at most once. A lease has ended from `expires_at` on, whether `expire` has been called or not: what comes at
+that moment or later comes too late, so one of the two wins and never both. No lease lasts longer than `MAX_LEASE_S`.
+`granted == reserved + dispatched + released + expired`. What ended is remembered, for a time and in number bounded, so
+that whoever comes late hears what happened. Secrets are in no failure and in no `repr`.
+Owner: the scheduler, which keeps the permits. All times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from enum import Enum
+from math import inf
+
+from replica_service.core import verdicts
+from slotmesh.errors import Failure
+from slotmesh.slots.limits import MAX_LEASE_S
+
+REMEMBERED_S = 300.0
+"""How long the end of a slot is remembered at most."""
+MAX_REMEMBERED = 65_536
+"""How many ended slots are remembered at most; the oldest are forgotten first."""
+_MIN_STALE = 64
+"""Entries of the heap that speak of no lease any more are dropped once they are more than this, and than the others."""
+
+
+class SlotState(Enum):
+    """What has become of a slot. The values are those that are shown."""
+
+    RESERVED = "reserved"
+    DISPATCHED = "dispatched"
+    """A call has taken it over."""
+    DONE = "done"
+    """That call has ended."""
+    RELEASED = "released"
+    """Given back without a call."""
+    EXPIRED = "expired"
+
+
+class Slot:
+    """One permit that was reserved. Compared by identity."""
+
+    __slots__ = ("endpoint", "expires_at", "forget_at", "granted_at", "held_s", "secret", "state")
+
+    def __init__(self, secret: bytes, endpoint: str, granted_at: float, expires_at: float) -> None:
+        self.secret = secret
+        """Whoever knows it may use the slot."""
+        self.endpoint = endpoint
+        """What was reserved for calls of this endpoint serves no other."""
+        self.state = SlotState.RESERVED
+        self.granted_at = granted_at
+        self.expires_at = expires_at
+        """Exclusive. Says nothing any more once the slot was dispatched."""
+        self.held_s = 0.0
+        """Seconds from grant to dispatch."""
+        self.forget_at = inf
+        """When its end need not be remembered any more."""
+
+    def __repr__(self) -> str:
+        return f"<Slot of {self.endpoint}, {self.state.value}>"
+
+    def ttl_s(self, now: float) -> float:
+        """What is left of its lease."""
+        return max(0.0, self.expires_at - now)
+
+
+class SlotTable:
+    """All slots that live, and the ends of some that do not."""
+
+    __slots__ = (
+        "_by_secret",
+        "_ended",
+        "_leases",
+        "_ordinal",
+        "dispatched",
+        "expired",
+        "granted",
+        "held_s",
+        "released",
+    )
+
+    def __init__(self) -> None:
+        self._by_secret: dict[bytes, Slot] = {}
+        """Those that live, and those whose end is remembered."""
+        self._leases: list[tuple[float, int, Slot]] = []
+        """A heap: end of a lease, a number that tells equal ones apart, the slot. Stale where that says otherwise."""
+        self._ordinal = 0
+        self._ended: deque[Slot] = deque()
+        """Those whose end is remembered, by age."""
+        self.granted = 0
+        self.dispatched = 0
+        """With those whose call has ended."""
+        self.released = 0
+        """Given back without a call."""
+        self.expired = 0
+        self.held_s = 0.0
+        """Seconds from grant to dispatch, of all that were dispatched."""
+
+    @property
+    def reserved(self) -> int:
+        """How many are reserved now: each holds a permit that no call uses yet."""
+        return self.granted - self.dispatched - self.released - self.expired
+
+    # -- what is asked for -----------------------------------------------------------------------------------------
+
+    def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float) -> Slot:
+        """A new slot. The secret is new as well; a lease of more than `MAX_LEASE_S` is cut to that.
+
+        Raises:
+            ValueError: the secret was drawn before, or the lease would have no length.
+        """
+        if secret in self._by_secret:
+            raise ValueError("a secret was drawn twice")
+        if not lease_s > 0:
+            raise ValueError(f"lease_s: must be more than 0, is {lease_s}")
+        slot = self._by_secret[secret] = Slot(secret, endpoint, now, now + min(lease_s, MAX_LEASE_S))
+        self.granted += 1
+        self._watch(slot)
+        return slot
+
+    def renew(self, secret: bytes, lease_s: float, now: float) -> Slot | Failure:
+        """A new lease from now on, as far as `MAX_LEASE_S` in all allow; or why there is none."""
+        slot = self._reserved(secret, now)
+        if isinstance(slot, Slot):
+            slot.expires_at = min(now + lease_s, slot.granted_at + MAX_LEASE_S)
+            self._watch(slot)
+        return slot
+
+    def dispatch(self, secret: bytes, endpoint: str, now: float) -> Slot | Failure:
+        """A call takes the slot over, or hears why it does not. An empty `endpoint` means that of the slot."""
+        slot = self._reserved(secret, now)
+        if isinstance(slot, Failure):
+            return slot
+        if endpoint and endpoint != slot.endpoint:
+            return verdicts.slot_of_another(slot.endpoint, endpoint)
+        slot.state = SlotState.DISPATCHED
+        slot.held_s = now - slot.granted_at
+        self.held_s += slot.held_s
+        self.dispatched += 1
+        return slot
+
+    def release(self, secret: bytes, now: float) -> bool:
+        """Ends a slot that is reserved; returns whether there was one."""
+        slot = self._reserved(secret, now)
+        if isinstance(slot, Failure):
+            return False
+        self.released += 1
+        self._end(slot, SlotState.RELEASED, now)
+        return True
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def done(self, slot: Slot, now: float) -> None:
+        """The call that took the slot over has ended, or will not start."""
+        self._end(slot, SlotState.DONE, now)
+
+    def expire(self, now: float) -> int:
+        """Ends the slots whose leases are over; returns how many."""
+        count = 0
+        while (expires_at := self.next_deadline()) is not None and expires_at <= now:
+            _, _, slot = heapq.heappop(self._leases)
+            self._end(slot, SlotState.EXPIRED, now)
+            self.expired += 1
+            count += 1
+        return count
+
+    def next_deadline(self) -> float | None:
+        """When the next lease ends; None where there is none."""
+        leases = self._leases
+        while leases:
+            expires_at, _, slot = leases[0]
+            if slot.state is SlotState.RESERVED and slot.expires_at == expires_at:
+                return expires_at
+            heapq.heappop(leases)
+        return None
+
+    # -- within ----------------------------------------------------------------------------------------------------
+
+    def _reserved(self, secret: bytes, now: float) -> Slot | Failure:
+        """The slot, if it is reserved and its lease has not ended."""
+        self._forget(now)
+        slot = self._by_secret.get(secret)
+        if slot is None:
+            return verdicts.SLOT_UNKNOWN
+        if slot.state is SlotState.RESERVED:
+            return slot if now < slot.expires_at else verdicts.SLOT_EXPIRED
+        return _ENDS[slot.state]
+
+    def _watch(self, slot: Slot) -> None:
+        """Sees to the end of its lease."""
+        self._ordinal += 1
+        heapq.heappush(self._leases, (slot.expires_at, self._ordinal, slot))
+        if len(self._leases) > 2 * self.reserved + _MIN_STALE:
+            reserved = dict.fromkeys(slot for _, _, slot in self._leases if slot.state is SlotState.RESERVED)
+            self._leases = [(slot.expires_at, number, slot) for number, slot in enumerate(reserved)]
+            heapq.heapify(self._leases)
+
+    def _end(self, slot: Slot, state: SlotState, now: float) -> None:
+        slot.state = state
+        slot.forget_at = now + REMEMBERED_S
+        self._ended.append(slot)
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        ended = self._ended
+        while ended and (ended[0].forget_at <= now or len(ended) > MAX_REMEMBERED):
+            del self._by_secret[ended.popleft().secret]
+
+
+_ENDS = {
+    SlotState.DISPATCHED: verdicts.SLOT_USED,
+    SlotState.DONE: verdicts.SLOT_USED,
+    SlotState.RELEASED: verdicts.SLOT_RELEASED,
+    SlotState.EXPIRED: verdicts.SLOT_EXPIRED,
+}
+"""What is said of slots that are not reserved any more."""

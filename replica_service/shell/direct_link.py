@@ -1,0 +1,119 @@
+"""The link of callers who speak to the replica itself: what the engine has to say, brought to whoever waits for it.
+
+Purpose: to the engine it is one more router, which needs no heartbeats: what is in this process is as fresh as it can
+be. Each run id is a call or a reservation of one rpc, which hears of it at once.
+Invariants: whoever waits for a run id hears its end once; what is said to those who have left is dropped.
+Owner: the direct slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from replica_service.convert import Granted, SlotAnswer
+from replica_service.core.calls import Link
+from slotmesh.errors import Failure
+
+WriteValue = Callable[[bytes, str], Awaitable[object]]
+"""Takes a payload and its content type."""
+
+
+class DirectCall:
+    """A call in a slot: its values, and how it ends."""
+
+    def __init__(self) -> None:
+        self._values: deque[tuple[bytes, str]] = deque()
+        self._failure: Failure | None = None
+        self.is_over = False
+        """It has ended, whether that was written or not."""
+        self._has_come = asyncio.Event()
+
+    def value(self, payload: bytes, content_type: str) -> None:
+        """A result: the only one, or one that the handler has yielded."""
+        self._values.append((payload, content_type))
+        self._has_come.set()
+
+    def over(self, failure: Failure | None) -> None:
+        """It has ended, and why it failed, if it did."""
+        self._failure = failure
+        self.is_over = True
+        self._has_come.set()
+
+    async def write(self, write: WriteValue, taken: Callable[[], None]) -> Failure | None:
+        """Writes the results as they come, each followed by `taken`; returns why the call failed, if it did."""
+        while True:
+            await self._has_come.wait()
+            self._has_come.clear()
+            while self._values:
+                await write(*self._values.popleft())
+                taken()
+            if self.is_over:
+                return self._failure
+
+
+class DirectLink:
+    """Stands in for an outbox. What waits for a reservation is a function of its answer."""
+
+    def __init__(self) -> None:
+        self.link = Link(outbox=self)
+        self._calls: dict[int, DirectCall] = {}
+        self._reservations: dict[int, Callable[[Granted | Failure], None]] = {}
+
+    def expect_call(self, call: DirectCall) -> int:
+        """A new run id, of which the call will hear."""
+        self.link.last_run_id += 1
+        self._calls[self.link.last_run_id] = call
+        return self.link.last_run_id
+
+    def expect_slot(self, answer: Callable[[Granted | Failure], None]) -> int:
+        """A new run id, under which a reservation may wait."""
+        self.link.last_run_id += 1
+        self._reservations[self.link.last_run_id] = answer
+        return self.link.last_run_id
+
+    def forget(self, run_id: int) -> None:
+        """The caller has left."""
+        self._calls.pop(run_id, None)
+
+    # -- what the engine says ----------------------------------------------------------------------------------------
+
+    def results(self, first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        del size  # of all of them, bytes
+        for run_id, payload in enumerate(payloads, first):
+            if (call := self._calls.pop(run_id, None)) is not None:
+                call.value(payload, content_type)
+                call.over(None)
+
+    def values(self, run_id: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        del size
+        if (call := self._calls.get(run_id)) is not None:
+            for payload in payloads:
+                call.value(payload, content_type)
+
+    def done(self, first: int, count: int) -> None:
+        self._over(first, count, None)
+
+    def failed(self, first: int, count: int, failure: Failure) -> None:
+        self._over(first, count, failure)
+
+    def refused(self, first: int, count: int, failure: Failure) -> None:
+        """Nobody is here who could send it elsewhere."""
+        if (answer := self._reservations.pop(first, None)) is not None:
+            answer(failure)
+        else:
+            self._over(first, count, failure)
+
+    def slot_answer(self, op_id: int, answer: SlotAnswer) -> None:
+        waiting = self._reservations.pop(op_id, None)
+        if waiting is not None and isinstance(answer, Granted | Failure):
+            waiting(answer)
+
+    def tell_capacity(self) -> None:
+        """Callers ask, and hear at once whether there is room."""
+
+    def _over(self, first: int, count: int, failure: Failure | None) -> None:
+        for run_id in range(first, first + count):
+            if (call := self._calls.pop(run_id, None)) is not None:
+                call.over(failure)

@@ -1,0 +1,104 @@
+"""How calls end, as executors tell it: encoded, counted, and on its way to whoever asked.
+
+Purpose: one place for what becomes of what a handler returns, yields or raises. A base of the engine and no part beside
+it, as results are the hot path: a call more for each would be paid by every call.
+Invariants: each call has one outcome, in the outbox of its link, or in the keeping of its session; a result that cannot
+be sent fails its own call, and no other.
+Owner: the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from replica_service.core.calls import Run
+from replica_service.core.records import Mark
+from replica_service.shell.counters import Counters
+from replica_service.shell.handler_errors import too_large, unsendable
+from replica_service.shell.sessions import Sessions
+from slotmesh.codec import OCTET_STREAM, encoder
+from slotmesh.errors import Executed, Failure
+
+_BYTES = {bytes}
+
+
+class Outcomes:
+    """The half of the executors' sink that brings outcomes to callers."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.counters = Counters()
+        self.sessions = sessions
+
+    def results(self, run: Run, lo: int, values: Sequence[Any]) -> None:
+        if run.options.no_reply:
+            self._done(run, lo, len(values))
+            return
+        content_type = run.options.content_type
+        payloads: Sequence[bytes] | None = None
+        if content_type == OCTET_STREAM and set(map(type, values)) == _BYTES:
+            payloads = values
+        else:
+            try:
+                payloads = list(map(encoder(content_type), values))
+            except Exception:  # noqa: BLE001 - a foreign object may fail in any way when it is read; see below
+                payloads = None
+        if payloads is not None:
+            self.payloads(run, lo, payloads)
+            return
+        for index, value in enumerate(values, lo):
+            try:
+                payload = encoder(content_type)(value)
+            except Exception as error:  # noqa: BLE001 - as above: this call fails, and no other
+                self.failed(run, index, 1, unsendable(error))
+            else:
+                self.payloads(run, index, (payload,))
+
+    def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
+        if run.options.no_reply:
+            self._done(run, lo, len(payloads))
+            return
+        size = sum(map(len, payloads))
+        limit = run.link.max_result_bytes
+        if size > limit and max(map(len, payloads)) > limit:
+            if len(payloads) > 1:
+                for index, payload in enumerate(payloads, lo):
+                    self.payloads(run, index, (payload,))
+            else:
+                self.failed(run, lo, 1, too_large(size, limit))
+            return
+        if run.options.streaming:
+            for index, payload in enumerate(payloads, lo):
+                self.values(run, index, (payload,))
+            self._done(run, lo, len(payloads))
+            return
+        self.counters.calls += len(payloads)
+        if run.record is None:
+            run.link.outbox.results(run.first + lo, payloads, size, run.options.content_type)
+        else:
+            self.sessions.results(run, run.record, lo, payloads, size)
+
+    def values(self, run: Run, index: int, payloads: Sequence[bytes]) -> None:
+        run.link.outbox.values(run.first + index, payloads, sum(map(len, payloads)), run.options.content_type)
+
+    def streamed(self, run: Run, index: int) -> None:
+        self._done(run, index, 1)
+
+    def _done(self, run: Run, lo: int, count: int) -> None:
+        """Calls have ended well whose results, if anybody wanted any, were values."""
+        self.counters.calls += count
+        if run.record is None:
+            run.link.outbox.done(run.first + lo, count)
+        else:
+            self.sessions.ended(run, run.record, lo, count, Mark.DONE)
+
+    def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
+        if failure.executed is Executed.YES:
+            self.counters.calls += count
+        self.counters.failures[failure.reason] += count
+        if run.record is not None:
+            self.sessions.failed(run, run.record, lo, count, failure)
+        elif run.options.no_reply:
+            run.link.outbox.done(run.first + lo, count)
+        else:
+            run.link.outbox.failed(run.first + lo, count, failure)

@@ -1,0 +1,124 @@
+"""Leased slots: what routers and direct callers ask for, brought to the scheduler, and the answers back.
+
+Purpose: reservations become runs, whose grants, refusals and failures the engine brings here; what is done with slots
+goes straight to the scheduler. Counts what became of it.
+Invariants: every operation has exactly one answer on the link that asked; calls in slots are answered as all calls are.
+Owner: the engine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from enum import StrEnum
+
+from replica_service import convert
+from replica_service.convert import Granted, Issuer, Released
+from replica_service.core.calls import Link, Run
+from replica_service.core.commands import Command, Fail, Grant
+from replica_service.core.scheduler import Scheduler
+from replica_service.core.slots import Slot
+from slotmesh.errors import Failure, Reason
+from slotmesh.v1 import replica_service_pb2
+
+
+class ReservationOutcome(StrEnum):
+    """How a reservation ends here. The values are those of the metric."""
+
+    GRANTED = "granted"
+    REFUSED = "refused"
+    """Handed back: no room, or the replica drains."""
+    CANCELLED = "cancelled"
+    """Taken back while it waited: its caller has left or has no more time, or its link has ended."""
+    TIMED_OUT = "timed_out"
+    """Its time was over when its turn came."""
+
+
+class Slots:
+    """The operations, for one replica."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        issuer: Issuer,
+        now: Callable[[], float],
+        carry_out: Callable[[list[Command]], None],
+        fail: Callable[[Run, Failure], None],
+        freed: Callable[[], None],
+    ) -> None:
+        """`fail` answers a call that fails as it is; `freed` is told when a slot or a reservation may have ended."""
+        self.issuer = issuer
+        self.reservations: Counter[ReservationOutcome] = Counter()
+        self.on_dispatch: Callable[[float], None] | None = None
+        """Told of the seconds between each slot's grant and its dispatch."""
+        self._scheduler = scheduler
+        self._now = now
+        self._carry_out = carry_out
+        self._fail = fail
+        self._freed = freed
+
+    # -- in --------------------------------------------------------------------------------------------------------
+
+    def handle(self, frame: replica_service_pb2.SlotOps, link: Link) -> None:
+        """A router's operations.
+
+        Raises:
+            DuplicateCallId: their ids do not strictly increase.
+        """
+        outbox = link.outbox
+        for op in convert.slot_ops_of(frame, link, self.issuer, self._now()):
+            match op:
+                case convert.ReserveOp():
+                    self.reserve(op.run)
+                case convert.DispatchOp():
+                    self.dispatch(op.run, op.secret)
+                case convert.RenewOp():
+                    outbox.slot_answer(op.op_id, self.renew(op.secret, op.ttl_s))
+                case convert.ReleaseOp():
+                    outbox.slot_answer(op.op_id, self.release(op.secret))
+                case convert.RejectedDispatch():
+                    self._fail(op.run, op.failure)
+                case convert.RejectedOp():
+                    outbox.slot_answer(op.op_id, op.failure)
+
+    def reserve(self, run: Run) -> None:
+        """A reservation begins to wait."""
+        self._carry_out(self._scheduler.submit([run], self._now()))
+
+    def dispatch(self, run: Run, secret: bytes) -> None:
+        """A call is to run in a slot."""
+        self._carry_out(self._scheduler.dispatch(run, secret, self._now()))
+        if run.slot is not None and self.on_dispatch is not None:
+            self.on_dispatch(run.slot.held_s)
+        self._freed()
+
+    def renew(self, secret: bytes, ttl_s: float) -> Granted | Failure:
+        """A new lease from now on."""
+        slot, commands = self._scheduler.renew(secret, ttl_s, self._now())
+        self._carry_out(commands)
+        return Granted(slot, self._scheduler.in_use) if isinstance(slot, Slot) else slot
+
+    def release(self, secret: bytes) -> Released:
+        """Gives a slot back, if it is still reserved."""
+        _, commands = self._scheduler.release(secret, self._now())
+        self._carry_out(commands)
+        self._freed()
+        return Released(self._scheduler.in_use, self._scheduler.max_ongoing)
+
+    # -- decisions about reservations, as the engine carries them out -------------------------------------------------
+
+    def granted(self, command: Grant) -> None:
+        """A reservation has become a slot."""
+        self.reservations[ReservationOutcome.GRANTED] += 1
+        command.run.link.outbox.slot_answer(command.run.first, Granted(command.slot, command.ongoing))
+        self._freed()
+
+    def refused(self) -> None:
+        """A reservation was handed back."""
+        self.reservations[ReservationOutcome.REFUSED] += 1
+
+    def failed(self, command: Fail) -> None:
+        """A reservation will not become a slot."""
+        is_late = command.failure.reason is Reason.DEADLINE_IN_QUEUE
+        self.reservations[ReservationOutcome.TIMED_OUT if is_late else ReservationOutcome.CANCELLED] += 1
+        command.run.link.outbox.slot_answer(command.run.first, command.failure)

@@ -1,0 +1,144 @@
+"""The gRPC edge of a replica for leased slots: what clients do who speak to the replica that they have reserved.
+
+Purpose: validates, converts, hands on to the shell, maps failures, as routers do, and with the same checks.
+Owner: the app.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import grpc
+
+from replica_service import convert
+from replica_service.convert import Granted
+from replica_service.shell.direct_link import WriteValue
+from replica_service.shell.direct_slots import RETRY_DELAY_S, DirectSlots
+from replica_service.shell.engine import Engine
+from replica_service.shell.slot_requests import Wish
+from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.clock import Clock
+from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of
+from slotmesh.status import abort, to_exception
+from slotmesh.v1 import call_pb2, slot_service_pb2, slot_service_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+ValueT = TypeVar("ValueT")
+
+
+class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
+    """Slots of this replica, whoever has reserved them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._slots: DirectSlots | None = None
+        self._issuer = convert.Issuer(clock)
+
+    def serve(self, engine: Engine) -> None:
+        """The handler has been constructed."""
+        self._slots = DirectSlots(engine, self._clock)
+        self._issuer = engine.slots.issuer
+
+    async def ReserveSlot(
+        self, request: slot_service_pb2.ReserveSlotRequest, context: Context
+    ) -> slot_service_pb2.ReserveSlotResponse:
+        """Waits for a free slot and leases it."""
+        slots = self._ready()
+        if failure := reservation_mistake(request) or self._misses(request):
+            await abort(context, failure)
+        wish = Wish(request.endpoint, _sound(ttl_of(request)))
+        patience_s = _patience_s(request.options, context)
+        granted = _sound(await slots.reserve(wish, patience_s, request.request_id))
+        return slot_service_pb2.ReserveSlotResponse(slot=self._to_wire(granted))
+
+    async def RenewSlot(
+        self, request: slot_service_pb2.RenewSlotRequest, context: Context
+    ) -> slot_service_pb2.RenewSlotResponse:
+        """Prolongs a lease."""
+        slots = self._ready()
+        granted = _sound(slots.renew(_sound(self._issuer.secret_of(request.token)), _sound(ttl_of(request))))
+        return slot_service_pb2.RenewSlotResponse(slot=self._to_wire(granted))
+
+    async def ReleaseSlot(
+        self, request: slot_service_pb2.ReleaseSlotRequest, context: Context
+    ) -> slot_service_pb2.ReleaseSlotResponse:
+        """Gives a slot back."""
+        released = self._ready().release(_sound(self._issuer.secret_to_release(request.token)))
+        return convert.released_to_wire(released)
+
+    async def Dispatch(
+        self, request: slot_service_pb2.DispatchRequest, context: Context
+    ) -> slot_service_pb2.DispatchResponse:
+        """Runs a call in a reserved slot."""
+        response = slot_service_pb2.DispatchResponse()
+
+        async def write(payload: bytes, content_type: str) -> None:
+            response.payload, response.content_type = payload, content_type
+
+        await self._dispatch(request, context, write, streaming=False)
+        return response
+
+    async def DispatchStreaming(  # type: ignore[override]  # it writes to the context instead of yielding
+        self, request: slot_service_pb2.DispatchStreamingRequest, context: Context
+    ) -> None:
+        """Runs a call in a reserved slot, and passes on each value that its handler yields."""
+
+        async def write(payload: bytes, content_type: str) -> None:
+            await context.write(slot_service_pb2.DispatchStreamingResponse(payload=payload, content_type=content_type))
+
+        await self._dispatch(request, context, write, streaming=True)
+
+    async def _dispatch(
+        self,
+        request: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest,
+        context: Context,
+        write: WriteValue,
+        *,
+        streaming: bool,
+    ) -> None:
+        slots = self._ready()
+        secret = _sound(self._issuer.secret_of(request.token))
+        if failure := dispatch_mistake(request, streaming=streaming):
+            await abort(context, failure)
+        patience_s = _patience_s(request.options, context)
+        request.options.streaming = streaming
+        options = _sound(convert.slot_call_options(request.options))
+        failure = await slots.dispatch(secret, request.endpoint, options, request.payload, patience_s, write)
+        if failure is not None:
+            await abort(context, failure)
+
+    def _ready(self) -> DirectSlots:
+        """Raises BackendUnavailable before the handler is there."""
+        if self._slots is None:
+            raise to_exception(
+                Failure(reason=Reason.BACKEND_UNAVAILABLE, message="the replica is starting", retry_delay_s=1.0)
+            )
+        return self._slots
+
+    def _misses(self, request: slot_service_pb2.ReserveSlotRequest) -> Failure | None:
+        """Why no slot of this replica will do, if none will."""
+        here = self._issuer.replica_id
+        if request.replica_id not in ("", here):
+            message = f"replica_id: this is replica {here}, and gives no slots of {request.replica_id!r}"
+            return Failure(reason=Reason.REPLICA_GONE, message=message, metadata={"replica_id": request.replica_id})
+        if here in request.excluded_replica_ids:
+            message = f"excluded_replica_ids: this is replica {here}, and it gives no slots of others"
+            return Failure(reason=Reason.NO_SLOT, message=message, retry_delay_s=RETRY_DELAY_S)
+        return None
+
+    def _to_wire(self, granted: Granted) -> slot_service_pb2.Slot:
+        return self._issuer.to_wire(granted.slot, granted.ongoing)
+
+
+def _patience_s(options: call_pb2.CallOptions, context: Context) -> float | None:
+    """How long the caller waits for what it asks; None where that is not known."""
+    told = [options.timeout.ToNanoseconds() / 1e9] if options.HasField("timeout") else []
+    left_s: float | None = context.time_remaining()  # type: ignore[assignment, unused-ignore]  # None: no deadline
+    return min(told if left_s is None else [*told, left_s], default=None)
+
+
+def _sound(value: ValueT | Failure) -> ValueT:
+    """What is no failure; a failure is raised."""
+    if isinstance(value, Failure):
+        raise to_exception(value)
+    return value
