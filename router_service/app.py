@@ -20,15 +20,16 @@ from router_service.servicer import RouterServicer
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.metrics import observe
 from router_service.shell.replica_link import ReplicaLink
+from router_service.shell.slot_calls import SlotCalls
 from router_service.shell.table_watch import TableWatch
 from router_service.shell.unary import UnaryCalls
+from router_service.slot_servicer import SlotServicer
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.parent import watch_parent
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.runtime.signals import stop_signals
-from slotmesh.runtime.slots import SlotsNotHere
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.telemetry.setup import setup_metrics
 from slotmesh.v1 import membership_service_pb2, router_service_pb2_grpc, slot_service_pb2_grpc
@@ -67,8 +68,9 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         unary = UnaryCalls(dispatcher, settings.max_pending_unary)
         server = GrpcServer("router", host=settings.host, port=settings.port, insecure=settings.insecure)
         servicer = RouterServicer(dispatcher, unary, settings.router_id, window, settings.max_payload_bytes)
+        slots = SlotServicer(SlotCalls(dispatcher, unary))
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
-        server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, SlotsNotHere())
+        server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)
         metrics = setup_metrics("router", settings.metrics_host, settings.metrics_port)
         observe(metrics, dispatcher.scheduler)
         try:

@@ -22,12 +22,21 @@ from router_service.convert.runs import (
     values_of,
 )
 from router_service.convert.sessions import found_of, reconcile_of, session_of
+from router_service.convert.slots import (
+    add_op,
+    dispatch_from_wire,
+    reservation_from_wire,
+    slot_answers_of,
+    slot_to_wire,
+)
 from router_service.convert.table import ages_of, table_from_wire
 
 __all__ = [
     "add_batch",
+    "add_op",
     "ages_of",
     "capacity_from_wire",
+    "dispatch_from_wire",
     "failures_of",
     "found_of",
     "ids_of",
@@ -40,10 +49,13 @@ __all__ = [
     "ranges_of_ids",
     "ranges_to_wire",
     "reconcile_of",
+    "reservation_from_wire",
     "result_too_large",
     "results_of",
     "run_ids_of",
     "session_of",
+    "slot_answers_of",
+    "slot_to_wire",
     "table_from_wire",
     "takes_to_wire",
     "too_large",

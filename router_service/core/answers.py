@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router_service.core import failures
+from router_service.core import failures, routing
 from router_service.core.values import pass_on
-from slotmesh.errors import Reason
+from slotmesh.errors import Executed, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,6 +55,7 @@ class Answers:
         `done`: calls that ended without a result of their own. `values`: of calls that go on, or end in this frame.
         """
         outcomes, observe = self._outcomes, replica.backend.counts.replica_time.observe
+        is_heard = replica.backend.hooks is not None
         if values:
             pass_on(replica, values, outcomes, self._out)
         service_time = replica.backend.account.service_time
@@ -65,10 +66,12 @@ class Answers:
                 service_time.observe(now - sent.sent_at)
                 if count == sent.count and sent.states is None:
                     replica.answer_whole(sent)
+                    if is_heard:
+                        routing.answered(sent, count, now)
                     part = payloads if count == len(payloads) else payloads[at : at + count]
                     outcomes.results(sent, 0, count, part, content_type, replica)
                 else:
-                    for lo, fresh in self._answer(sent, offset, count):
+                    for lo, fresh in self._answer(sent, offset, count, now):
                         begin = at + lo - offset
                         outcomes.results(sent, lo, fresh, payloads[begin : begin + fresh], content_type, replica)
                 if not sent.remaining and sent.run.partition is not None:
@@ -77,7 +80,7 @@ class Answers:
             located = failures.located(failure, replica)
             for sent, offset, _, count in replica.slices(ids):
                 observe(now - sent.sent_at, count)
-                for lo, fresh in self._answer(sent, offset, count):
+                for lo, fresh in self._answer(sent, offset, count, now, is_used=failure.executed is not Executed.NO):
                     outcomes.answered_with(sent, lo, fresh, located)
                 if not sent.remaining and sent.run.partition is not None:
                     self.settle_partition(sent, now)
@@ -85,7 +88,7 @@ class Answers:
             replica.backend.retries.answered(count, now)
             observe(now - sent.sent_at, count)
             service_time.observe(now - sent.sent_at)
-            for lo, fresh in self._answer(sent, offset, count):
+            for lo, fresh in self._answer(sent, offset, count, now):
                 outcomes.done(sent, lo, fresh)
             if not sent.remaining and sent.run.partition is not None:
                 self.settle_partition(sent, now)
@@ -96,19 +99,23 @@ class Answers:
         returned: list[Run] = []
         emptied: list[Sent] = []
         for sent, offset, _, count in replica.slices(ids):
+            before = sent.remaining
             parts = replica.answer(sent, offset, count)
+            if routing.is_counted(sent):
+                routing.abandoned(replica, before - sent.remaining)
             if sent.run.recovers:
                 gone = failures.result_evicted(replica) if sent.run.was_answered else None
                 for lo, many in parts:
                     self._outcomes.failed(sent, lo, many, gone or failures.not_heard(replica.replica_id))
-            elif failure.reason is Reason.SESSION_FENCED:
+            elif failure.reason is Reason.SESSION_FENCED or not sent.takes_room:
                 # The client has moved on: whoever serves it now sends these calls, if they are wanted.
+                # And what is to be done in a slot can be done nowhere else.
                 for lo, many in parts:
                     self._outcomes.failed(sent, lo, many, failure)
             else:
                 if sent.run.partition is not None:
                     sent.run.partition.refused(sent.owner_epoch)
-                returned += self._hand_back(sent, parts)
+                returned += self.hand_back(sent, parts)
             if not sent.remaining:
                 emptied.append(sent)
         self.counters.refusals[replica.backend.name, failure.reason.value] += len(ids)
@@ -123,8 +130,10 @@ class Answers:
         unsent = replica.take_back()
         returned: list[Run] = []
         for each in unsent:
-            if not each.run.recovers:
-                returned += self._hand_back(each, each.open_parts())
+            if not each.takes_room:
+                self._outcomes.gone(each.run, replica.replica_id, "could not be reached any more")
+            elif not each.run.recovers:
+                returned += self.hand_back(each, each.open_parts())
         failure = failures.replica_lost(replica, why)
         lost = replica.lose()
         for sent in lost:
@@ -141,10 +150,14 @@ class Answers:
                 if sent.run.was_answered:
                     self._outcomes.failed(sent, lo, count, failures.result_evicted(replica))
                     continue
-                if sent.run.options.idempotent and sent.run.shadow_of is None:
+                if sent.run.reserves:
+                    # It has executed nothing. Was a slot granted, it is leased, and no more than that.
+                    returned += self.hand_back(sent, [(lo, count)])
+                    continue
+                if sent.run.options.idempotent and sent.run.shadow_of is None and sent.takes_room:
                     retried = backend.retries.take(count, now)
                     self.counters.retries[backend.name,] += retried
-                    returned += self._hand_back(sent, [(lo, retried)] if retried else [], retry=True)
+                    returned += self.hand_back(sent, [(lo, retried)] if retried else [], retry=True)
                 if retried < count:
                     self._outcomes.failed(sent, lo + retried, count - retried, failure)
         backend.changed(replica)
@@ -173,9 +186,14 @@ class Answers:
                 if partition.listed and partition.owner is not None and partition.owner is not sent.replica:
                     self._sender.pump(partition.owner, now)
 
-    def _answer(self, sent: Sent, offset: int, count: int) -> list[tuple[int, int]]:
+    def _answer(
+        self, sent: Sent, offset: int, count: int, now: float, *, is_used: bool = True
+    ) -> list[tuple[int, int]]:
         """The replica has answered these calls of the slice; returns those that somebody waits for."""
+        before = sent.remaining
         fresh = sent.replica.answer(sent, offset, count)
+        if sent.replica.backend.hooks is not None:
+            routing.answered(sent, before - sent.remaining, now, is_used=is_used)
         if sent.run.session is not None:
             at = offset
             for lo, many in [*fresh, (offset + count, 0)]:
@@ -184,7 +202,7 @@ class Answers:
                 at = lo + many
         return fresh
 
-    def _hand_back(self, sent: Sent, parts: Iterable[tuple[int, int]], *, retry: bool = False) -> list[Run]:
+    def hand_back(self, sent: Sent, parts: Iterable[tuple[int, int]], *, retry: bool = False) -> list[Run]:
         """Takes calls of the slice, that somebody waits for, back from the replica, as runs that wait. Shadows end."""
         runs: list[Run] = []
         run = sent.run

@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from router_service.core.admission import Account
+from router_service.core.balancers import RoutingHooks
 from router_service.core.balancers.least_loaded import LeastLoaded
 from router_service.core.balancers.power_of_two import PowerOfTwo
 from router_service.core.balancers.round_robin import RoundRobin
 from router_service.core.ejection import Ejections
 from router_service.core.fair_queue import FairQueue
+from router_service.core.reservations import ConstrainedReservations
 from router_service.core.retries import RetryBudget
 from router_service.core.table import BalancerName
 
@@ -33,8 +35,10 @@ class Backend:
         "account",
         "balancer",
         "candidates",
+        "constrained",
         "counts",
         "ejections",
+        "hooks",
         "max_batch_size",
         "name",
         "queue",
@@ -47,6 +51,7 @@ class Backend:
         self.counts = counts
         self.account = Account(route.name, route.max_queued_calls, route.max_queued_bytes, route.max_queue_time_s)
         self.queue = FairQueue()
+        self.constrained = ConstrainedReservations()
         self.retries = RetryBudget()
         self.ejections = Ejections()
         self.replicas: dict[ReplicaKey, Replica] = {}
@@ -56,6 +61,8 @@ class Backend:
         self._chance = chance
         self._balancer_name = route.balancer
         self.balancer = _balancer(route.balancer, chance)
+        self.hooks = _hooks(self.balancer)
+        """The balancer, where it wants to hear what became of what it placed."""
 
     def reconfigure(self, route: BackendRoute) -> None:
         """Takes new settings; what waits already stays."""
@@ -66,6 +73,7 @@ class Backend:
         if route.balancer is not self._balancer_name:
             self._balancer_name = route.balancer
             self.balancer = _balancer(route.balancer, self._chance)
+            self.hooks = _hooks(self.balancer)
             for replica in self.replicas.values():
                 self.balancer.changed(replica)
 
@@ -80,6 +88,10 @@ class Backend:
     def ongoing(self) -> int:
         """This router's calls at the backend's replicas."""
         return sum(replica.own + replica.keyed for replica in self.replicas.values())
+
+
+def _hooks(balancer: Balancer) -> RoutingHooks | None:
+    return balancer if isinstance(balancer, RoutingHooks) else None
 
 
 def _balancer(name: BalancerName, chance: Chance) -> Balancer:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from router_service.core.calls import Run
+    from router_service.core.requests import Request
     from router_service.core.sessions import Session
 
 MAX_CALL_ID = 2**53 - 1
@@ -70,6 +71,7 @@ class Caller:
         "large",
         "last_id",
         "max_value_bytes",
+        "request",
         "runs",
         "session",
         "size",
@@ -98,6 +100,8 @@ class Caller:
         self.streams: dict[int, int] = {}
         """Its calls that take several results, from when they were sent until their outcome has left: id, and level of
         credit."""
+        self.request: Request | None = None
+        """The reservation under a request id that it waits for."""
         self.max_value_bytes = MAX_PAYLOAD_BYTES
         """Larger values of handlers that yield end their call."""
 

@@ -12,8 +12,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from router_service.core.slots import Reserve, SlotWork
 from slotmesh.chunks import Announced, Payload
 from slotmesh.errors import Failure
 
@@ -47,6 +48,8 @@ class CallOptions:
     """The caller takes each value that the handler yields. Such a call ends with its connection."""
     stop_generation: int = 0
     """Calls of an ordering key stop after one of their generation has failed; 0 where they go on."""
+    slot: SlotWork | None = None
+    """What is to be done with a slot; None for calls that use none. One call a run, then."""
     wire: bytes = b""
     """The options as the replica gets them. Opaque here: made at the edge, once for each distinct value."""
 
@@ -143,6 +146,11 @@ class Run:
         """A replica has these calls already: it is only asked for their outcomes."""
 
     @property
+    def reserves(self) -> bool:
+        """Whether it is a reservation: it can run nothing, and goes elsewhere as often as need be."""
+        return isinstance(self.options.slot, Reserve)
+
+    @property
     def waiting(self) -> int:
         """Calls that were neither sent nor failed."""
         return len(self.payloads) - self.cursor
@@ -174,6 +182,8 @@ class Run:
         part.shadow_of = self.shadow_of
         part.may_have_run, part.was_answered = self.may_have_run, self.was_answered
         part.recovers = self.recovers and attempt is None
+        if self.options.slot is not None:
+            part.deadline = self.deadline
         return part
 
     def drop_waiting(self, gone: Sequence[int]) -> None:
@@ -194,6 +204,9 @@ class Sent:
     """
 
     __slots__ = ("count", "first", "lo", "owner_epoch", "remaining", "replica", "run", "sent_at", "states", "valued")
+
+    takes_room: ClassVar[bool] = True
+    """It counts among what its replica said it can take."""
 
     def __init__(self, run: Run, lo: int, count: int, replica: Replica, owner_epoch: int, now: float) -> None:
         self.first = 0
@@ -246,6 +259,14 @@ class Sent:
             self.states = bytearray(self.count)
         for begin, many in _open_spans(self.states, offset, offset + count):
             self.states[begin : begin + many] = _ABANDONED * many
+
+
+class Bound(Sent):
+    """Something that only this replica can do, in a slot that it has given: it takes no more room than the slot has."""
+
+    __slots__ = ()
+
+    takes_room: ClassVar[bool] = False
 
 
 _ANSWERED, _ABANDONED = bytes([ANSWERED]), bytes([ABANDONED])

@@ -42,7 +42,8 @@ def end_run(
     drop_waiting(run, outcomes, unsent)
     for each in list(run.sents):
         if each.first:
-            outcomes.abandon(each, sent(each.replica))
+            # A reservation runs nothing: for its caller it makes no difference where it was.
+            outcomes.abandon(each, unsent if run.reserves else sent(each.replica))
         else:
             for lo, count in each.open_parts():
                 outcomes.failed(each, lo, count, unsent)

@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from router_service.core.calls import CallOptions, CallPayload, Sent
     from router_service.core.replicas import Replica
     from router_service.core.sessions import Session
+    from router_service.core.slots import Released, Slot
     from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
 
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """The replica's outbox was empty and has something now: cut frames until it is empty again."""
+    """The replica's outbox, or its slot operations, were empty: cut frames until both are empty again."""
 
     replica: Replica
 
@@ -124,6 +125,14 @@ Delivery = Outcome | DeliverValues
 
 
 @dataclass(slots=True, eq=False)
+class DeliverSlot:
+    """Tell the caller of its slot: reserved or renewed, or released. It was its one operation."""
+
+    caller: Caller
+    answer: Slot | Released
+
+
+@dataclass(slots=True, eq=False)
 class TakeValues:
     """Tell the replica that so many values of the run were taken: nobody reads them."""
 
@@ -146,4 +155,4 @@ class CloseLink:
     replica: Replica
 
 
-Command = Flush | CancelRun | AskReconcile | Forget | Delivery | TakeValues | OpenLink | CloseLink
+Command = Flush | CancelRun | AskReconcile | Forget | Delivery | DeliverSlot | TakeValues | OpenLink | CloseLink

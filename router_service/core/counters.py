@@ -12,9 +12,11 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from router_service.core.histogram import Histogram
+from slotmesh.errors import Reason
 
 if TYPE_CHECKING:
     from router_service.core.calls import Run
+    from router_service.core.replicas import Replica
     from slotmesh.errors import Failure
 
 UNKNOWN = ""
@@ -31,16 +33,38 @@ class ShadowOutcome(Enum):
     """There was no free slot."""
 
 
+class ReservationOutcome(Enum):
+    """What callers heard of their reservations."""
+
+    GRANTED = "granted"
+    NO_SLOT = "no_slot"
+    """None was free in time."""
+    REFUSED = "refused"
+    """The queue was full."""
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    """The endpoint or the wanted replica does not exist, or the replica said no."""
+
+
+_OUTCOME_OF = {
+    Reason.NO_SLOT: ReservationOutcome.NO_SLOT,
+    Reason.QUEUE_FULL: ReservationOutcome.REFUSED,
+    Reason.CANCELLED: ReservationOutcome.CANCELLED,
+}
+
+
 class BackendCounts:
     """Times of one backend's calls, in seconds."""
 
-    __slots__ = ("queue_time", "replica_time")
+    __slots__ = ("queue_time", "replica_time", "reserve_time")
 
     def __init__(self) -> None:
         self.queue_time = Histogram()
         """From arrival to the replica's outbox, once a slice."""
         self.replica_time = Histogram()
         """From there to the answer, once a slice of answers."""
+        self.reserve_time = Histogram()
+        """From the arrival of a reservation to its grant."""
 
 
 class Counters:
@@ -58,6 +82,8 @@ class Counters:
         """Calls that a replica handed back, by backend and reason."""
         self.retries: Counter[tuple[str, ...]] = Counter()
         """Calls executed again after their replica was lost, by backend."""
+        self.reservations: Counter[tuple[str, ...]] = Counter()
+        """Reservations that ended, by endpoint and outcome."""
         self.shadows: Counter[tuple[str, ...]] = Counter()
         """Sampled copies that ended, by backend and outcome."""
         self.link_failures: Counter[tuple[str, ...]] = Counter()
@@ -75,7 +101,15 @@ class Counters:
         """The endpoint as metrics name it."""
         return endpoint if endpoint in self.endpoints else UNKNOWN
 
+    def granted(self, run: Run, replica: Replica, now: float) -> None:
+        """The reservation has its slot."""
+        self.reservations[self.label(run.endpoint), ReservationOutcome.GRANTED.value] += 1
+        replica.backend.counts.reserve_time.observe(now - run.arrived, 1)
+
     def failed(self, run: Run, failure: Failure, count: int) -> None:
         """`count` calls of the run failed alike."""
         label = self.label(run.endpoint)
+        if run.reserves:
+            self.reservations[label, _OUTCOME_OF.get(failure.reason, ReservationOutcome.FAILED).value] += 1
+            return
         self.failures[label, failure.metadata.get("backend", ""), failure.reason.value] += count

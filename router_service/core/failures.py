@@ -5,8 +5,11 @@ Owner: pure functions; `slotmesh.errors` has the reasons.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from router_service.core.admission import FIRST_RETRY_DELAY_S
+from router_service.core.reservations import constraint_of
 from slotmesh.errors import Executed, Failure, Reason
 
 if TYPE_CHECKING:
@@ -36,6 +39,70 @@ NOT_RESUMED = Failure(
     executed=Executed.UNKNOWN,
 )
 NO_FREE_SLOT = Failure(reason=Reason.NO_SLOT, message="a shadow takes free slots only, and there was none")
+
+
+def no_slot(run: Run, now: float) -> Failure:
+    """No replica has granted a slot in time."""
+    account, where, way_out = run.account, "", "more replicas, or a higher max_ongoing"
+    if (wish := constraint_of(run)) is not None:
+        where = (
+            f" at {wish.replica_id}" if wish.replica_id else f" elsewhere than at {', '.join(sorted(wish.excluded))}"
+        )
+        way_out = "other replicas"
+    return Failure(
+        reason=Reason.NO_SLOT,
+        message=(
+            f"no slot of {run.endpoint}{where} was free in {now - run.arrived:.3g} s: "
+            f"allow more time (options.timeout), {way_out}"
+        ),
+        retry_delay_s=account.retry_delay_s(now) if account is not None else FIRST_RETRY_DELAY_S,
+        metadata={"endpoint": run.endpoint},
+    )
+
+
+def room_full(backend: str, full: Failure) -> Failure:
+    """Too many reservations wait for certain replicas of the backend, whose queue would answer with `full`."""
+    return replace(full, message=f"too many reservations that name replicas wait for {backend}: try again later")
+
+
+def no_such_replica(run: Run, replica_id: str) -> Failure:
+    """The replica that a reservation wants is none of its endpoint's."""
+    return Failure(
+        reason=Reason.REPLICA_GONE,
+        message=f"no backend of {run.endpoint} has a replica {replica_id!r}",
+        metadata={"endpoint": run.endpoint, "replica_id": replica_id},
+    )
+
+
+def replica_gone(replica_id: str, why: str) -> Failure:
+    """The replica that gave a slot cannot be told what to do with it."""
+    return Failure(
+        reason=Reason.REPLICA_GONE,
+        message=f"replica {replica_id}, which gave the slot, {why}: reserve another one",
+        metadata={"replica_id": replica_id},
+    )
+
+
+def request_differs(request_id: str) -> Failure:
+    """The same request id, for something else."""
+    return Failure(
+        reason=Reason.BAD_REQUEST,
+        message=(
+            f"request_id: {request_id!r} stands for a reservation with another endpoint, ttl, shard key or choice of "
+            "replicas; an id that comes again must come with the same"
+        ),
+        metadata={"field": "request_id"},
+    )
+
+
+def misanswered(replica: Replica) -> Failure:
+    """The replica has answered a slot operation with what answers another one."""
+    return Failure(
+        reason=Reason.INTERNAL,
+        message=f"replica {replica.replica_id} has answered something else than it was asked",
+        executed=Executed.UNKNOWN,
+        metadata=_whereabouts(replica),
+    )
 
 
 def no_endpoint(name: str, known: Iterable[str]) -> Failure:

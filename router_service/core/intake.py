@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from router_service.core import failures
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Run
+from router_service.core.reservations import best_for, can_serve, constraint_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -60,6 +61,8 @@ class Intake:
         if endpoint is None:
             failure = failures.no_endpoint(run.endpoint, self._topology.endpoints)
             self._outcomes.fail_waiting(run, failure if self._topology.table.revision else failures.NO_TABLE)
+        elif run.options.slot is not None:
+            self._reserve(run, endpoint, now, admitted=admitted)
         elif run.options.partition >= 0:
             self._to_partition(run, endpoint, now, admitted=admitted)
         elif endpoint.traffic.only is not None:
@@ -113,10 +116,13 @@ class Intake:
         is_there = self._topology.backends.get(backend.name) is backend
         unkeyed: list[Run] = []
         keyed: dict[Partition, list[Run]] = {}
+        constrained: list[Run] = []
         for run in sorted(runs, key=lambda run: run.age):
             partition = run.partition
             exists = run.endpoint in self._topology.endpoints
-            if exists and partition is not None:
+            if run.options.slot is not None and constraint_of(run) is not None:
+                constrained.append(run)
+            elif exists and partition is not None:
                 self._admit(run, self._account_of(partition), now, admitted=True)
                 keyed.setdefault(partition, []).append(run)
             elif exists and is_there:
@@ -129,6 +135,10 @@ class Intake:
             partition.queue.put_back(*back)
         if unkeyed:
             backend.queue.put_back(*unkeyed)
+        for run in constrained:
+            self.route(run, now, admitted=True)
+        for each in self._topology.backends.values() if constrained else ():
+            self._sender.pump_queue(each, now)
 
     def watch(self, run: Run) -> None:
         """Sees to it that the run is looked at when its time in the queue, or its time in all, is up."""
@@ -184,6 +194,45 @@ class Intake:
         elif run.deadline != inf:
             self._deadlines.watch(run.deadline, run)
 
+    def _reserve(self, run: Run, endpoint: Endpoint, now: float, *, admitted: bool) -> None:
+        """Finds a reservation its backend, which is that of its replica where it wants one."""
+        backends = self._topology.backends
+        drawn = self._slices(run, endpoint)
+        if not drawn:
+            if self._admit(run, endpoint.account, now, admitted=admitted):
+                endpoint.parked.append(run)
+            return
+        name = drawn[0][0]
+        constraint = constraint_of(run)
+        if constraint is None:
+            if (backend := backends.get(name)) is not None:
+                _limit(run, backend)
+            self._to_backend(run, name, endpoint, now, admitted=admitted)
+            return
+        of_endpoint = [backends[each] for each in (name, *endpoint.traffic.weights) if each in backends]
+        fit = [each for each in of_endpoint if can_serve(each.replicas.values(), constraint)]
+        fit.sort(key=lambda each: not can_serve([one for one in each.replicas.values() if one.taking], constraint))
+        if constraint.replica_id and not fit:
+            self._outcomes.fail_waiting(run, failures.no_such_replica(run, constraint.replica_id))
+        elif not of_endpoint:
+            self._to_backend(run, name, endpoint, now, admitted=admitted)
+        else:
+            self._to_constrained(run, (fit or of_endpoint)[0], now, admitted=admitted)
+
+    def _to_constrained(self, run: Run, backend: Backend, now: float, *, admitted: bool) -> None:
+        _limit(run, backend)
+        # Older ones that wait can have no replica that has room; but those that come back, before it is their turn.
+        best = best_for(run, backend.replicas.values()) if not admitted else None
+        if best is not None:
+            self._sender.send(run, 1, best, 0, now)
+            best.backend.balancer.changed(best)
+            self.watch(run)
+        elif not admitted and backend.constrained.is_full:
+            full = backend.account.full(now, self._chance())
+            self._outcomes.fail_waiting(run, failures.room_full(backend.name, full))
+        elif self._admit(run, backend.account, now, admitted=admitted):
+            backend.constrained.add(run)
+
     def _account_of(self, partition: Partition) -> Account:
         """Who is charged for what waits in the partition."""
         owner = partition.owner
@@ -202,3 +251,9 @@ class Intake:
         account.waits(now)
         self.watch(run)
         return True
+
+
+def _limit(run: Run, backend: Backend) -> None:
+    """A reservation without a timeout waits for as long as its backend lets calls wait, at replicas, too."""
+    if run.deadline == inf:
+        run.deadline = run.arrived + backend.account.max_queue_time_s

@@ -12,8 +12,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from router_service.core.commands import CancelRun, Command, DeliverDone, DeliverFailure, DeliverResults, Forget
+from router_service.core import failures
+from router_service.core.commands import (
+    CancelRun,
+    Command,
+    DeliverDone,
+    DeliverFailure,
+    DeliverResults,
+    DeliverSlot,
+    Forget,
+)
 from router_service.core.counters import ShadowOutcome
+from router_service.core.slots import Release, Released
 from slotmesh.errors import Executed, Failure, Reason
 
 if TYPE_CHECKING:
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
     from router_service.core.calls import Run, Sent
     from router_service.core.counters import Counters
     from router_service.core.replicas import Replica
+    from router_service.core.slots import Slot
     from slotmesh.chunks import Payload
 
 
@@ -77,6 +88,18 @@ class Outcomes:
             return
         replica = sent.replica
         self._out.append(DeliverDone(run.caller, ids, size, replica, sent.first + lo, replica.links))
+
+    def slot(self, run: Run, answer: Slot | Released) -> None:
+        """The operation on a slot ended well."""
+        self._settle(run, 1)
+        self._out.append(DeliverSlot(run.caller, answer))
+
+    def gone(self, run: Run, replica_id: str, why: str) -> None:
+        """The replica that gave a slot cannot be told what to do with it: nothing is held there for this caller."""
+        if isinstance(run.options.slot, Release):
+            self.slot(run, Released())
+        else:
+            self._fail(run, 0, 1, failures.replica_gone(replica_id, why))
 
     def answered_with(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
         """The replica says that `count` calls of the slice, from offset `lo`, failed."""

@@ -1,8 +1,8 @@
 """One replica as the router sees it: what was sent there, and what more it can take.
 
 Purpose: exact knowledge of the router's own load, the newest report of everybody else's, and which run id means what.
-Invariants: `own` and `keyed` are the sums of the unanswered calls in `outbox` and `inflight`; run ids strictly increase
-on a link, in the order in which frames carry them.
+Invariants: `own`, `keyed` and `bound` are the sums of what is unanswered in `outbox`, `ops` and `inflight`; run ids
+strictly increase on a link, in the order in which frames carry them.
 Owner: the scheduler.
 """
 
@@ -12,7 +12,8 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from router_service.core.calls import Run, Sent
+from router_service.core import routing
+from router_service.core.calls import Bound, Run, Sent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,6 +46,7 @@ class Replica:
         "_starts",
         "address",
         "backend",
+        "bound",
         "capacity",
         "draining",
         "inflight",
@@ -54,6 +56,7 @@ class Replica:
         "linked",
         "links",
         "listed",
+        "ops",
         "outbox",
         "own",
         "ready",
@@ -80,9 +83,13 @@ class Replica:
         self.limit = 0
         """Unkeyed calls of this router that it has room for in all; 0 while it takes none."""
         self.own = 0
-        """This router's unkeyed calls there, unanswered."""
+        """This router's unkeyed calls and reservations there, unanswered."""
         self.keyed = 0
         """This router's keyed calls there, unanswered."""
+        self.bound = 0
+        """What it does in slots that it has given, unanswered: takes no room."""
+        self.ops: deque[Sent] = deque()
+        """Slot operations that the next frames carry, ahead of `outbox`: each a slice of one call."""
         self.outbox: deque[Sent] = deque()
         """Slices that the next frames carry."""
         self.inflight: dict[int, Sent] = {}
@@ -114,6 +121,11 @@ class Replica:
         return (self.own + capacity.others) / capacity.max_ongoing
 
     @property
+    def owed(self) -> int:
+        """All that it has not answered."""
+        return self.own + self.keyed + self.bound
+
+    @property
     def keyed_room(self) -> int:
         """Keyed calls that its window has room for."""
         return self.capacity.keyed_window - self.keyed if self.linked else 0
@@ -134,6 +146,24 @@ class Replica:
             self.own += count
         else:
             self.keyed += count
+        return sent
+
+    def reserve(self, run: Run, now: float) -> Sent:
+        """Takes a reservation among its slot operations."""
+        sent = Sent(run, run.cursor, 1, self, 0, now)
+        run.cursor += 1
+        run.sents.append(sent)
+        self.ops.append(sent)
+        self.own += 1
+        return sent
+
+    def bind(self, run: Run, now: float) -> Sent:
+        """Takes what only this replica can do among its slot operations; waits there until it is linked."""
+        sent = Bound(run, run.cursor, 1, self, 0, now)
+        run.cursor += 1
+        run.sents.append(sent)
+        self.ops.append(sent)
+        self.bound += 1
         return sent
 
     def number(self, sent: Sent) -> int:
@@ -169,7 +199,9 @@ class Replica:
         before = sent.remaining
         fresh = sent.take(offset, count)
         answered = before - sent.remaining
-        if sent.run.partition is None:
+        if not sent.takes_room:
+            self.bound -= answered
+        elif sent.run.partition is None:
             self.own -= answered
         else:
             self.keyed -= answered
@@ -179,7 +211,9 @@ class Replica:
 
     def answer_whole(self, sent: Sent) -> None:
         """The replica is done with a slice of which nothing was answered or abandoned before: the common case."""
-        if sent.run.partition is None:
+        if not sent.takes_room:
+            self.bound -= sent.count
+        elif sent.run.partition is None:
             self.own -= sent.count
         else:
             self.keyed -= sent.count
@@ -197,25 +231,35 @@ class Replica:
 
     def withdraw(self, sent: Sent, parts: Sequence[Sent] = ()) -> None:
         """The slice leaves the outbox: no frame will carry it, but `parts` of it in its place."""
-        place = self.outbox.index(sent)
-        del self.outbox[place]
+        box = self.outbox if sent.run.options.slot is None else self.ops
+        place = box.index(sent)
+        del box[place]
         for part in reversed(parts):
-            self.outbox.insert(place, part)
+            box.insert(place, part)
         gone = sent.remaining - sum(part.count for part in parts)
         sent.run.sents.remove(sent)
-        if sent.run.partition is None:
+        if self.backend.hooks is not None and routing.is_counted(sent):
+            routing.abandoned(self, gone)
+        if not sent.takes_room:
+            self.bound -= gone
+        elif sent.run.partition is None:
             self.own -= gone
         else:
             self.keyed -= gone
         sent.remaining = 0
 
     def take_back(self) -> list[Sent]:
-        """Empties the outbox; returns what was in it, in order of sending."""
-        unsent = list(self.outbox)
+        """Takes back what no frame has carried; returns it, in order of sending."""
+        unsent = [*self.ops, *self.outbox]
+        self.ops.clear()
         self.outbox.clear()
         for sent in unsent:
             sent.run.sents.remove(sent)
-            if sent.run.partition is None:
+            if routing.is_counted(sent):
+                routing.abandoned(self, sent.remaining)
+            if not sent.takes_room:
+                self.bound -= sent.remaining
+            elif sent.run.partition is None:
                 self.own -= sent.remaining
             else:
                 self.keyed -= sent.remaining
@@ -224,9 +268,11 @@ class Replica:
     def lose(self) -> list[Sent]:
         """The link broke: forgets and returns all that frames carried and is not answered, in order of sending."""
         lost = list(self.inflight.values())
+        if self.backend.hooks is not None:
+            routing.abandoned(self, sum(sent.remaining for sent in lost if routing.is_counted(sent)))
         self.inflight.clear()
         self._starts.clear()
-        self.own = self.keyed = 0
+        self.own = self.keyed = self.bound = 0
         self._next_id = 1
         self.links += 1
         self.linked = False

@@ -7,6 +7,7 @@ Invariants, checked by tests/properties/test_router_scheduler.py:
   2. Calls of one ordering key are sent in order of arrival, and to a new owner only after the old one has answered.
   3. A replica never has more unkeyed calls than it said it can take, nor more keyed ones than its window.
   4. Nothing waits while a replica of its backend could take it.
+  5. A slot that is granted to somebody who waits no more is released at once.
 Owner: the dispatcher, on one event loop. No clock, no I/O: `now` is monotonic seconds.
 """
 
@@ -19,15 +20,19 @@ from typing import TYPE_CHECKING
 
 from router_service.core import cancellation, failures, frames
 from router_service.core.answers import Answers
-from router_service.core.calls import Batch, Failures, Results, Run
+from router_service.core.calls import Batch, CallOptions, Failures, Results, Run
 from router_service.core.counters import Counters
 from router_service.core.deadlines import DeadlineHeap
 from router_service.core.ejection import LONGEST_S
 from router_service.core.intake import Intake
 from router_service.core.outcomes import Outcomes
 from router_service.core.replicas import Capacity, Replica
+from router_service.core.requests import Wish
 from router_service.core.sender import Sender
 from router_service.core.sessions import Sessions
+from router_service.core.slot_frames import cut_ops
+from router_service.core.slot_operations import ONE_CALL, SlotOperations
+from router_service.core.slots import Dispatch
 from router_service.core.topology import Topology
 from router_service.core.uploads import Uploads
 from slotmesh.chunks import Announced
@@ -41,6 +46,8 @@ if TYPE_CHECKING:
     from router_service.core.draws import Chance
     from router_service.core.frames import OutgoingBatch
     from router_service.core.sessions import Found
+    from router_service.core.slot_frames import OutgoingOp
+    from router_service.core.slots import Release, Renew, SlotAnswer
     from router_service.core.table import ReplicaKey, RoutingTable
     from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
@@ -63,6 +70,15 @@ class Scheduler:
         self._sessions = Sessions(self._out, self.topology, self._outcomes, self._intake)
         self._uploads = Uploads()
         self._answers = Answers(self._out, self.counters, self._outcomes, self._sender, self._intake)
+        self._slots = SlotOperations(
+            self._out,
+            self.topology,
+            self._outcomes,
+            self._deadlines,
+            self._sender,
+            self._intake,
+            self._answers,
+        )
 
     # -- callers ---------------------------------------------------------------------------------------------------
 
@@ -167,12 +183,63 @@ class Scheduler:
         """The caller is gone: what it has not heard of is CANCELLED."""
         self._uploads.left(caller)
         self._withdrawn(cancellation.cancel_caller(caller, self._outcomes), now)
+        if caller.request is not None and (alone := self._slots.left(caller)) is not None:
+            self._withdrawn(cancellation.cancel_caller(alone, self._outcomes), now)
         return self._commands(now)
 
     def cancel_calls(self, caller: Caller, ranges: Iterable[tuple[int, int]], now: float) -> list[Command]:
         """The caller takes calls back: ids from first to last, both included. Those that have ended stay so."""
         self._withdrawn(cancellation.cancel_calls(caller, ranges, self._outcomes), now)
         return self._commands(now)
+
+    # -- slots -----------------------------------------------------------------------------------------------------
+
+    def reserve(
+        self, caller: Caller, endpoint: str, options: CallOptions, now: float, request_id: str = ""
+    ) -> list[Command]:
+        """A reservation, which `options.slot` describes; it ends with a DeliverSlot or a DeliverFailure.
+
+        Who repeats a request id has the same slot, or waits with whoever was first, until all of them have left.
+        """
+        owner: Caller | None = caller
+        if request_id:
+            owner = self._slots.find(caller, request_id, Wish.of(endpoint, options), options.timeout_s, now)
+        if owner is not None:
+            run = self._slot_run(owner, endpoint, options, b"", now)
+            if run.deadline <= now:
+                self._outcomes.fail_waiting(run, failures.no_slot(run, now))
+            else:
+                self._intake.route(run, now)
+        return self._commands(now)
+
+    def dispatch(
+        self, caller: Caller, key: ReplicaKey, options: CallOptions, payload: Payload, now: float
+    ) -> list[Command]:
+        """A call in the slot that `options.slot` names, which this replica has given. Never sent twice."""
+        endpoint = options.slot.endpoint if isinstance(options.slot, Dispatch) else ""
+        self.counters.calls[self.counters.label(endpoint),] += 1
+        run = self._slot_run(caller, endpoint, options, payload, now)
+        if run.deadline <= now:
+            self._outcomes.fail_waiting(run, failures.deadline_in_queue(run))
+        else:
+            self._slots.bind(run, key, now)
+        return self._commands(now)
+
+    def slot_op(self, caller: Caller, key: ReplicaKey, op: Renew | Release, now: float) -> list[Command]:
+        """A slot of this replica is to be held for longer, or given back."""
+        self._slots.bind(self._slot_run(caller, "", CallOptions(slot=op), b"", now), key, now)
+        return self._commands(now)
+
+    def give_back(self, key: ReplicaKey, token: str, now: float) -> list[Command]:
+        """A slot was granted, and nobody will use it: it is released, and nobody hears of that."""
+        self._slots.give_back(key, token, now)
+        return self._commands(now)
+
+    def _slot_run(self, caller: Caller, endpoint: str, options: CallOptions, payload: Payload, now: float) -> Run:
+        self._seq += 1
+        run = Run(self._seq, caller, endpoint, options, ONE_CALL, [payload], now)
+        caller.runs[run] = None
+        return run
 
     # -- replicas --------------------------------------------------------------------------------------------------
 
@@ -188,6 +255,7 @@ class Scheduler:
                 if partition.owner is replica:
                     self._sender.list(partition)
             self._sessions.link_up(replica)
+            self._sender.linked(replica)
             self._sender.pump(replica, now)
         return self._commands(now)
 
@@ -226,6 +294,19 @@ class Scheduler:
     def cut_frame(self, replica: Replica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
         """What the next frame to the replica carries; empty when there is nothing. Call `expire` before."""
         return frames.cut_frame(replica, max_calls, max_bytes) if replica.outbox else []
+
+    def cut_ops(self, replica: Replica, max_bytes: int) -> list[OutgoingOp]:
+        """What the next frame of slot operations carries; it goes ahead of runs. Call `expire` before."""
+        return cut_ops(replica, max_bytes)
+
+    def slots_answered(
+        self, replica: Replica, answers: Iterable[SlotAnswer], capacity: Capacity | None, now: float
+    ) -> list[Command]:
+        """The replica has answered slot operations; `capacity` is its load after them, where it tells."""
+        self._slots.answered(replica, answers, capacity, now)
+        self._end_overdue(now)
+        self._sender.pump(replica, now)
+        return self._commands(now)
 
     def completed(
         self,
@@ -288,18 +369,25 @@ class Scheduler:
     def next_deadline(self) -> float | None:
         """When the shell must call `expire`; None when nothing can expire."""
         due, asked = self._deadlines.next_deadline(), self._sessions.next_deadline()
-        return min(due, asked) if due is not None and asked is not None else due if asked is None else asked
+        over = self._slots.next_deadline()
+        if asked is None and over is None:
+            return due
+        return min(each for each in (due, asked, over) if each is not None)
 
     def expire(self, now: float) -> list[Command]:
         """Fails every call whose deadline or queue time has passed."""
         self._end_overdue(now)
+        for alone in self._slots.expire(now):
+            self._withdrawn(cancellation.cancel_caller(alone, self._outcomes), now)
         self._sessions.expire(now)
         return self._commands(now)
 
     def _end_overdue(self, now: float) -> None:
         withdrawn = cancellation.Withdrawn()
         for run in self._deadlines.pop_due(now):
-            if run.deadline <= now:
+            if run.reserves:
+                self._end_reservation(run, withdrawn, now)
+            elif run.deadline <= now:
                 running = partial(failures.deadline_running, run)
                 cancellation.end_run(run, self._outcomes, failures.deadline_in_queue(run), running, withdrawn)
             elif run.waiting and run.account is not None:
@@ -308,9 +396,18 @@ class Scheduler:
                     cancellation.drop_waiting(run, self._outcomes, failures.queue_timeout(run, limit_s))
                 elif run.account.too_late(run) <= now:
                     cancellation.drop_waiting(run, self._outcomes, failures.too_late(run, run.deadline - now))
+            elif run.options.slot is not None:
+                self._slots.end_link_wait(run, withdrawn)
             if run.unanswered:
                 self._intake.watch(run)
         self._withdrawn(withdrawn, now)
+
+    def _end_reservation(self, run: Run, withdrawn: Withdrawn, now: float) -> None:
+        """The time of a reservation, or its time in the queue, may be up. For its caller both are the same."""
+        limit_s = run.account.max_queue_time_s if run.account is not None and run.waiting else inf
+        if min(run.deadline, run.arrived + limit_s) <= now:
+            failure = failures.no_slot(run, now)
+            cancellation.end_run(run, self._outcomes, failure, lambda _: failure, withdrawn)
 
     # -- the way back ----------------------------------------------------------------------------------------------
 
@@ -335,4 +432,4 @@ class Scheduler:
             return self._commands(now)
         out = self._out.copy()
         self._out.clear()
-        return out
+        return self._slots.told(out, now) if self._slots.requests.pending else out

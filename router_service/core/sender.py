@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from router_service.core import routing
 from router_service.core.commands import Command, Flush
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ class Sender:
 
     def pump_queue(self, backend: Backend, now: float) -> None:
         """Starts the backend's unkeyed runs, flow by flow, while there is room."""
+        if backend.constrained:
+            self._pump_in_turn(backend, now)
+            return
         queue = backend.queue
         while (head := queue.head()) is not None:
             most = queue.turn(head)
@@ -72,18 +76,72 @@ class Sender:
             if sent < most:
                 return
 
+    def _pump_in_turn(self, backend: Backend, now: float) -> None:
+        """The same, while reservations wait that not every replica will do for: those and the queue take turns."""
+        constrained = backend.constrained
+        while True:
+            first, second = (self._serve_constrained, self._serve_queue)
+            if not constrained.is_next:
+                first, second = second, first
+            if first(backend, now):
+                constrained.is_next = not constrained.is_next
+            elif not second(backend, now):
+                # Who could not use its turn keeps it.
+                return
+
+    def _serve_constrained(self, backend: Backend, now: float) -> bool:
+        """Places the oldest reservation that a replica with room will do for; returns whether there was one."""
+        found = backend.constrained.match([each for each in backend.replicas.values() if each.free > 0])
+        if found is None:
+            return False
+        run, replica = found
+        self.send(run, 1, replica, 0, now)
+        backend.balancer.changed(replica)
+        return True
+
+    def _serve_queue(self, backend: Backend, now: float) -> bool:
+        """Gives the flow whose turn it is its turn; returns whether anything was sent."""
+        queue = backend.queue
+        head = queue.head()
+        sent = self.spread(head, backend, queue.turn(head), now) if head is not None else 0
+        if sent:
+            queue.served(sent)
+        return sent > 0
+
     def send(self, run: Run, count: int, replica: Replica, owner_epoch: int, now: float) -> None:
         """Puts the next `count` waiting calls of the run into the replica's outbox; there is room for them."""
         account = run.account
         if account is not None:
             account.drained(count, now)
             account.release(run, count)
-        if not replica.outbox:
+        backend = replica.backend
+        if run.options.slot is not None:
+            self._flush_ops(replica)
+            replica.reserve(run, now)
+        else:
+            if not replica.outbox:
+                self._out.append(Flush(replica))
+            replica.send(run, count, owner_epoch, now)
+            if run.partition is not None:
+                run.partition.sent(owner_epoch)
+        if backend.hooks is not None and run.partition is None:
+            routing.placed(replica, count)
+        backend.counts.queue_time.observe(now - run.arrived, count)
+
+    def bind(self, run: Run, replica: Replica, now: float) -> None:
+        """Gives the replica what only it can do. It is ahead of what waits in the outbox, and needs no room."""
+        if replica.linked:
+            self._flush_ops(replica)
+        replica.bind(run, now)
+
+    def linked(self, replica: Replica) -> None:
+        """The replica can be reached: what was bound to it meanwhile leaves."""
+        if replica.ops:
             self._out.append(Flush(replica))
-        replica.send(run, count, owner_epoch, now)
-        if run.partition is not None:
-            run.partition.sent(owner_epoch)
-        replica.backend.counts.queue_time.observe(now - run.arrived, count)
+
+    def _flush_ops(self, replica: Replica) -> None:
+        if not replica.ops:
+            self._out.append(Flush(replica))
 
     def list(self, partition: Partition) -> None:
         """Puts the partition among those that its owner serves in turn, if it has something to send."""

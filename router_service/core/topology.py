@@ -57,6 +57,8 @@ class Topology:
         homeless = [*self._apply_backends(table)]
         homeless += self._apply_endpoints(table, replicas_changed=known != self.replicas)
         for backend in self.backends.values():
+            # They are few, and any change of the replicas may be one for them.
+            homeless += backend.constrained.drain()
             if not backend.candidates and backend.queue:
                 strangers = {each.name for each in self.endpoints.values() if backend.name not in each.traffic.weights}
                 homeless += _take_out(backend, strangers)
@@ -76,7 +78,7 @@ class Topology:
 
     def retire(self, replica: Replica) -> None:
         """Disconnects from a replica that the table no longer names once it owes no answer."""
-        if not replica.listed and not replica.retired and not replica.inflight and not replica.outbox:
+        if not replica.listed and not replica.retired and not (replica.inflight or replica.outbox or replica.ops):
             replica.retired = True
             self._out.append(CloseLink(replica))
 
@@ -87,6 +89,7 @@ class Topology:
         for name in self.backends.keys() - table.backends.keys():
             backend = self.backends.pop(name)
             homeless += backend.queue.drain()
+            homeless += backend.constrained.drain()
             for replica in backend.replicas.values():
                 self._unlist(replica)
         for route in table.backends.values():

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
 from router_service.core.callers import Caller
-from router_service.core.calls import Batch, Failures, Results
+from router_service.core.calls import Batch, CallOptions, Failures, Results
 from router_service.core.commands import (
     AskReconcile,
     CancelRun,
@@ -22,6 +22,7 @@ from router_service.core.commands import (
     DeliverDone,
     DeliverFailure,
     DeliverResults,
+    DeliverSlot,
     DeliverValues,
     Delivery,
     Flush,
@@ -33,6 +34,8 @@ from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions import Found, Session
+from router_service.core.slot_frames import OutgoingOp
+from router_service.core.slots import Release, Renew, SlotAnswer
 from router_service.core.table import ReplicaKey, RoutingTable
 from slotmesh.chunks import Payload
 from slotmesh.errors import Failure
@@ -44,6 +47,13 @@ class Sink(Protocol):
 
     def deliver(self, delivery: Delivery) -> None:
         """Takes outcomes or values of some of the caller's calls; must not block."""
+
+
+class SlotSink(Sink, Protocol):
+    """Where the outcome of one operation on a slot goes."""
+
+    def deliver_slot(self, delivery: DeliverSlot) -> None:
+        """Takes what became of the operation, where it did not fail; must not block."""
 
 
 class Link(Protocol):
@@ -99,7 +109,7 @@ class Dispatcher:
         self._sinks.pop(caller, None)
         if caller.session is not None:
             self._do(self.scheduler.disconnected(caller, self.clock.now()))
-        elif caller.runs:
+        elif caller.runs or caller.request is not None:
             self._do(self.scheduler.cancel(caller, self.clock.now()))
 
     def submit(self, caller: Caller, endpoint: str, batches: Iterable[Batch]) -> None:
@@ -135,6 +145,24 @@ class Dispatcher:
     def cancel(self, caller: Caller, ranges: Iterable[tuple[int, int]]) -> None:
         """The caller takes calls back: ids from first to last, both included."""
         self._do(self.scheduler.cancel_calls(caller, ranges, self.clock.now()))
+
+    # -- slots ---------------------------------------------------------------------------------------------------
+
+    def reserve(self, caller: Caller, endpoint: str, options: CallOptions, request_id: str) -> None:
+        """A slot that passed the edge's checks; the caller's sink is a SlotSink."""
+        self._do(self.scheduler.reserve(caller, endpoint, options, self.clock.now(), request_id))
+
+    def dispatch(self, caller: Caller, key: ReplicaKey, options: CallOptions, payload: Payload) -> None:
+        """A call into a slot of this replica."""
+        self._do(self.scheduler.dispatch(caller, key, options, payload, self.clock.now()))
+
+    def slot_op(self, caller: Caller, key: ReplicaKey, op: Renew | Release) -> None:
+        """A slot of this replica is to be held longer, or to be given back; the caller's sink is a SlotSink."""
+        self._do(self.scheduler.slot_op(caller, key, op, self.clock.now()))
+
+    def give_back(self, key: ReplicaKey, token: str) -> None:
+        """A slot of this replica was granted, and nobody will hear of it."""
+        self._do(self.scheduler.give_back(key, token, self.clock.now()))
 
     # -- replicas ------------------------------------------------------------------------------------------------
 
@@ -172,6 +200,10 @@ class Dispatcher:
         """Runs came back untouched."""
         self._do(self.scheduler.refused(replica, ids, failure, capacity, self.clock.now()))
 
+    def slots_answered(self, replica: Replica, answers: Iterable[SlotAnswer], capacity: Capacity | None = None) -> None:
+        """Answers to operations on slots arrived, and perhaps the replica's load after them."""
+        self._do(self.scheduler.slots_answered(replica, answers, capacity, self.clock.now()))
+
     def capacity_changed(self, replica: Replica, capacity: Capacity) -> None:
         """The replica's load changed without a result."""
         self._do(self.scheduler.capacity_changed(replica, capacity, self.clock.now()))
@@ -182,10 +214,18 @@ class Dispatcher:
 
     def cut_frame(self, replica: Replica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
         """What the next frame to the replica carries, without what has expired by now."""
+        self._expire_due()
+        return self.scheduler.cut_frame(replica, max_calls, max_bytes)
+
+    def cut_ops(self, replica: Replica, max_bytes: int) -> list[OutgoingOp]:
+        """What the next frame of operations on slots carries, without what has expired by now."""
+        self._expire_due()
+        return self.scheduler.cut_ops(replica, max_bytes)
+
+    def _expire_due(self) -> None:
         due = self.scheduler.next_deadline()
         if due is not None and due <= self.clock.now():
             self._do(self.scheduler.expire(self.clock.now()))
-        return self.scheduler.cut_frame(replica, max_calls, max_bytes)
 
     # -- configuration -------------------------------------------------------------------------------------------
 
@@ -233,6 +273,9 @@ class Dispatcher:
                     self._links[replica].take(run_id, count)
                 case OpenLink(replica):
                     self._links[replica] = self._open_link(replica, self)
+                case DeliverSlot():
+                    if (slot_sink := self._sinks.get(command.caller)) is not None:
+                        cast("SlotSink", slot_sink).deliver_slot(command)
                 case CloseLink(replica):
                     if link := self._links.pop(replica, None):
                         link.close()

@@ -17,6 +17,7 @@ def observe(metrics: MetricsServer, scheduler: Scheduler) -> None:
     observe_counter(meter, names.ROUTER_REFUSALS, lambda: counters.refusals)
     observe_counter(meter, names.ROUTER_RETRIES, lambda: counters.retries)
     observe_counter(meter, names.ROUTER_SHADOWS, lambda: counters.shadows)
+    observe_counter(meter, names.ROUTER_RESERVATIONS, lambda: counters.reservations)
     observe_counter(meter, names.ROUTER_LINK_FAILURES, lambda: counters.link_failures)
     observe_counter(meter, names.ROUTER_FRAMES, lambda: counters.frames)
     observe_gauge(meter, names.ROUTER_STREAMS, lambda: {(): counters.streams})
@@ -33,6 +34,10 @@ def observe(metrics: MetricsServer, scheduler: Scheduler) -> None:
     metrics.observe_histogram(
         names.ROUTER_REPLICA_TIME,
         lambda: {(name,): _buckets(counts.replica_time) for name, counts in counters.backends.items()},
+    )
+    metrics.observe_histogram(
+        names.ROUTER_RESERVE_TIME,
+        lambda: {(name,): _buckets(counts.reserve_time) for name, counts in counters.backends.items()},
     )
 
 

@@ -1,6 +1,6 @@
 """The way to one replica: one Execute stream, kept up for as long as the table names the replica.
 
-Purpose: sends slices and cancels as coalesced frames; turns the replica's frames into events.
+Purpose: keeps the stream, writes what `LinkFrames` has, and turns the replica's frames into events.
 Invariants: a link is up from the replica's first capacity frame until the stream ends, and says so to the dispatcher
 exactly once each. After a failure it comes back only when the replica's health check says that it serves.
 Owner: the app, through the dispatcher; it has one task.
@@ -19,10 +19,10 @@ from router_service import convert
 from router_service.core.commands import CancelRun
 from router_service.core.replicas import Replica
 from router_service.core.sessions import Session
-from router_service.shell.acks import RunAcks
 from router_service.shell.arrivals import Arrivals
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import BadChunk, ChunkRota
+from router_service.shell.link_frames import LinkFrames
+from slotmesh.chunks import BadChunk
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import read_frame, run_stream
@@ -37,14 +37,8 @@ Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
 Call = grpc.aio.StreamStreamCall[Request, Response]
 
-MAX_FRAME_CALLS = 16_384
-MAX_FRAME_BYTES = 1024 * 1024
 LEFT_PAUSE_S = 1.0
 """A replica that has ended the stream because it drains is not asked again at once."""
-SMALL_FRAME_CALLS = 16
-HOLD_S = 0.002
-"""A small frame waits this long for the answer to the frame before it, so that others can join: a message costs as much
-as a hundred calls. A call that comes alone never waits."""
 
 HEALTH_TIMEOUT_S = 1.0
 
@@ -71,26 +65,13 @@ class ReplicaLink:
         self._leaving = False
         """The replica drains: nothing more is sent on this stream."""
         self._closing = False
-        self._cancels: list[CancelRun] = []
         self._pump: StreamPump[Request] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._unanswered_since = -HOLD_S
-        """When the newest frame of runs was written; long ago once anything was answered."""
-        self._holding: asyncio.TimerHandle | None = None
-        self._questions: list[Session] = []
-        self._acks = RunAcks(self._wake)
-        self._takes: dict[int, int] = {}
-        """Values taken of each run, of which the replica was not told."""
-        self._echo = 0
-        """The newest stamp of the replica that was not echoed; 0 where there is none."""
         self._heard_at = 0.0
         self._is_silent = False
         self._watch: asyncio.TimerHandle | None = None
         self._arrivals = Arrivals()
-        self._chunks: ChunkRota[int] = ChunkRota()
-        """Payloads of calls on their way, by run id."""
-        self._is_chunk_due = False
-        """A chunk may go before the next other frame."""
+        self._frames = LinkFrames(replica, dispatcher, clock, self._wake)
 
     # -- called by the dispatcher ----------------------------------------------------------------------------------
 
@@ -100,28 +81,25 @@ class ReplicaLink:
 
     def cancel(self, command: CancelRun) -> None:
         """Tells the replica that nobody waits for these calls any more."""
-        self._cancels.append(command)
-        self._wake()
+        self._frames.cancel(command)
 
     def reconcile(self, session: Session) -> None:
         """Asks what became of the session's unanswered calls. Only while the link is up."""
-        self._questions.append(session)
-        self._wake()
+        self._frames.reconcile(session)
 
     def forget(self, first: int, count: int) -> None:
         """The replica need not keep the outcomes of these runs. Only while the link is up."""
-        self._acks.add(first, count)
+        self._frames.forget(first, count)
 
     def take(self, run_id: int, count: int) -> None:
         """So many values of the run were taken. Only while the link is up."""
-        self._takes[run_id] = self._takes.get(run_id, 0) + count
-        self._wake()
+        self._frames.take(run_id, count)
 
     async def finish(self) -> None:
         """Says what there is to say, then half-closes: returns when the replica has answered and ended the stream."""
         self._closing = True
         if self._up and self._task is not None:
-            self._acks.flush()
+            self._frames.flush()
             self._half_close()
             await asyncio.wait((self._task,))
 
@@ -156,7 +134,7 @@ class ReplicaLink:
     async def _converse(self, call: Call) -> str:
         """One stream, from its opening to its end; returns why it ended."""
         why = "the link was closed"
-        self._pump = StreamPump(call.write, self._next_frame)
+        self._pump = StreamPump(call.write, self._frames.next_frame)
         self._arrivals = Arrivals()
         try:
             await call.write(self._opening())
@@ -174,6 +152,7 @@ class ReplicaLink:
             call.cancel()
             self._pump = None
             self._stop_watching()
+            self._frames.drop()
             self._went_down(why)
         return why
 
@@ -205,13 +184,14 @@ class ReplicaLink:
                 for run_ids, _ in failures:
                     self._arrivals.drop(run_ids)
                 dispatcher.completed(replica, results, failures, capacity, self._ids_of(frame.done, "ended"), values)
-                self._answered()
+                self._frames.answered()
             case "capacity":
                 capacity = convert.capacity_from_wire(response.capacity)
                 if self._up:
                     dispatcher.capacity_changed(replica, capacity)
                 else:
                     self._up = True
+                    self._frames.link_up()
                     _log.info("replica linked", **self._who())
                     dispatcher.link_up(replica, capacity)
             case "refused":
@@ -222,7 +202,11 @@ class ReplicaLink:
                     from_wire(refused.failure),
                     convert.capacity_from_wire(refused.capacity),
                 )
-                self._answered()
+                self._frames.answered()
+            case "slots":
+                slots = response.slots
+                capacity = convert.capacity_from_wire(slots.capacity) if slots.HasField("capacity") else None
+                dispatcher.slots_answered(replica, convert.slot_answers_of(slots), capacity)
             case "reconciled":
                 for session_id, epoch, found in convert.found_of(response.reconciled):
                     dispatcher.reconciled(replica, session_id, epoch, found)
@@ -240,7 +224,7 @@ class ReplicaLink:
     def _ids_of(self, ranges: Iterable[call_pb2.IdRange], what: str) -> list[int]:
         """The run ids in ranges that a few bytes could make endless."""
         count = sum(max(0, each.last - each.first + 1) for each in ranges)
-        if count > (holds := self._replica.own + self._replica.keyed):
+        if count > (holds := self._replica.owed):
             raise _ProtocolViolation(f"the replica says that {count} calls {what}, and has {holds}")
         return convert.run_ids_of(ranges)
 
@@ -248,8 +232,7 @@ class ReplicaLink:
 
     def _answer_heartbeat(self, call: Call, heartbeat: call_pb2.Heartbeat) -> None:
         """The echo is what lets the replica start runs. One that beats is expected to go on doing so."""
-        self._echo = heartbeat.stamp
-        self._wake()
+        self._frames.echo(heartbeat.stamp)
         if self._watch is None:
             self._is_silent = False
             self._watch = asyncio.get_running_loop().call_later(SILENCE_S, self._listen, call)
@@ -263,7 +246,6 @@ class ReplicaLink:
             call.cancel()
 
     def _stop_watching(self) -> None:
-        self._echo = 0
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
@@ -272,13 +254,8 @@ class ReplicaLink:
         if not self._up:
             return
         self._up = False
-        self._cancels.clear()
-        self._questions.clear()
-        self._takes.clear()
-        self._chunks.clear()
-        self._acks.drop()
         log = _log.info if self._closing or self._replica.draining else _log.warning
-        log("replica link ended", reason=why, unanswered=self._replica.own + self._replica.keyed, **self._who())
+        log("replica link ended", reason=why, unanswered=self._replica.owed, **self._who())
         self._dispatcher.link_down(self._replica, why)
 
     # -- frames ----------------------------------------------------------------------------------------------------
@@ -295,75 +272,6 @@ class ReplicaLink:
             )
         )
 
-    def _next_frame(self) -> Request | None:
-        """The sign of life first, then what makes room, then what only routers wait for."""
-        if self._echo:
-            stamp, self._echo = self._echo, 0
-            return Request(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
-        if self._cancels:
-            ranges = [
-                call_pb2.IdRange(first=each.sent.first + each.lo, last=each.sent.first + each.lo + each.count - 1)
-                for each in self._cancels
-            ]
-            self._cancels.clear()
-            if self._chunks:
-                self._chunks.discard(convert.run_ids_of(ranges))
-            return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges))
-        if self._takes:
-            takes, self._takes = self._takes, {}
-            return Request(take=convert.takes_to_wire(takes))
-        if self._questions:
-            sessions, self._questions = self._questions, []
-            return Request(reconcile=convert.reconcile_of(sessions))
-        if (acked := self._acks.take()) is not None:
-            return Request(ack=replica_service_pb2.AckRuns(runs=convert.ranges_to_wire(acked)))
-        if self._chunks and self._is_chunk_due:
-            return self._chunk_frame()
-        frame = self._run_frame() if self._replica.outbox and not self._holds_back() else None
-        if frame is None and self._chunks:
-            return self._chunk_frame()
-        self._is_chunk_due = True
-        return frame
-
-    def _chunk_frame(self) -> Request:
-        self._is_chunk_due = False
-        chunk = self._chunks.take()
-        return Request(
-            chunk=call_pb2.Chunk(call_id=chunk.owner, offset=chunk.offset, total=chunk.total, data=chunk.data)
-        )
-
-    def _run_frame(self) -> Request | None:
-        batches = self._dispatcher.cut_frame(self._replica, MAX_FRAME_CALLS, MAX_FRAME_BYTES)
-        if not batches:
-            return None
-        request = Request()
-        now = self._unanswered_since = self._clock.now()
-        for batch in batches:
-            for run_id, payload in convert.add_batch(request.runs, batch, now):
-                self._chunks.add(run_id, payload)
-        return request
-
-    def _holds_back(self) -> bool:
-        """Whether what is pending is little, and better waits for the answer that is due, or for its time."""
-        left_s = self._unanswered_since + HOLD_S - self._clock.now()
-        outbox = self._replica.outbox
-        if left_s <= 0 or self._leaving or len(outbox) >= SMALL_FRAME_CALLS:
-            return False
-        if sum(sent.count for sent in outbox) >= SMALL_FRAME_CALLS:
-            return False
-        if self._holding is None:
-            self._holding = asyncio.get_running_loop().call_later(left_s, self._release)
-        return True
-
-    def _release(self) -> None:
-        self._holding = None
-        self._wake()
-
-    def _answered(self) -> None:
-        self._unanswered_since = -HOLD_S
-        if self._replica.outbox:
-            self._wake()
-
     def _half_close(self) -> None:
         """Nothing more comes from here: the replica ends the stream once it has answered, and handed back, everything.
 
@@ -372,6 +280,7 @@ class ReplicaLink:
         Ended by the replica alone, the stream would take runs with it that were still on their way.
         """
         self._leaving = True
+        self._frames.hurry()
         if self._pump is not None:
             self._pump.close()
 

@@ -2,7 +2,7 @@
 
 Invariants: at most `max_pending` at once, the rest is refused before it costs anything; a caller that goes away cancels
 its call. All calls of one peer share one flow: a peer that floods waits behind itself.
-Owner: the router's servicer.
+Owner: the router's servicer; `slot_calls` shares the flows and the bound.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.errors import Failure, Reason
 
 _IDS = range(1, 2)
-_Answer = DeliverResults | DeliverDone | Failure
+Answer = DeliverResults | DeliverDone | Failure
+"""How a call ends."""
 
 
 class UnaryCalls:
@@ -40,12 +41,12 @@ class UnaryCalls:
         """Returns when no call is pending."""
         await self._is_idle.wait()
 
-    async def call(self, peer: str, endpoint: str, options: CallOptions, payload: bytes) -> _Answer:
+    async def call(self, peer: str, endpoint: str, options: CallOptions, payload: bytes) -> Answer:
         """The outcome of one call; `peer` tells connections apart."""
-        if failure := self._full():
+        if failure := self.full():
             return failure
-        pending = _Pending()
-        with self._under_way(peer, pending) as caller:
+        pending = Pending()
+        with self.under_way(peer, pending) as caller:
             self._submit(caller, endpoint, options, payload)
             return await pending.outcome
 
@@ -53,15 +54,16 @@ class UnaryCalls:
         self, peer: str, endpoint: str, options: CallOptions, payload: bytes, write: WriteValue
     ) -> Failure | None:
         """Writes the values of one call as they come; returns why it failed, if it did."""
-        if failure := self._full():
+        if failure := self.full():
             return failure
         streaming = StreamingCall(self._dispatcher, write)
-        with self._under_way(peer, streaming) as caller:
+        with self.under_way(peer, streaming) as caller:
             caller.max_value_bytes = MAX_INLINE_BYTES
             self._submit(caller, endpoint, options, payload)
             return await streaming.run()
 
-    def _full(self) -> Failure | None:
+    def full(self) -> Failure | None:
+        """Why no more is taken; None while there is room."""
         if self._pending < self._max_pending:
             return None
         return Failure(
@@ -79,7 +81,7 @@ class UnaryCalls:
         self._dispatcher.submit(caller, endpoint, [(options, _IDS, [payload])])
 
     @contextmanager
-    def _under_way(self, peer: str, sink: Sink) -> Iterator[Caller]:
+    def under_way(self, peer: str, sink: Sink) -> Iterator[Caller]:
         """A caller of the peer's, for as long as the block lasts; what is open of it then is cancelled."""
         sharing = self._peers.get(peer)
         if sharing is None:
@@ -109,12 +111,15 @@ class _Peer:
         self.pending = 0
 
 
-class _Pending:
+class Pending:
+    """The outcome of one call, which somebody awaits."""
+
     __slots__ = ("outcome",)
 
     def __init__(self) -> None:
-        self.outcome: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        self.outcome: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
     def deliver(self, delivery: Delivery) -> None:
+        """The outcome has come."""
         if not self.outcome.done() and not isinstance(delivery, DeliverValues):
             self.outcome.set_result(delivery.failure if isinstance(delivery, DeliverFailure) else delivery)

@@ -17,14 +17,7 @@ from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.runtime.channels import open_channel
 from slotmesh.status import from_rpc_error
-from slotmesh.v1 import (
-    call_pb2,
-    replica_service_pb2,
-    router_service_pb2,
-    router_service_pb2_grpc,
-    slot_service_pb2,
-    slot_service_pb2_grpc,
-)
+from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.fakes.controller import table
 from tests.fakes.replica import FakeReplica, echo, hold, results
 from tests.support.router_bench import RouterBench, router_bench
@@ -135,15 +128,6 @@ async def test_json_values_in_and_out(mesh: RouterBench) -> None:
     failure = await failure_of(wrong)
     assert failure.reason is Reason.BAD_ARGUMENTS
     assert "arguments" in failure.message
-
-
-@pytest.mark.asyncio
-async def test_what_is_not_here_yet_says_so(mesh: RouterBench) -> None:
-    async with open_channel(mesh.address) as channel:
-        slots: Any = slot_service_pb2_grpc.SlotServiceStub(channel)
-        failure = await failure_of(slots.ReserveSlot(slot_service_pb2.ReserveSlotRequest(endpoint="echo")))
-    assert failure.reason is Reason.NOT_IMPLEMENTED
-    assert failure.executed is Executed.NO
 
 
 @pytest.mark.asyncio

@@ -27,6 +27,7 @@ from router_service.core.commands import (
     DeliverDone,
     DeliverFailure,
     DeliverResults,
+    DeliverSlot,
     DeliverValues,
     Flush,
     Forget,
@@ -202,8 +203,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 case DeliverDone(ids=ids):
                     assert self.streaming.issuperset(ids), "no result of a call that wants one"
                     self.settle(command.caller, ids, "done")
-                case AskReconcile() | Forget():
-                    raise AssertionError("nobody has a session")
+                case AskReconcile() | Forget() | DeliverSlot():
+                    raise AssertionError("nobody has a session, or wants a slot")
         if not self.lazy:
             self.cut_all()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from router_service.core.replicas import Replica
@@ -16,3 +16,20 @@ class Balancer(Protocol):
 
     def pick(self) -> Replica | None:
         """The replica for the next calls: one with `free > 0`, or None. Changes nothing but the order of turns."""
+
+
+@runtime_checkable
+class RoutingHooks(Protocol):
+    """A balancer that wants to hear what became of what was placed. Each `routed` has one of the others, later.
+
+    Calls and reservations without an ordering key. One that comes into force hears the end of what others placed.
+    """
+
+    def routed(self, replica: Replica, count: int) -> None:
+        """`count` calls, or a reservation, were placed at the replica."""
+
+    def completed(self, replica: Replica, count: int, latency_s: float) -> None:
+        """It has answered calls, `latency_s` after they were placed, or dispatched into their slot."""
+
+    def abandoned(self, replica: Replica, count: int) -> None:
+        """It never ran them, or nobody will know: refused, taken back, lost; a slot released, or its lease over."""

@@ -21,6 +21,7 @@ from router_service.core.commands import (
     DeliverDone,
     DeliverFailure,
     DeliverResults,
+    DeliverSlot,
     DeliverValues,
     Flush,
     Forget,
@@ -305,6 +306,8 @@ class World:
                         self.values[call_id].append(payload)
                 case TakeValues(replica, run_id, count):
                     self.taken[replica.replica_id][run_id] += count
+                case DeliverSlot():
+                    raise AssertionError("nobody wants a slot here")
                 case DeliverDone(ids=ids):
                     self._end(ids, DONE)
                 case DeliverResults(ids=ids):

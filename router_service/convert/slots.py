@@ -1,0 +1,130 @@
+"""Leased slots: what clients ask for, what a replica is told, and what it answers.
+
+Invariants: what is wrong with a request is what any server would find wrong with it; an answer that is of a newer
+protocol is a failure of its operation, and not of the link.
+Owner: pure functions of the router's edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+from google.protobuf import duration_pb2
+
+from router_service.convert.options import options_from_wire
+from router_service.core.calls import CallOptions
+from router_service.core.slot_frames import (
+    OutgoingDispatch,
+    OutgoingOp,
+    OutgoingRelease,
+    OutgoingRenew,
+    OutgoingReserve,
+)
+from router_service.core.slots import Dispatch, Released, Reserve, Slot, SlotAnswer
+from slotmesh.chunks import joined
+from slotmesh.errors import Failure, Reason
+from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of
+from slotmesh.status import from_wire
+from slotmesh.v1 import call_pb2, replica_service_pb2, slot_service_pb2
+
+
+def reservation_from_wire(wire: slot_service_pb2.ReserveSlotRequest) -> CallOptions | Failure:
+    """The options of a reservation, or what is wrong with it. Only routing reads them: a slot serves any method."""
+    if failure := reservation_mistake(wire):
+        return failure
+    ttl_s, options = ttl_of(wire), options_from_wire(wire.options)
+    if isinstance(ttl_s, Failure):
+        return ttl_s
+    if isinstance(options, Failure):
+        return options
+    slot = Reserve(ttl_s=ttl_s, replica_id=wire.replica_id, excluded=frozenset(wire.excluded_replica_ids))
+    # Whether the call that follows repeats, streams or answers says nothing about the reservation.
+    return replace(options, slot=slot, idempotent=False, no_reply=False, streaming=False)
+
+
+def dispatch_from_wire(
+    wire: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest, *, streaming: bool
+) -> CallOptions | Failure:
+    """The options of a call into a slot, or what is wrong with it. `streaming`: the rpc takes several results."""
+    if failure := dispatch_mistake(wire, streaming=streaming):
+        return failure
+    wire.options.streaming = streaming
+    options = options_from_wire(wire.options)
+    if isinstance(options, Failure):
+        return options
+    return replace(options, slot=Dispatch(token=wire.token, endpoint=wire.endpoint))
+
+
+def slot_to_wire(slot: Slot) -> slot_service_pb2.Slot:
+    """A slot, for the client."""
+    wire = slot_service_pb2.Slot(
+        token=slot.token,
+        backend=slot.backend,
+        replica_id=slot.replica_id,
+        replica_address=slot.replica_address,
+        ongoing=slot.ongoing,
+        ttl=_duration(slot.ttl_s),
+    )
+    wire.expire_time.FromNanoseconds(round(slot.expire_time_s * 1e9))
+    return wire
+
+
+def add_op(frame: replica_service_pb2.SlotOps, outgoing: OutgoingOp, now: float) -> None:
+    """Adds one operation to a frame for a replica."""
+    op = frame.ops.add(op_id=outgoing.op_id)
+    match outgoing:
+        case OutgoingReserve():
+            op.reserve.endpoint = outgoing.endpoint
+            op.reserve.ttl.CopyFrom(_duration(outgoing.ttl_s))
+            _put_time_left(op.reserve.options, outgoing.deadline, now)
+        case OutgoingDispatch():
+            op.dispatch.token = outgoing.token
+            op.dispatch.endpoint = outgoing.endpoint
+            op.dispatch.payload = joined(outgoing.payload)
+            op.dispatch.options.MergeFromString(outgoing.options.wire)
+            _put_time_left(op.dispatch.options, outgoing.deadline, now)
+        case OutgoingRenew():
+            op.renew.token = outgoing.token
+            op.renew.ttl.CopyFrom(_duration(outgoing.ttl_s))
+        case OutgoingRelease():
+            op.release.token = outgoing.token
+
+
+def slot_answers_of(wire: replica_service_pb2.SlotResults) -> Iterator[SlotAnswer]:
+    """Operation ids, and what became of each."""
+    for result in wire.results:
+        match result.WhichOneof("outcome"):
+            case "slot":
+                yield result.op_id, _slot(result.slot)
+            case "released":
+                yield result.op_id, Released(ongoing=result.released.ongoing, max_ongoing=result.released.max_ongoing)
+            case "failure":
+                yield result.op_id, from_wire(result.failure)
+            case _:
+                told = "the replica's answer is of a newer protocol"
+                yield result.op_id, Failure(reason=Reason.INTERNAL, message=told)
+
+
+def _slot(wire: slot_service_pb2.Slot) -> Slot:
+    return Slot(
+        token=wire.token,
+        backend=wire.backend,
+        replica_id=wire.replica_id,
+        replica_address=wire.replica_address,
+        ongoing=wire.ongoing,
+        ttl_s=wire.ttl.ToNanoseconds() / 1e9,
+        expire_time_s=wire.expire_time.ToNanoseconds() / 1e9,
+    )
+
+
+def _put_time_left(options: call_pb2.CallOptions, deadline: float, now: float) -> None:
+    if deadline != inf:
+        options.timeout.CopyFrom(_duration(max(0.0, deadline - now)))
+
+
+def _duration(seconds: float) -> duration_pb2.Duration:
+    wire = duration_pb2.Duration()
+    wire.FromNanoseconds(round(seconds * 1e9))
+    return wire

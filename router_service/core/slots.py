@@ -1,0 +1,93 @@
+"""What callers want with slots, and what they get: the values of reservations and of what follows them.
+
+Purpose: each operation on a slot is a run of one call, whose options say what it is. A reservation goes wherever there
+is room; the others are *bound*: only the replica that gave the slot can do them.
+Owner: made at the edge, read by the core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from slotmesh.slots.limits import DEFAULT_LEASE_S
+
+if TYPE_CHECKING:
+    from slotmesh.errors import Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """A slot, at any replica that will do."""
+
+    ttl_s: float = DEFAULT_LEASE_S
+    """Length of the lease, from the grant."""
+    replica_id: str = ""
+    """The wanted replica; empty where any will do."""
+    excluded: frozenset[str] = frozenset()
+    """Replicas that are not wanted."""
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether not every replica will do."""
+        return bool(self.replica_id or self.excluded)
+
+    def admits(self, replica_id: str) -> bool:
+        """Whether this replica will do."""
+        return replica_id == (self.replica_id or replica_id) and replica_id not in self.excluded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    """A call, in a slot."""
+
+    token: str = field(repr=False)
+    endpoint: str = ""
+    """The endpoint that the caller means; empty where it does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """A longer lease."""
+
+    token: str = field(repr=False)
+    ttl_s: float = DEFAULT_LEASE_S
+    """From now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The slot goes back."""
+
+    token: str = field(repr=False)
+
+
+SlotWork = Reserve | Dispatch | Renew | Release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A slot that was leased, as its replica says."""
+
+    token: str = field(repr=False)
+    backend: str
+    replica_id: str
+    replica_address: str
+    ongoing: int
+    """The replica's running calls and reservations, this one included."""
+    ttl_s: float
+    """What is left of the lease, from now."""
+    expire_time_s: float
+    """When it ends, Unix seconds by the replica's clock: for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """A slot that is not leased any more, and how loaded its replica is; zeros where nothing was held."""
+
+    ongoing: int = 0
+    max_ongoing: int = 0
+
+
+SlotAnswer = tuple[int, "Slot | Released | Failure"]
+"""The id of an operation, and what came of it."""

@@ -1,0 +1,198 @@
+"""What one replica is to be told, cut into frames: the writing half of a link.
+
+Purpose: everything that waits for the replica waits as what it means, and becomes a frame when one can leave, so that
+what comes meanwhile joins. The replica's own queues are the core's; what else there is to say is kept here.
+Invariants: signs of life go first, then what makes room, then what only routers wait for, then slots, runs and chunks
+in turn; run ids are those of the link that is up, and nothing is kept beyond it.
+Owner: the `ReplicaLink`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from router_service import convert
+from router_service.core.commands import CancelRun
+from router_service.core.replicas import Replica
+from router_service.core.sessions import Session
+from router_service.shell.acks import RunAcks
+from router_service.shell.dispatcher import Dispatcher
+from slotmesh.chunks import ChunkRota
+from slotmesh.runtime.clock import Clock
+from slotmesh.v1 import call_pb2, replica_service_pb2
+
+Request = replica_service_pb2.ExecuteRequest
+
+MAX_FRAME_CALLS = 16_384
+MAX_FRAME_BYTES = 1024 * 1024
+SMALL_FRAME_CALLS = 16
+HOLD_S = 0.002
+"""A small frame waits this long for the answer to the frame before it, so that others can join: a message costs as much
+as a hundred calls. A call that comes alone never waits."""
+
+
+class LinkFrames:
+    """On their way to one replica."""
+
+    def __init__(self, replica: Replica, dispatcher: Dispatcher, clock: Clock, wake: Callable[[], None]) -> None:
+        """`wake` is called when `next_frame` has something to give."""
+        self._replica = replica
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._wake = wake
+        self._is_up = False
+        self._hurries = False
+        """Nothing is held back any more."""
+        self._cancels: list[CancelRun] = []
+        self._unanswered_since = -HOLD_S
+        """When the newest frame of runs was written; long ago once anything was answered."""
+        self._holding: asyncio.TimerHandle | None = None
+        self._questions: list[Session] = []
+        self._acks = RunAcks(wake)
+        self._takes: dict[int, int] = {}
+        """Values taken of each run, of which the replica was not told."""
+        self._echo = 0
+        """The newest stamp of the replica that was not echoed; 0 where there is none."""
+        self._chunks: ChunkRota[int] = ChunkRota()
+        """Payloads of calls on their way, by run id."""
+        self._is_chunk_due = False
+        """A chunk may go before the next other frame."""
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def link_up(self) -> None:
+        """Operations on slots may leave."""
+        self._is_up = True
+
+    def hurry(self) -> None:
+        """What there is leaves at once: it is the last chance."""
+        self._hurries = True
+
+    def drop(self) -> None:
+        """The link is gone, and its run ids mean nothing any more."""
+        self._is_up = self._hurries = False
+        self._echo = 0
+        self._cancels.clear()
+        self._questions.clear()
+        self._takes.clear()
+        self._chunks.clear()
+        self._acks.drop()
+
+    def echo(self, stamp: int) -> None:
+        """The replica has given a sign of life. The echo is what lets it start runs."""
+        self._echo = stamp
+        self._wake()
+
+    def answered(self) -> None:
+        """The replica has answered runs: nothing waits for that any more."""
+        self._unanswered_since = -HOLD_S
+        if self._replica.outbox:
+            self._wake()
+
+    # -- what is to be told ------------------------------------------------------------------------------------------
+
+    def cancel(self, command: CancelRun) -> None:
+        """Nobody waits for these calls any more."""
+        self._cancels.append(command)
+        self._wake()
+
+    def reconcile(self, session: Session) -> None:
+        """What became of the session's unanswered calls?"""
+        self._questions.append(session)
+        self._wake()
+
+    def forget(self, first: int, count: int) -> None:
+        """The outcomes of these runs need not be kept."""
+        self._acks.add(first, count)
+
+    def take(self, run_id: int, count: int) -> None:
+        """So many values of the run were taken."""
+        self._takes[run_id] = self._takes.get(run_id, 0) + count
+        self._wake()
+
+    def flush(self) -> None:
+        """Acknowledgements leave at once: it is their last chance."""
+        self._acks.flush()
+
+    # -- frames ------------------------------------------------------------------------------------------------------
+
+    def next_frame(self) -> Request | None:
+        """What leaves now; None where nothing does."""
+        if (frame := self._small_frame()) is not None:
+            return frame
+        if self._chunks and self._is_chunk_due:
+            return self._chunk_frame()
+        frame = self._run_frame() if self._replica.outbox and not self._holds_back() else None
+        if frame is None and self._chunks:
+            return self._chunk_frame()
+        self._is_chunk_due = True
+        return frame
+
+    def _small_frame(self) -> Request | None:
+        """The sign of life first, then what makes room, then what only routers wait for, then slots."""
+        if self._echo:
+            stamp, self._echo = self._echo, 0
+            return Request(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
+        if self._cancels:
+            ranges = [
+                call_pb2.IdRange(first=each.sent.first + each.lo, last=each.sent.first + each.lo + each.count - 1)
+                for each in self._cancels
+            ]
+            self._cancels.clear()
+            if self._chunks:
+                self._chunks.discard(convert.run_ids_of(ranges))
+            return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges))
+        if self._takes:
+            takes, self._takes = self._takes, {}
+            return Request(take=convert.takes_to_wire(takes))
+        if self._questions:
+            sessions, self._questions = self._questions, []
+            return Request(reconcile=convert.reconcile_of(sessions))
+        if (acked := self._acks.take()) is not None:
+            return Request(ack=replica_service_pb2.AckRuns(runs=convert.ranges_to_wire(acked)))
+        return self._slots_frame() if self._is_up and self._replica.ops else None
+
+    def _slots_frame(self) -> Request | None:
+        ops = self._dispatcher.cut_ops(self._replica, MAX_FRAME_BYTES)
+        if not ops:
+            return None
+        request = Request()
+        now = self._clock.now()
+        for op in ops:
+            convert.add_op(request.slots, op, now)
+        return request
+
+    def _chunk_frame(self) -> Request:
+        self._is_chunk_due = False
+        chunk = self._chunks.take()
+        return Request(
+            chunk=call_pb2.Chunk(call_id=chunk.owner, offset=chunk.offset, total=chunk.total, data=chunk.data)
+        )
+
+    def _run_frame(self) -> Request | None:
+        batches = self._dispatcher.cut_frame(self._replica, MAX_FRAME_CALLS, MAX_FRAME_BYTES)
+        if not batches:
+            return None
+        request = Request()
+        now = self._unanswered_since = self._clock.now()
+        for batch in batches:
+            for run_id, payload in convert.add_batch(request.runs, batch, now):
+                self._chunks.add(run_id, payload)
+        return request
+
+    def _holds_back(self) -> bool:
+        """Whether what is pending is little, and better waits for the answer that is due, or for its time."""
+        left_s = self._unanswered_since + HOLD_S - self._clock.now()
+        outbox = self._replica.outbox
+        if left_s <= 0 or self._hurries or len(outbox) >= SMALL_FRAME_CALLS:
+            return False
+        if sum(sent.count for sent in outbox) >= SMALL_FRAME_CALLS:
+            return False
+        if self._holding is None:
+            self._holding = asyncio.get_running_loop().call_later(left_s, self._held)
+        return True
+
+    def _held(self) -> None:
+        self._holding = None
+        self._wake()

@@ -1,0 +1,112 @@
+"""The router's gRPC edge for leased slots: validates, converts, hands on to the shell, maps failures.
+
+Owner: the app registers one instance.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from router_service import convert
+from router_service.core.commands import DeliverDone, DeliverResults
+from router_service.core.slots import Release, Renew
+from router_service.core.table import ReplicaKey
+from router_service.shell.slot_calls import SlotCalls
+from slotmesh.chunks import MAX_INLINE_BYTES, joined
+from slotmesh.errors import Failure
+from slotmesh.slots.requests import token_of, ttl_of
+from slotmesh.status import abort
+from slotmesh.v1 import slot_service_pb2, slot_service_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
+    """Slots of any replica, whichever router has reserved them."""
+
+    def __init__(self, slots: SlotCalls) -> None:
+        self._slots = slots
+
+    async def ReserveSlot(
+        self, request: slot_service_pb2.ReserveSlotRequest, context: Context
+    ) -> slot_service_pb2.ReserveSlotResponse:
+        """Waits for a free slot and leases it."""
+        options = convert.reservation_from_wire(request)
+        if isinstance(options, Failure):
+            await abort(context, options)
+        slot = await self._slots.reserve(context.peer(), request.endpoint, options, request.request_id)
+        if isinstance(slot, Failure):
+            await abort(context, slot)
+        return slot_service_pb2.ReserveSlotResponse(slot=convert.slot_to_wire(slot))
+
+    async def RenewSlot(
+        self, request: slot_service_pb2.RenewSlotRequest, context: Context
+    ) -> slot_service_pb2.RenewSlotResponse:
+        """Prolongs a lease."""
+        key = _giver_of(request.token)
+        if isinstance(key, Failure):
+            await abort(context, key)
+        ttl_s = ttl_of(request)
+        if isinstance(ttl_s, Failure):
+            await abort(context, ttl_s)
+        slot = await self._slots.renew(context.peer(), key, Renew(token=request.token, ttl_s=ttl_s))
+        if isinstance(slot, Failure):
+            await abort(context, slot)
+        return slot_service_pb2.RenewSlotResponse(slot=convert.slot_to_wire(slot))
+
+    async def ReleaseSlot(
+        self, request: slot_service_pb2.ReleaseSlotRequest, context: Context
+    ) -> slot_service_pb2.ReleaseSlotResponse:
+        """Gives a slot back."""
+        key = _giver_of(request.token)
+        if isinstance(key, Failure):
+            await abort(context, key)
+        released = await self._slots.release(context.peer(), key, Release(token=request.token))
+        if isinstance(released, Failure):
+            await abort(context, released)
+        return slot_service_pb2.ReleaseSlotResponse(ongoing=released.ongoing, max_ongoing=released.max_ongoing)
+
+    async def Dispatch(
+        self, request: slot_service_pb2.DispatchRequest, context: Context
+    ) -> slot_service_pb2.DispatchResponse:
+        """Runs a call in a reserved slot."""
+        key = _giver_of(request.token)
+        if isinstance(key, Failure):
+            await abort(context, key)
+        options = convert.dispatch_from_wire(request, streaming=False)
+        if isinstance(options, Failure):
+            await abort(context, options)
+        outcome = await self._slots.dispatch(context.peer(), key, options, request.payload)
+        if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
+            outcome = convert.result_too_large(size)
+        if isinstance(outcome, Failure):
+            await abort(context, outcome)
+        if isinstance(outcome, DeliverDone):
+            return slot_service_pb2.DispatchResponse()
+        return slot_service_pb2.DispatchResponse(payload=joined(outcome.payloads[0]), content_type=outcome.content_type)
+
+    async def DispatchStreaming(  # type: ignore[override]  # it writes to the context instead of yielding
+        self, request: slot_service_pb2.DispatchStreamingRequest, context: Context
+    ) -> None:
+        """Runs a call in a reserved slot, and passes on each value that its handler yields."""
+        key = _giver_of(request.token)
+        if isinstance(key, Failure):
+            await abort(context, key)
+        options = convert.dispatch_from_wire(request, streaming=True)
+        if isinstance(options, Failure):
+            await abort(context, options)
+
+        async def write(payload: bytes, content_type: str) -> None:
+            await context.write(slot_service_pb2.DispatchStreamingResponse(payload=payload, content_type=content_type))
+
+        failure = await self._slots.stream(context.peer(), key, options, request.payload, write)
+        if failure is not None:
+            await abort(context, failure)
+
+
+def _giver_of(text: str) -> ReplicaKey | Failure:
+    """The replica that has given the slot, or why there is none."""
+    token = token_of(text)
+    return token if isinstance(token, Failure) else token.replica_key

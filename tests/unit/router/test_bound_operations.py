@@ -1,0 +1,155 @@
+"""What is done with slots that were given: only their replica can do it, once."""
+
+from __future__ import annotations
+
+import pytest
+
+from router_service.core.callers import Caller
+from router_service.core.slot_frames import MAX_FRAME_OPS
+from router_service.core.slots import Released, Renew, Slot
+from slotmesh.errors import Executed, Failure, Reason
+from tests.unit.router.slot_world import SlotWorld, key_of, slot
+
+
+def test_a_dispatch_goes_ahead_of_runs_and_needs_no_room() -> None:
+    world = SlotWorld({"b": ["r1"]}, slots=1, lazy=True)
+    world.submit([1])
+    world.dispatch("r1")
+    replica = world.replicas["r1"]
+    assert (replica.own, replica.bound, replica.free) == (1, 1, 0)
+    (op,) = world.cut_ops("r1")
+    (batch,) = world.cut("r1")
+    assert (op.op_id, batch.first_run_id) == (1, 2)
+
+
+def test_its_result_is_that_of_a_call() -> None:
+    world = SlotWorld({"b": ["r1"]})
+    world.dispatch("r1")
+    world.do(world.scheduler.completed(world.replicas["r1"], [([1], [b"result"], "")], [], None, world.now))
+    assert world.outcomes == {1: "ok"}
+    assert world.replicas["r1"].bound == 0
+
+
+def test_a_token_that_is_not_honoured() -> None:
+    world = SlotWorld({"b": ["r1"]})
+    caller = world.dispatch("r1")
+    failure = Failure(reason=Reason.SLOT_USED, message="used")
+    world.do(world.scheduler.completed(world.replicas["r1"], [], [([1], failure)], None, world.now))
+    assert world.reason(caller) is Reason.SLOT_USED
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_sent_and_lost_it_is_unknown_and_never_sent_again(idempotent: bool) -> None:
+    world = SlotWorld({"b": ["r1", "r2"]})
+    caller = world.dispatch("r1", idempotent=idempotent)
+    world.lose("r1")
+    end = world.end(caller)
+    assert isinstance(end, Failure)
+    assert (end.reason, end.executed) == (Reason.REPLICA_LOST, Executed.UNKNOWN)
+    assert len(world.ops["r1"]) + len(world.ops["r2"]) == 1
+
+
+def test_lost_before_it_was_sent_it_was_not_executed() -> None:
+    world = SlotWorld({"b": ["r1"]}, lazy=True)
+    dispatched, renewed, released = world.dispatch("r1"), world.renew("r1"), world.release("r1")
+    world.lose("r1")
+    for caller in (dispatched, renewed):
+        end = world.end(caller)
+        assert isinstance(end, Failure)
+        assert (end.reason, end.executed) == (Reason.REPLICA_GONE, Executed.NO)
+    assert world.end(released) == Released(ongoing=0, max_ongoing=0)
+
+
+def test_of_a_replica_that_is_gone_or_was_restarted() -> None:
+    world = SlotWorld({"b": ["r1"]})
+    assert world.reason(world.dispatch("r9")) is Reason.REPLICA_GONE
+    assert world.reason(world.renew("r9")) is Reason.REPLICA_GONE
+    assert world.end(world.release("r9")) == Released()
+    caller = Caller(world.caller.window)
+    world.do(world.scheduler.slot_op(caller, ("r1", "before"), Renew(token="t"), world.now))
+    end = world.end(caller)
+    assert isinstance(end, Failure)
+    assert "restarted" in end.message
+
+
+def test_a_link_that_is_not_up_yet_is_waited_for() -> None:
+    world = SlotWorld({"b": ["r1"]}, links_at_once=False)
+    caller = world.dispatch("r1")
+    world.at(1.9)
+    assert world.end(caller) is None
+    world.link("r1")
+    assert world.got_ops("r1") == ["Dispatch"]
+    world.at(60.0)
+    assert world.end(caller) is None
+
+
+@pytest.mark.parametrize(("timeout_s", "until", "reason"), [
+    (60.0, 2.0, Reason.REPLICA_GONE), (1.0, 1.0, Reason.DEADLINE_IN_QUEUE),
+])  # fmt: skip
+def test_but_not_for_long(timeout_s: float, until: float, reason: Reason) -> None:
+    world = SlotWorld({"b": ["r1"]}, links_at_once=False)
+    caller = world.dispatch("r1", timeout_s=timeout_s)
+    world.at(until)
+    assert world.reason(caller) is reason
+    assert not world.replicas["r1"].ops
+    assert world.replicas["r1"].bound == 0
+
+
+def test_a_draining_replica_is_told_of_its_slots() -> None:
+    world = SlotWorld({"b": ["r1"]})
+    world.drain("r1")
+    world.dispatch("r1")
+    assert world.got_ops("r1") == ["Dispatch"]
+
+
+def test_its_deadline_while_it_runs() -> None:
+    world = SlotWorld({"b": ["r1"]})
+    caller = world.dispatch("r1", timeout_s=3.0)
+    world.at(3.0)
+    assert world.reason(caller) is Reason.DEADLINE_RUNNING
+    assert world.cancelled["r1"] == [1]
+
+
+def test_renew_and_release_are_answered() -> None:
+    world = SlotWorld({"b": ["r1"]})
+    renewed = world.renew("r1")
+    world.answer("r1", slot("r1", ttl_s=7.0))
+    released = world.release("r1")
+    world.answer("r1", Released(ongoing=3, max_ongoing=4))
+    assert world.end(renewed) == slot("r1", ttl_s=7.0)
+    assert world.end(released) == Released(ongoing=3, max_ongoing=4)
+
+
+def test_another_answer_than_was_asked_for_is_a_failure() -> None:
+    world = SlotWorld({"b": ["r1"]})
+    caller = world.renew("r1")
+    world.answer("r1", Released())
+    assert world.reason(caller) is Reason.INTERNAL
+
+
+def test_a_slot_that_nobody_will_use_is_given_back() -> None:
+    world = SlotWorld({"b": ["r1"]})
+    caller = world.reserve()
+    world.grant("r1", "t1")
+    assert isinstance(world.end(caller), Slot)
+    world.do(world.scheduler.give_back(key_of("r1"), "t1", world.now))
+    assert world.got_ops("r1") == ["Reserve", "Release"]
+
+
+def test_frames_are_bounded() -> None:
+    world = SlotWorld({"b": ["r1"]}, slots=1000, lazy=True)
+    for _ in range(MAX_FRAME_OPS + 1):
+        world.reserve()
+    assert len(world.cut_ops("r1")) == MAX_FRAME_OPS
+    assert len(world.cut_ops("r1")) == 1
+    for size in (60, 60, 200, 60):
+        world.dispatch("r1", payload=b"0" * size)
+    assert [len(world.cut_ops("r1", max_bytes=125)) for _ in range(3)] == [2, 1, 1]
+
+
+def test_no_token_in_what_is_printed() -> None:
+    world = SlotWorld({"b": ["r1"]}, lazy=True)
+    for do in (world.dispatch, world.renew, world.release):
+        do("r1", "secret")
+    assert "secret" not in repr(world.cut_ops("r1"))
+    assert "secret" not in repr(slot("r1", "secret"))

@@ -1,0 +1,139 @@
+"""Who leaves at the very moment in which its slot is granted: the slot is given back, and never stays for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from router_service.core.calls import CallOptions
+from router_service.core.replicas import Capacity, Replica
+from router_service.core.scheduler import Scheduler
+from router_service.core.slot_frames import OutgoingOp, OutgoingRelease, OutgoingReserve
+from router_service.core.slots import Reserve, Slot
+from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.shell.dispatcher import Dispatcher, Link
+from router_service.shell.slot_calls import SlotCalls
+from router_service.shell.unary import UnaryCalls
+from slotmesh.errors import Failure, Reason
+from slotmesh.slots.token import format_token
+from tests.fakes.clock import FakeClock
+from tests.unit.router.test_streaming_outbox import LinkOnPaper
+
+SLOT = Slot(
+    token=format_token("r", "life", bytes(16)),
+    backend="b",
+    replica_id="r",
+    replica_address="",
+    ongoing=1,
+    ttl_s=10.0,
+    expire_time_s=0.0,
+)
+
+
+class Router:
+    """A router with one replica, which answers when a test says so."""
+
+    def __init__(self, *, max_pending: int = 10) -> None:
+        link = cast("Link", LinkOnPaper())
+        self.dispatcher = Dispatcher(Scheduler(lambda: 0.5), FakeClock(), lambda _replica, _dispatcher: link)
+        backend = BackendRoute(name="b", replicas=[ReplicaRoute(key=("r", "life"), address="", max_ongoing=4)])
+        endpoint = EndpointRoute(name="e", weights={"b": 1.0}, shadows={}, owners=())
+        table = RoutingTable(generation="g", revision=1, endpoints={"e": endpoint}, backends={"b": backend})
+        self.dispatcher.apply(table)
+        self.replica: Replica = next(iter(self.dispatcher.scheduler.topology.replicas.values()))
+        self.dispatcher.link_up(self.replica, Capacity(max_ongoing=4))
+        self.slots = SlotCalls(self.dispatcher, UnaryCalls(self.dispatcher, max_pending))
+
+    async def reserving(self, request_id: str = "") -> tuple[asyncio.Task[Slot | Failure], int]:
+        """A reservation that the replica has, and its id there."""
+        task, op = await self.reserving_with(CallOptions(slot=Reserve()), request_id)
+        return task, op.op_id
+
+    async def reserving_with(
+        self, options: CallOptions, request_id: str = ""
+    ) -> tuple[asyncio.Task[Slot | Failure], OutgoingReserve]:
+        task = asyncio.create_task(self.slots.reserve("peer", "e", options, request_id))
+        await asyncio.sleep(0)
+        (op,) = self.ops()
+        assert isinstance(op, OutgoingReserve)
+        return task, op
+
+    def grant(self, op_id: int) -> None:
+        self.dispatcher.slots_answered(self.replica, [(op_id, SLOT)])
+
+    def ops(self) -> list[OutgoingOp]:
+        """What has been asked of the replica since."""
+        return self.dispatcher.cut_ops(self.replica, 1024)
+
+    def assert_given_back(self) -> None:
+        (op,) = self.ops()
+        assert isinstance(op, OutgoingRelease)
+        assert op.token == SLOT.token
+
+
+@pytest.mark.asyncio
+async def test_a_slot_that_is_granted_is_kept() -> None:
+    router = Router()
+    task, op_id = await router.reserving()
+    router.grant(op_id)
+    assert await task == SLOT
+    assert router.ops() == []
+
+
+@pytest.mark.asyncio
+async def test_who_leaves_just_after_the_grant_leaves_no_slot() -> None:
+    router = Router()
+    task, op_id = await router.reserving()
+    router.grant(op_id)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    router.assert_given_back()
+
+
+@pytest.mark.asyncio
+async def test_who_leaves_just_before_the_grant_leaves_no_slot() -> None:
+    router = Router()
+    task, op_id = await router.reserving()
+    task.cancel()
+    router.grant(op_id)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    router.assert_given_back()
+
+
+@pytest.mark.asyncio
+async def test_who_can_ask_again_keeps_its_slot() -> None:
+    router = Router()
+    task, op_id = await router.reserving("once")
+    router.grant(op_id)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert router.ops() == []
+    again = await router.slots.reserve("peer", "e", CallOptions(slot=Reserve()), "once")
+    assert isinstance(again, Slot)
+    assert again.token == SLOT.token
+
+
+@pytest.mark.asyncio
+async def test_too_many_at_once_are_refused() -> None:
+    router = Router(max_pending=1)
+    task, op_id = await router.reserving()
+    failure = await router.slots.reserve("peer", "e", CallOptions(slot=Reserve()), "")
+    assert isinstance(failure, Failure)
+    assert failure.reason is Reason.QUEUE_FULL
+    router.grant(op_id)
+    await task
+
+
+@pytest.mark.asyncio
+async def test_a_time_of_day_by_which_it_is_wanted_orders_the_queue() -> None:
+    router = Router()
+    by = router.dispatcher.clock.time_of_day() + 3.0
+    task, op = await router.reserving_with(CallOptions(slot=Reserve(), slo_at=by))
+    assert op.options.slo_s == pytest.approx(3.0)
+    router.grant(op.op_id)
+    await task
