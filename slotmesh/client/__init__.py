@@ -5,6 +5,19 @@ from __future__ import annotations
 from slotmesh.client.endpoint import Endpoint, Lane
 from slotmesh.client.mesh import Mesh, connect
 from slotmesh.client.method import Method
+from slotmesh.client.slots import ReplicaLoad, Reservation, ReservationOfAll, Slot, SlotMethod
 from slotmesh.client.streaming import ValueStream
 
-__all__ = ["Endpoint", "Lane", "Mesh", "Method", "ValueStream", "connect"]
+__all__ = [
+    "Endpoint",
+    "Lane",
+    "Mesh",
+    "Method",
+    "ReplicaLoad",
+    "Reservation",
+    "ReservationOfAll",
+    "Slot",
+    "SlotMethod",
+    "ValueStream",
+    "connect",
+]

@@ -15,6 +15,10 @@ from typing import Any, Unpack
 from slotmesh.client.method import Method
 from slotmesh.client.options import AfterFailure, OptionChanges, ViewOptions
 from slotmesh.client.runs import CallQueue
+from slotmesh.client.slots.client import SlotClient
+from slotmesh.client.slots.reservation import Reservation
+from slotmesh.client.slots.slot import SlotSpecs
+from slotmesh.client.slots.terms import ReserveArguments, Terms, terms_of
 from slotmesh.client.spec import CallSpec
 from slotmesh.client.stream import CallStream
 
@@ -56,6 +60,11 @@ class MethodSpace(ABC):
 class Endpoint(MethodSpace):
     """The public name that one calls: `await mesh.endpoint("digits").classify(pixels)`."""
 
+    def __init__(self, stream: CallStream, options: ViewOptions, slots: SlotClient) -> None:
+        super().__init__(stream, options)
+        self._slots = slots
+        self._slot_specs: SlotSpecs | None = None
+
     def options(self, **changes: Unpack[OptionChanges]) -> Endpoint:
         """A view of the same endpoint whose calls differ in what is given here. Make it once, and keep it.
 
@@ -86,7 +95,7 @@ class Endpoint(MethodSpace):
             BadRequest: a value that no call may have, or both SLOs at once. It is a ValueError, too.
             TypeError: there is no such option.
         """
-        return Endpoint(self._stream, self._options.changed(**changes))
+        return Endpoint(self._stream, self._options.changed(**changes), self._slots)
 
     def ordered(self, key: str, *, after_failure: AfterFailure = "continue") -> Lane:
         """A lane: calls of one ordering key, executed one after another, in the order in which they were made.
@@ -103,6 +112,38 @@ class Endpoint(MethodSpace):
         if not key:
             raise ValueError("an ordering key must not be empty")
         return Lane(self._stream, replace(self._options, ordering_key=key, after_failure=after_failure))
+
+    def reserve(self, **arguments: Unpack[ReserveArguments]) -> Reservation:
+        """A slot, for one call whose replica is known before it is made: `async with digits.reserve() as slot`.
+
+        It is renewed while the block runs, and given back when the block is left without a call.
+
+        Args:
+            **arguments: any of these.
+
+                `ttl`: length of the lease, after which the mesh takes the slot back if nothing is heard from here; more
+                than 0 and at most 300 seconds, or a timedelta. 10 s.
+
+                `timeout`: how long to wait for a slot; seconds or a timedelta. None: the view's timeout, or the
+                backend's `max_queue_time` where the view has none.
+
+                `shard_key`: as `options`. Empty: the view's.
+
+                `replica_id`: the replica that is wanted. Empty: any.
+
+                `excluded_replica_ids`: replicas that are not wanted.
+
+        Raises:
+            BadRequest: a value that no reservation may have, or a view without replies. It is a ValueError, too.
+            TypeError: there is no such argument.
+        """
+        return Reservation(self._slots, *self.reservation_of(arguments))
+
+    def reservation_of(self, arguments: ReserveArguments) -> tuple[Terms, SlotSpecs]:
+        """What a reservation by this view asks for, and how calls in its slot are made. Raises as `reserve`."""
+        if self._slot_specs is None:
+            self._slot_specs = SlotSpecs(self._stream.endpoint, self._options)
+        return terms_of(self._stream.endpoint, self._options, arguments), self._slot_specs
 
     def _new_queue(self) -> CallQueue:
         return CallQueue()

@@ -11,10 +11,14 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
+from typing import Unpack
 
 from slotmesh.client.endpoint import Endpoint
 from slotmesh.client.options import ViewOptions, seconds
 from slotmesh.client.routers import Routers, parse_addresses
+from slotmesh.client.slots.client import SlotClient
+from slotmesh.client.slots.terms import AllArguments, timeout_of_all
+from slotmesh.client.slots.together import ReservationOfAll
 from slotmesh.client.stream import CallStream
 
 
@@ -54,6 +58,7 @@ class Mesh:
         self._close_grace_s = close_grace_s
         self._endpoints: dict[str, Endpoint] = {}
         self._streams: list[CallStream] = []
+        self._slots = SlotClient(self._routers, connect_timeout_s)
         self._closed = False
 
     def endpoint(self, name: str) -> Endpoint:
@@ -71,8 +76,34 @@ class Mesh:
                 raise ValueError("an endpoint's name must not be empty")
             stream = CallStream(name, self._routers, self._connect_timeout_s)
             self._streams.append(stream)
-            endpoint = self._endpoints[name] = Endpoint(stream, ViewOptions())
+            endpoint = self._endpoints[name] = Endpoint(stream, ViewOptions(), self._slots)
         return endpoint
+
+    def reserve_all(self, *endpoints: str | Endpoint, **arguments: Unpack[AllArguments]) -> ReservationOfAll:
+        """Slots of several endpoints, all or none: `async with mesh.reserve_all("prefill", "decode") as (p, d)`.
+
+        Never waits for one while it holds another. Where one is not free, all are given back, and that one is waited
+        for first; again and again, with growing pauses, until all are had or the time is over.
+
+        Args:
+            *endpoints: names, or views of endpoints. The same one twice is two slots.
+            **arguments: any of these.
+
+                `ttl`: length of the leases, as of `Endpoint.reserve`.
+
+                `timeout`: how long to try in all; seconds or a timedelta. 30 s. That of a view does not count.
+
+        Raises:
+            BadRequest: a value that no reservation may have, or a view without replies. It is a ValueError, too.
+            TypeError: there is no such argument.
+            ValueError: there is no endpoint, or an empty name.
+            RuntimeError: the mesh is closed.
+        """
+        if not endpoints:
+            raise ValueError("reserve_all needs the name of an endpoint, or several")
+        timeout_s, each = timeout_of_all(arguments)
+        views = [self.endpoint(endpoint) if isinstance(endpoint, str) else endpoint for endpoint in endpoints]
+        return ReservationOfAll(self._slots, [view.reservation_of(each) for view in views], timeout_s)
 
     async def aclose(self, grace: float | timedelta | None = None) -> None:
         """Makes no more calls, waits for those that are unanswered (at most `grace`), then fails the rest."""
@@ -81,7 +112,7 @@ class Mesh:
         if grace_s is None:
             grace_s = self._close_grace_s
         try:
-            await asyncio.gather(*(stream.aclose(grace_s) for stream in self._streams))
+            await asyncio.gather(self._slots.aclose(grace_s), *(stream.aclose(grace_s) for stream in self._streams))
         finally:
             await self._routers.aclose()
 

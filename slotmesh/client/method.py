@@ -12,12 +12,12 @@ from typing import Any, Generic, TypeVar, Unpack, cast
 
 import grpc
 
-from slotmesh.client.limits import MAX_UNARY_BYTES, too_large
 from slotmesh.client.options import OptionChanges
 from slotmesh.client.runs import CallQueue
 from slotmesh.client.spec import CallSpec
 from slotmesh.client.stream import CLOSED, CallStream, Sink
 from slotmesh.client.streaming import RpcValues, StreamedValues, ValueStream
+from slotmesh.client.unary import payload_of, rpc_timeout_s
 from slotmesh.client.values import CallValues
 from slotmesh.codec import DecodeError, EncodeError
 from slotmesh.errors import Executed
@@ -26,12 +26,6 @@ from slotmesh.v1 import router_service_pb2
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
-
-_UNARY_SLACK_S = 1.0
-"""What the router gets to tell that a deadline passed, before the transport gives up."""
-
-_LONGEST_RPC_S = 10**8
-"""Far longer ones the transport takes for deadlines that have passed. The router knows the true one."""
 
 
 class Method(Generic[ResultT]):
@@ -89,15 +83,10 @@ class Method(Generic[ResultT]):
             SlotmeshError: the call failed, and how.
         """
         spec = self._spec
-        try:
-            payload = spec.encode(args, kwargs)
-        except EncodeError as error:
-            raise self._named(error) from None
-        if len(payload) > MAX_UNARY_BYTES:
-            raise to_exception(too_large(len(payload), MAX_UNARY_BYTES), endpoint=spec.endpoint, method=spec.method)
+        payload = payload_of(spec, args, kwargs)
         request = router_service_pb2.CallRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
         try:
-            response = await self._stream.stub.Call(request, timeout=_rpc_timeout_s(spec))
+            response = await self._stream.stub.Call(request, timeout=rpc_timeout_s(spec.options.timeout_s))
         except grpc.RpcError as error:
             failure = from_rpc_error(error)
             raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
@@ -143,14 +132,9 @@ class Method(Generic[ResultT]):
             SlotmeshError: from the iterator: the call failed, and how.
         """
         spec = self._spec.streamed()
-        try:
-            payload = spec.encode(args, kwargs)
-        except EncodeError as error:
-            raise self._named(error) from None
-        if len(payload) > MAX_UNARY_BYTES:
-            raise to_exception(too_large(len(payload), MAX_UNARY_BYTES), endpoint=spec.endpoint, method=spec.method)
+        payload = payload_of(spec, args, kwargs)
         request = router_service_pb2.CallStreamingRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
-        return RpcValues(spec, self._stream.stub.CallStreaming(request, timeout=_rpc_timeout_s(spec)))
+        return RpcValues(spec, self._stream.stub.CallStreaming(request, timeout=rpc_timeout_s(spec.options.timeout_s)))
 
     def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT]:
         """The same method, with calls that differ in what is given here; options as those of `Endpoint.options`.
@@ -209,9 +193,3 @@ class Method(Generic[ResultT]):
 
     def __repr__(self) -> str:
         return f"<slotmesh method {self._spec.endpoint}.{self._spec.method}>"
-
-
-def _rpc_timeout_s(spec: CallSpec) -> float | None:
-    """What the transport gives an rpc of a call."""
-    timeout_s = spec.options.timeout_s
-    return None if timeout_s is None else min(timeout_s + _UNARY_SLACK_S, _LONGEST_RPC_S)

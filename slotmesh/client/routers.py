@@ -17,13 +17,15 @@ import grpc
 
 from slotmesh.runtime.channels import open_channel
 from slotmesh.units import parse_host_port
-from slotmesh.v1 import router_service_pb2_grpc
+from slotmesh.v1 import router_service_pb2_grpc, slot_service_pb2_grpc
 
 MAX_LEARNED: Final = 64
 """Routers that one answer can name."""
 
 _OLD_CHANNEL_GRACE_S: Final = 5.0
 """What unary calls on a connection that was given up have left."""
+
+_State = grpc.ChannelConnectivity
 
 
 def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
@@ -49,6 +51,7 @@ class Routers:
         self._learned: tuple[str, ...] = ()
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._stubs: dict[str, router_service_pb2_grpc.RouterServiceStub] = {}
+        self._slot_stubs: dict[str, slot_service_pb2_grpc.SlotServiceStub] = {}
         self._closing: dict[asyncio.Task[None], grpc.aio.Channel] = {}
 
     def learn(self, addresses: Iterable[str]) -> None:
@@ -73,13 +76,38 @@ class Routers:
         """To call this router. Needs a running loop, to which the channel belongs from then on."""
         stub = self._stubs.get(address)
         if stub is None:
-            channel = self._channels[address] = open_channel(address)
-            stub = self._stubs[address] = router_service_pb2_grpc.RouterServiceStub(channel)
+            stub = self._stubs[address] = router_service_pb2_grpc.RouterServiceStub(self._channel(address))
         return stub
+
+    def slot_stub(self, address: str) -> slot_service_pb2_grpc.SlotServiceStub:
+        """As `stub`, of its slots."""
+        stub = self._slot_stubs.get(address)
+        if stub is None:
+            stub = self._slot_stubs[address] = slot_service_pb2_grpc.SlotServiceStub(self._channel(address))
+        return stub
+
+    def is_connected(self, address: str) -> bool:
+        """Whether there is a connection to this router, as far as the transport knows."""
+        channel = self._channels.get(address)
+        return channel is not None and channel.get_state() is _State.READY
+
+    async def wait_for_connection(self, address: str, *, patiently: bool) -> None:
+        """Returns when there is a connection to this router.
+
+        Raises:
+            ConnectionError: there is none to be had now. `patiently`: only when the client was closed.
+        """
+        channel = self._channel(address)
+        hopeless = {_State.SHUTDOWN} if patiently else {_State.SHUTDOWN, _State.TRANSIENT_FAILURE}
+        while (state := channel.get_state(try_to_connect=True)) is not _State.READY:
+            if state in hopeless:
+                raise ConnectionError(f"no connection to {address}")
+            await channel.wait_for_state_change(state)
 
     def renew(self, address: str) -> None:
         """The connection to this router is silent: the next stream takes a new one."""
         self._stubs.pop(address, None)
+        self._slot_stubs.pop(address, None)
         channel = self._channels.pop(address, None)
         if channel is not None:
             task = asyncio.get_running_loop().create_task(channel.close(_OLD_CHANNEL_GRACE_S))
@@ -97,6 +125,13 @@ class Routers:
             await channel.close()
         self._channels.clear()
         self._stubs.clear()
+        self._slot_stubs.clear()
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(address)
+        return channel
 
 
 def _is_address(text: str) -> bool:

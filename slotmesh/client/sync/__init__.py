@@ -8,6 +8,18 @@ from __future__ import annotations
 from slotmesh.client.sync.endpoint import SyncEndpoint, SyncLane
 from slotmesh.client.sync.mesh import SyncMesh, connect_sync
 from slotmesh.client.sync.method import SyncMethod
+from slotmesh.client.sync.slots import SyncReservation, SyncReservationOfAll, SyncSlot, SyncSlotMethod
 from slotmesh.client.sync.values import SyncValueStream
 
-__all__ = ["SyncEndpoint", "SyncLane", "SyncMesh", "SyncMethod", "SyncValueStream", "connect_sync"]
+__all__ = [
+    "SyncEndpoint",
+    "SyncLane",
+    "SyncMesh",
+    "SyncMethod",
+    "SyncReservation",
+    "SyncReservationOfAll",
+    "SyncSlot",
+    "SyncSlotMethod",
+    "SyncValueStream",
+    "connect_sync",
+]

@@ -6,14 +6,18 @@ batch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from slotmesh.client.endpoint import Endpoint, Lane, MethodSpace
+from slotmesh.client.mesh import Mesh
 from slotmesh.client.options import AfterFailure, OptionChanges
+from slotmesh.client.slots.terms import AllArguments, ReserveArguments
 from slotmesh.client.sync.call_future import CallFuture
 from slotmesh.client.sync.method import SyncMethod
+from slotmesh.client.sync.slots import SyncReservation, SyncReservationOfAll
 
 if TYPE_CHECKING:
     from slotmesh.client.sync.client_thread import ClientThread
@@ -71,6 +75,19 @@ class SyncEndpoint(SyncMethodSpace):
         with self._thread.lock:
             return SyncEndpoint(self._thread, self._endpoint.options(**changes))
 
+    def reserve(self, **arguments: Unpack[ReserveArguments]) -> SyncReservation:
+        """A slot, for one call whose replica is known before it is made: `with digits.reserve() as slot`.
+
+        It is renewed while the block runs, and given back when the block is left without a call. Arguments are those of
+        `slotmesh.Endpoint.reserve`.
+
+        Raises:
+            BadRequest: a value that no reservation may have, or a view without replies. It is a ValueError, too.
+            TypeError: there is no such argument.
+        """
+        with self._thread.lock:
+            return SyncReservation(self._thread, self._endpoint.reserve(**arguments))
+
     def ordered(self, key: str, *, after_failure: AfterFailure = "continue") -> SyncLane:
         """A lane: calls of one ordering key, executed one after another, in the order in which they were made.
 
@@ -85,6 +102,14 @@ class SyncEndpoint(SyncMethodSpace):
         """
         with self._thread.lock:
             return SyncLane(self._thread, self._endpoint.ordered(key, after_failure=after_failure))
+
+
+def reserve_all(
+    thread: ClientThread, mesh: Mesh, views: Sequence[SyncEndpoint], arguments: AllArguments
+) -> SyncReservationOfAll:
+    """Slots of these endpoints, all or none. As `slotmesh.Mesh.reserve_all`."""
+    with thread.lock:
+        return SyncReservationOfAll(thread, mesh.reserve_all(*(view._endpoint for view in views), **arguments))
 
 
 class SyncLane(SyncMethodSpace):

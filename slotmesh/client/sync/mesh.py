@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
+from typing import Unpack
 
 from slotmesh.client.mesh import Mesh, connect
 from slotmesh.client.options import seconds
+from slotmesh.client.slots.terms import AllArguments
 from slotmesh.client.sync.client_thread import ClientThread
-from slotmesh.client.sync.endpoint import SyncEndpoint
+from slotmesh.client.sync.endpoint import SyncEndpoint, reserve_all
+from slotmesh.client.sync.slots import SyncReservationOfAll
 
 
 def connect_sync(
@@ -62,6 +65,20 @@ class SyncMesh:
             made = SyncEndpoint(self._thread, self._thread.call(partial(self._mesh.endpoint, name)))
             endpoint = self._endpoints.setdefault(name, made)
         return endpoint
+
+    def reserve_all(self, *endpoints: str | SyncEndpoint, **arguments: Unpack[AllArguments]) -> SyncReservationOfAll:
+        """Slots of several endpoints, all or none: `with mesh.reserve_all("prefill", "decode") as (p, d)`.
+
+        Arguments are those of `slotmesh.Mesh.reserve_all`.
+
+        Raises:
+            BadRequest: a value that no reservation may have, or a view without replies. It is a ValueError, too.
+            TypeError: there is no such argument.
+            ValueError: there is no endpoint, or an empty name.
+            RuntimeError: the mesh is closed, or was used before this process was forked.
+        """
+        views = [self.endpoint(each) if isinstance(each, str) else each for each in endpoints]
+        return reserve_all(self._thread, self._mesh, views, arguments)
 
     def close(self, grace: float | timedelta | None = None) -> None:
         """Makes no more calls, waits for those that are unanswered (at most `grace`), then fails the rest.

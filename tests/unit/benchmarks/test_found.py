@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 import slotmesh
-from benchmarks import large, latency, sessions_cost, stalled
+from benchmarks import large, latency, sessions_cost, stalled, two_step
 from benchmarks.findings import Finding
 from benchmarks.hauler import Haul, haul
 from benchmarks.one_caller import OneCaller
@@ -45,6 +45,13 @@ def test_latencies_are_compared_within_a_round() -> None:
     assert found["latency_ratio"].holds
     assert found["latency_stream"].value == 2.8
     assert not by_name(latency.found([1.0], [1.6]))["latency_ratio"].holds
+
+
+def test_two_steps_are_compared_with_one_call_of_the_same_round() -> None:
+    found = by_name(two_step.found([1.0, 2.0, 10.0], [2.1, 4.2, 30.0]))
+    assert found["two_step_ratio"].value == pytest.approx(2.1)
+    assert found["two_step_ratio"].holds
+    assert not by_name(two_step.found([1.0], [2.3]))["two_step_ratio"].holds
 
 
 def turn(calls: int, router_s: float, replica_s: float) -> Turn:

@@ -1,0 +1,109 @@
+"""One reservation on its way.
+
+Purpose: waits for a slot in a task of its own, so that whoever is cancelled meanwhile loses nothing.
+Invariants: a slot that was granted is taken, or given back. Abandoning it withdraws it at the router; where the reply
+is here already, the slot goes back; so does one whose reply was under way just then, which the same request id brings
+once more. It goes on at another router where one was lost: nothing was executed, and at the same router the same
+request id brings the same slot.
+Owner: whoever reserves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from slotmesh.client.slots.lease import RELEASE_S, Lease
+from slotmesh.client.slots.rpcs import CLOSED, Stub
+from slotmesh.client.slots.terms import Terms
+from slotmesh.client.unary import rpc_timeout_s
+from slotmesh.errors import Executed, Failure
+from slotmesh.v1 import slot_service_pb2
+
+if TYPE_CHECKING:
+    from slotmesh.client.slots.client import SlotClient
+
+ReserveCall = grpc.aio.UnaryUnaryCall[Any, slot_service_pb2.ReserveSlotResponse]
+
+
+class Reserving:
+    """Begins when it is made."""
+
+    def __init__(self, client: SlotClient, terms: Terms) -> None:
+        """Raises RuntimeError where the mesh is closed."""
+        client.check_open(terms.endpoint)
+        self._client = client
+        self._terms = terms
+        self._request_id = secrets.token_hex(16)
+        self._began = asyncio.get_running_loop().time()
+        self._call: ReserveCall | None = None
+        self._is_abandoned = False
+        client.reserving.add(self)
+        self._task = client.start(self._run(), name=f"slotmesh-client-reserve-{terms.endpoint}")
+        self._task.add_done_callback(lambda _: client.reserving.discard(self))
+
+    async def outcome(self) -> Lease | Failure:
+        """The slot, or why there is none. Whoever is cancelled here abandons it."""
+        try:
+            return await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            if self._client.rpcs.closed and not _is_cancelled():
+                return CLOSED
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Nobody wants the slot any more. Again, and after the reply: no harm."""
+        was_abandoned, self._is_abandoned = self._is_abandoned, True
+        if self._task.done():
+            self._give_back()
+        elif was_abandoned:
+            pass
+        elif self._call is None:
+            self._task.cancel()
+        else:
+            # Where the reply is here, and the task has not seen it yet, this does nothing, and the task gives it back.
+            self._call.cancel()
+
+    async def _run(self) -> Lease | Failure:
+        outcome = await self._client.rpcs.again(self._ask, lambda: not self._is_abandoned)
+        if isinstance(outcome, Failure):
+            if self._is_abandoned and outcome.executed is Executed.UNKNOWN:
+                await self._recall()
+            return outcome
+        lease = Lease(self._client, self._terms, outcome.slot)
+        if self._is_abandoned:
+            lease.give_back()
+        return lease
+
+    def _ask(self, stub: Stub) -> ReserveCall:
+        if self._is_abandoned:
+            raise asyncio.CancelledError
+        timeout_s = self._terms.options.timeout_s
+        if timeout_s is not None:
+            timeout_s = max(timeout_s - (asyncio.get_running_loop().time() - self._began), 0.0)
+        request = self._terms.to_wire(self._request_id, timeout_s)
+        self._call = stub.ReserveSlot(request, timeout=rpc_timeout_s(timeout_s))
+        return self._call
+
+    async def _recall(self) -> None:
+        """The rpc was withdrawn, and perhaps granted before: without time to wait, its id brings that slot or none."""
+        request = self._terms.to_wire(self._request_id, 0.0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RELEASE_S):
+                found = await self._client.rpcs.once(lambda stub: stub.ReserveSlot(request, timeout=RELEASE_S))
+                if not isinstance(found, Failure):
+                    Lease(self._client, self._terms, found.slot).give_back()
+
+    def _give_back(self) -> None:
+        if not self._task.cancelled() and isinstance(lease := self._task.result(), Lease):
+            lease.give_back()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

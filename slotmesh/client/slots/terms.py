@@ -1,0 +1,157 @@
+"""What a reservation asks for, and what calls in its slot may say: arguments, checked where they are given.
+
+Invariant: what every router would refuse is refused here, by the same reason and naming the argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final, TypedDict
+
+from slotmesh.client.options import BadOption, ViewOptions, seconds
+from slotmesh.slots.limits import DEFAULT_LEASE_S, MAX_LEASE_S
+from slotmesh.v1 import slot_service_pb2
+
+DEFAULT_ALL_S: Final = 30.0
+"""How long several slots are tried for where nothing else is said."""
+
+
+class ReserveArguments(TypedDict, total=False):
+    """What a reservation may say. `Endpoint.reserve` says what each means."""
+
+    ttl: float | timedelta
+    timeout: float | timedelta | None
+    shard_key: str
+    replica_id: str
+    excluded_replica_ids: Sequence[str]
+
+
+class AllArguments(TypedDict, total=False):
+    """What a reservation of several slots may say. `Mesh.reserve_all` says what each means."""
+
+    ttl: float | timedelta
+    timeout: float | timedelta
+
+
+class DispatchOptions(TypedDict, total=False):
+    """What a call in a slot may say differently from the view that the slot was reserved by."""
+
+    content_type: str
+    timeout: float | timedelta | None
+    metadata: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a reservation asks for."""
+
+    endpoint: str
+    options: ViewOptions
+    """Of the reservation: timeout, shard key, SLO."""
+    ttl_s: float = DEFAULT_LEASE_S
+    replica_id: str = ""
+    """Wanted; empty: any."""
+    excluded_replica_ids: tuple[str, ...] = ()
+
+    def waiting(self, timeout_s: float) -> Terms:
+        """The same, waiting for so long."""
+        return replace(self, options=replace(self.options, timeout_s=timeout_s))
+
+    def to_wire(self, request_id: str, timeout_s: float | None) -> slot_service_pb2.ReserveSlotRequest:
+        """`timeout_s`: what is left of the time to wait."""
+        options = replace(self.options, timeout_s=timeout_s)
+        wire = slot_service_pb2.ReserveSlotRequest(
+            endpoint=self.endpoint,
+            options=options.to_wire(""),
+            request_id=request_id,
+            replica_id=self.replica_id,
+            excluded_replica_ids=self.excluded_replica_ids,
+        )
+        wire.ttl.FromNanoseconds(round(self.ttl_s * 1e9))
+        return wire
+
+
+def terms_of(endpoint: str, view: ViewOptions, arguments: ReserveArguments) -> Terms:
+    """The terms of a reservation by a view of an endpoint.
+
+    Raises:
+        BadRequest: an argument that no reservation may have, or a view without replies. It is a ValueError, too.
+        TypeError: there is no such argument.
+    """
+    given: dict[str, Any] = dict(arguments)
+    if unknown := given.keys() - ReserveArguments.__annotations__.keys():
+        known = ", ".join(ReserveArguments.__annotations__)
+        raise TypeError(f"a reservation has no argument {', '.join(sorted(unknown))}; there are {known}")
+    if not view.reply:
+        raise BadOption("reply", "must be True where slots are reserved: a call in a slot always has a reply")
+    changes: dict[str, Any] = {"timeout_s": seconds(given.get("timeout"))} if given.get("timeout") is not None else {}
+    if given.get("shard_key"):
+        changes["shard_key"] = given["shard_key"]
+    waiting = ViewOptions(timeout_s=view.timeout_s, slo_s=view.slo_s, slo_at=view.slo_at, shard_key=view.shard_key)
+    return Terms(
+        endpoint=endpoint,
+        options=replace(waiting, **changes),
+        ttl_s=_ttl_s(given.get("ttl", DEFAULT_LEASE_S)),
+        replica_id=_text("replica_id", given.get("replica_id", "")),
+        excluded_replica_ids=_texts("excluded_replica_ids", given.get("excluded_replica_ids", ())),
+    )
+
+
+def timeout_of_all(arguments: AllArguments) -> tuple[float, ReserveArguments]:
+    """How long to try for several slots, and what each reservation says.
+
+    Raises:
+        BadRequest: a timeout that nothing may have. It is a ValueError, too.
+        TypeError: there is no such argument.
+    """
+    if unknown := arguments.keys() - AllArguments.__annotations__.keys():
+        known = ", ".join(AllArguments.__annotations__)
+        raise TypeError(f"reserve_all has no argument {', '.join(sorted(unknown))}; there are {known}")
+    timeout_s = seconds(arguments.get("timeout", DEFAULT_ALL_S))
+    if timeout_s is None:
+        raise BadOption("timeout", "must be a number of seconds or a timedelta, got None")
+    each: ReserveArguments = {"ttl": arguments["ttl"]} if "ttl" in arguments else {}
+    ViewOptions(timeout_s=timeout_s)  # checks it
+    return timeout_s, each
+
+
+def in_slot(view: ViewOptions) -> ViewOptions:
+    """What of a view goes for calls in a slot: it has a replica already, and is used once."""
+    return ViewOptions(content_type=view.content_type, timeout_s=view.timeout_s, metadata=view.metadata)
+
+
+def check_dispatch_options(changes: Mapping[str, Any]) -> None:
+    """Raises TypeError where a call in a slot has no such option."""
+    if unknown := changes.keys() - DispatchOptions.__annotations__.keys():
+        known = ", ".join(DispatchOptions.__annotations__)
+        raise TypeError(f"a call in a slot has no option {', '.join(sorted(unknown))}; there are {known}")
+
+
+def _ttl_s(ttl: Any) -> float:
+    ttl_s: Any = seconds(ttl)
+    if isinstance(ttl_s, bool) or not isinstance(ttl_s, (int, float)):
+        raise BadOption("ttl", f"must be a number of seconds or a timedelta, got {ttl!r}")
+    if not 0 < ttl_s <= MAX_LEASE_S:  # NaN neither
+        raise BadOption("ttl", f"must be more than 0 and at most {MAX_LEASE_S:g} seconds, got {ttl!r}")
+    return float(ttl_s)
+
+
+def _text(name: str, text: Any) -> str:
+    if not isinstance(text, str):
+        raise BadOption(name, f"must be a str, got {text!r}")
+    return text
+
+
+def _texts(name: str, texts: Any) -> tuple[str, ...]:
+    if isinstance(texts, str):
+        raise BadOption(name, f"must be a sequence of str, got the str {texts!r}")
+    try:
+        each = tuple(texts)
+    except TypeError:
+        raise BadOption(name, f"must be a sequence of str, got {texts!r}") from None
+    for text in each:
+        if not _text(name, text):
+            raise BadOption(name, "must not name an empty id")
+    return each
