@@ -27,6 +27,7 @@ from benchmarks import (
     report,
     sessions_cost,
     stalled,
+    two_step,
 )
 from benchmarks.findings import Finding
 from benchmarks.progress import begin
@@ -39,6 +40,7 @@ LOADS: Final = "loads"
 TITLES: Final = {
     LOADS: "throughput and latency, beside a bare gRPC server",
     "latency": "one call at a time",
+    "two-step": "reserve, then dispatch",
     "core": "cost of the router's decisions",
     "memory": "memory of queued calls",
     "metrics": "cost of metrics",
@@ -48,7 +50,7 @@ TITLES: Final = {
     "overload": "twice the load that can be served",
     "flood": "one call at a time beside a flood",
 }
-USUAL: Final = (LOADS, "latency", "core", "memory", "metrics", "sessions", "large")
+USUAL: Final = (LOADS, "latency", "two-step", "core", "memory", "metrics", "sessions", "large")
 """What is measured unless told otherwise: what takes a few minutes in all."""
 
 
@@ -143,6 +145,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
     timeout_s = settings.call_timeout.total_seconds() if settings.call_timeout else None
     measures: dict[str, Callable[[], Awaitable[list[Finding]]]] = {
         "latency": lambda: latency.measure(rounds=4 if quick else 12),
+        "two-step": lambda: two_step.measure(rounds=4 if quick else 12),
         "memory": memory.measure,
         "metrics": lambda: metrics_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
         "sessions": lambda: sessions_cost.measure(rounds=3 if quick else 10),

@@ -1,0 +1,1 @@
+"""Prefill and decode on different replicas: what two-step routing is for."""
