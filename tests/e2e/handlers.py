@@ -27,6 +27,15 @@ class Ledger:
         return call
 
 
+@slotmesh.deployment(max_ongoing=16)
+class Workshop:
+    """Takes the time it is given."""
+
+    async def work(self, call: str, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return call
+
+
 class Gallery:
     """One method for each way in which a call can go."""
 

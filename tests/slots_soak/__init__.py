@@ -1,0 +1,1 @@
+"""A soak of leased slots: `python -m tests.slots_soak`."""
