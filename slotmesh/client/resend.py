@@ -70,7 +70,7 @@ class Resends:
         while self._parts:
             part = self._parts[0][0]
             places: list[int] = []
-            total, inline, is_full, is_beside = 0, 0, False, False
+            total, inline, is_full, is_beside, is_cut = 0, 0, False, False, False
             for place in (each for at, count in part.open_spans(self._at) for each in range(at, at + count)):
                 size = len(part.payloads[place])
                 if part.spec.stop_generation and part.is_after_failure(place):
@@ -80,7 +80,10 @@ class Resends:
                 weight = 0 if cuts and size > CHUNK_BYTES else size
                 is_first = not taken and not places
                 if large is not None and size > large.over:
-                    is_beside = fits = large.is_free and not places and (is_first or weight <= room)
+                    if large.is_free and places:
+                        is_cut = True  # it leaves by itself, next
+                        break
+                    is_beside = fits = large.is_free and (is_first or weight <= room)
                 else:
                     fits = total + size <= nbytes and inline + weight <= room
                     fits = fits or (is_first and (alone or size <= nbytes))
@@ -99,6 +102,8 @@ class Resends:
                 self._left(len(places), total)
             if is_full:
                 break
+            if is_cut:
+                continue
             if is_beside and large is not None:
                 large = large._replace(is_free=False)
                 continue
