@@ -119,6 +119,11 @@ class Lanes:
         for _ in range(len(self.ready)):
             self.give_back(self.ready.popleft())
 
+    def forget_those_that_left(self) -> None:
+        """The same, where somebody waits to hear that a partition is empty: calls of lanes were taken back."""
+        if self._leaving:
+            self.forget_empty()
+
     def leave(self, endpoint: str, partitions: Container[int]) -> None:
         """These partitions move away: nothing of them is started any more."""
         self._leaving |= Counter((endpoint, lane.partition) for lane in self.of(endpoint, partitions))

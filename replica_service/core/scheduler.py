@@ -59,6 +59,7 @@ class Scheduler(Dispatching):
                 lo, hi = max(first - run.first, run.begin), min(last + 1 - run.first, run.end)
                 if lo < hi:
                     self._take_back(run, lo, hi, verdicts.CANCELLED)
+        self._lanes.forget_those_that_left()
         return self._settle(now)
 
     def complete(self, run: Run, now: float) -> list[Command]:
@@ -88,6 +89,7 @@ class Scheduler(Dispatching):
         self._unpark(link)
         for run in list(link.waiting.values()):
             self._take_back(run, run.begin, run.end, verdicts.CANCELLED)
+        self._lanes.forget_those_that_left()
         return self._settle(now)
 
     def echoed(self, link: Link, stamp_s: float, now: float) -> list[Command]:
@@ -104,6 +106,7 @@ class Scheduler(Dispatching):
             if run.link.waiting.get(run.key) is run:
                 self._unpark(run.link)
                 self._take_back(run, run.begin, run.end, failure)
+        self._lanes.forget_those_that_left()
         return self._settle(now)
 
     def capacity(self, link: Link) -> Capacity:

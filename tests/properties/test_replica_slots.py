@@ -140,6 +140,8 @@ class SlotsMachine(SchedulerMachine):
             token.is_expired |= token.is_reserved and token.expires_at <= self.now
 
     def verdict_on(self, token: Token) -> Reason | None:
+        if token.slot.forget_at <= self.now:
+            return Reason.SLOT_UNKNOWN  # it ended too long ago
         if token.call is not None:
             return Reason.SLOT_USED
         if token.is_released:
