@@ -32,7 +32,7 @@ DEFAULT_KEYED_WINDOW = 8192
 
 
 def _no_secrets() -> bytes:
-    raise NotImplementedError("new_secret: needed where slots are reserved")
+    raise RuntimeError("new_secret: needed where slots are reserved")
 
 
 class Waiting:

@@ -445,7 +445,11 @@ async def test_calls_that_cross_the_word_that_a_router_stops_are_answered_on_a_s
     await call.write(calls(1, b"x"))
     await call.done_writing()
     await wait_until(lambda: len(replica.runs) == 2)
-    await asyncio.sleep(0.05)  # it would end the stream now
+    for stamp in range(1, 4):  # by then the router would have ended the stream, and its end would be here
+        await busy.write(Request(heartbeat=call_pb2.Heartbeat(stamp=stamp)))
+        while (await next_frame(busy)).heartbeat.echoed_stamp != stamp:
+            pass
+    assert not call.done()
     await replica.say(echo(replica.runs[1]))
     assert (await outcomes(call, 1))[0] == {1: b"x"}
     assert await read_frame(call) is None

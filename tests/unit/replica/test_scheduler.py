@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
+import pytest
+
 from replica_service.core import verdicts
 from replica_service.core.calls import CallOptions, Link, Run
 from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
@@ -254,6 +256,22 @@ def test_a_revoked_partition_of_which_nothing_runs_is_empty_though_no_permit_is_
     core, link = scheduler(max_ongoing=1), Link()
     core.submit([run(link, 1, 1), run(link, 2, 1, key="a")], 0.0)
     assert told(core.revoke("e", {0: 1}, 0.0)) == ["refuse 2-2 STALE_TABLE"]
+    assert core.is_emptied("e", 0)
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled", "handed back"])
+def test_a_partition_that_left_is_empty_once_its_calls_were_taken_back_though_no_permit_is_free(how: str) -> None:
+    core, other, link = scheduler(max_ongoing=1), Link(), Link()
+    newer = run(link, 1, 1, key="a", epoch=5)
+    core.submit([run(other, 1, 1), newer], 0.0)
+    core.revoke("e", {0: 4}, 0.0)
+    assert not core.is_emptied("e", 0)
+    if how == "closed":
+        core.close(link, 0.0)
+    elif how == "cancelled":
+        core.cancel(link, [(1, 1)], 0.0)
+    else:
+        core.hand_back([newer], verdicts.FENCED, 0.0)
     assert core.is_emptied("e", 0)
 
 
