@@ -78,8 +78,7 @@ class ReplicaApp:
             CannotStart: the port or the handler is at fault.
         """
         settings, replica = self._settings, self.replica
-        metrics = setup_metrics("replica", settings.metrics_host, settings.metrics_port)
-        self._meter = metrics.meter
+        metrics = self._metrics = setup_metrics("replica", settings.metrics_host, settings.metrics_port)
         try:
             await self.server.start()
             replica.address = settings.advertise or self.server.address
@@ -146,7 +145,7 @@ class ReplicaApp:
                 lambda: self.replica.address,
             ),
         )
-        observe(self._meter, engine, self.identity.backend)
+        observe(self._metrics, engine, self.identity.backend)
         self._servicer.engine = engine
         self._slot_servicer.serve(engine)
         self.server.set_serving()

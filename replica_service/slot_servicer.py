@@ -16,6 +16,7 @@ from replica_service.shell.direct_link import WriteValue
 from replica_service.shell.direct_slots import RETRY_DELAY_S, DirectSlots
 from replica_service.shell.engine import Engine
 from replica_service.shell.slot_requests import Wish
+from slotmesh.call_options import option_mistake
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
 from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of
@@ -44,7 +45,7 @@ class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     ) -> slot_service_pb2.ReserveSlotResponse:
         """Waits for a free slot and leases it."""
         slots = self._ready()
-        if failure := reservation_mistake(request) or self._misses(request):
+        if failure := reservation_mistake(request) or option_mistake(request.options) or self._misses(request):
             await abort(context, failure)
         wish = Wish(request.endpoint, _sound(ttl_of(request)))
         patience_s = _patience_s(request.options, context)
@@ -98,7 +99,7 @@ class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     ) -> None:
         slots = self._ready()
         secret = _sound(self._issuer.secret_of(request.token))
-        if failure := dispatch_mistake(request, streaming=streaming):
+        if failure := dispatch_mistake(request, streaming=streaming) or option_mistake(request.options):
             await abort(context, failure)
         patience_s = _patience_s(request.options, context)
         request.options.streaming = streaming

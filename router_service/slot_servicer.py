@@ -11,7 +11,7 @@ import grpc
 
 from router_service import convert
 from router_service.core.commands import DeliverDone, DeliverResults
-from router_service.core.slots import Release, Renew
+from router_service.core.slots import Dispatch, Release, Renew
 from router_service.core.table import ReplicaKey
 from router_service.shell.slot_calls import SlotCalls
 from slotmesh.chunks import MAX_INLINE_BYTES, joined
@@ -33,10 +33,10 @@ class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.ReserveSlotRequest, context: Context
     ) -> slot_service_pb2.ReserveSlotResponse:
         """Waits for a free slot and leases it."""
-        options = convert.reservation_from_wire(request)
-        if isinstance(options, Failure):
-            await abort(context, options)
-        slot = await self._slots.reserve(context.peer(), request.endpoint, options, request.request_id)
+        reservation = convert.reservation_from_wire(request)
+        if isinstance(reservation, Failure):
+            await abort(context, reservation)
+        slot = await self._slots.reserve(context.peer(), request.endpoint, *reservation, request.request_id)
         if isinstance(slot, Failure):
             await abort(context, slot)
         return slot_service_pb2.ReserveSlotResponse(slot=convert.slot_to_wire(slot))
@@ -78,7 +78,8 @@ class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         options = convert.dispatch_from_wire(request, streaming=False)
         if isinstance(options, Failure):
             await abort(context, options)
-        outcome = await self._slots.dispatch(context.peer(), key, options, request.payload)
+        into = Dispatch(token=request.token, endpoint=request.endpoint)
+        outcome = await self._slots.dispatch(context.peer(), key, options, request.payload, into)
         if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
             outcome = convert.result_too_large(size)
         if isinstance(outcome, Failure):
@@ -101,7 +102,8 @@ class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         async def write(payload: bytes, content_type: str) -> None:
             await context.write(slot_service_pb2.DispatchStreamingResponse(payload=payload, content_type=content_type))
 
-        failure = await self._slots.stream(context.peer(), key, options, request.payload, write)
+        into = Dispatch(token=request.token, endpoint=request.endpoint)
+        failure = await self._slots.stream(context.peer(), key, options, request.payload, into, write)
         if failure is not None:
             await abort(context, failure)
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from google.protobuf import duration_pb2
-
 from replica_service.core.slots import Slot
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
@@ -37,16 +35,14 @@ class Issuer:
     def to_wire(self, slot: Slot, ongoing: int) -> slot_service_pb2.Slot:
         """A slot, and how loaded the replica is: running calls and reservations, this one included."""
         ttl_s = slot.ttl_s(self.clock.now())
-        ttl = duration_pb2.Duration()
-        ttl.FromNanoseconds(round(ttl_s * 1e9))
         wire = slot_service_pb2.Slot(
             token=format_token(self.replica_id, self.incarnation, slot.secret),
             backend=self.backend,
             replica_id=self.replica_id,
             replica_address=self.address(),
             ongoing=ongoing,
-            ttl=ttl,
         )
+        wire.ttl.FromNanoseconds(round(ttl_s * 1e9))
         wire.expire_time.FromNanoseconds(round((self.clock.time_of_day() + ttl_s) * 1e9))
         return wire
 

@@ -19,12 +19,15 @@ from math import inf
 
 from replica_service.core import verdicts
 from slotmesh.errors import Failure
+from slotmesh.histogram import Histogram
 from slotmesh.slots.limits import MAX_LEASE_S
 
 REMEMBERED_S = 300.0
 """How long the end of a slot is remembered at most."""
 MAX_REMEMBERED = 65_536
 """How many ended slots are remembered at most; the oldest are forgotten first."""
+HELD_TIMES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Bounds of the histogram of times from grant to dispatch, seconds."""
 _MIN_STALE = 64
 """Entries of the heap that speak of no lease any more are dropped once they are more than this, and than the others."""
 
@@ -45,7 +48,7 @@ class SlotState(Enum):
 class Slot:
     """One permit that was reserved. Compared by identity."""
 
-    __slots__ = ("endpoint", "expires_at", "forget_at", "granted_at", "held_s", "secret", "state")
+    __slots__ = ("endpoint", "expires_at", "forget_at", "granted_at", "secret", "state")
 
     def __init__(self, secret: bytes, endpoint: str, granted_at: float, expires_at: float) -> None:
         self.secret = secret
@@ -56,8 +59,6 @@ class Slot:
         self.granted_at = granted_at
         self.expires_at = expires_at
         """Exclusive. Says nothing any more once the slot was dispatched."""
-        self.held_s = 0.0
-        """Seconds from grant to dispatch."""
         self.forget_at = inf
         """When its end need not be remembered any more."""
 
@@ -80,7 +81,7 @@ class SlotTable:
         "dispatched",
         "expired",
         "granted",
-        "held_s",
+        "held_times",
         "released",
     )
 
@@ -98,7 +99,7 @@ class SlotTable:
         self.released = 0
         """Given back without a call."""
         self.expired = 0
-        self.held_s = 0.0
+        self.held_times = Histogram(HELD_TIMES_S)
         """Seconds from grant to dispatch, of all that were dispatched."""
 
     @property
@@ -139,8 +140,7 @@ class SlotTable:
         if endpoint and endpoint != slot.endpoint:
             return verdicts.slot_of_another(slot.endpoint, endpoint)
         slot.state = SlotState.DISPATCHED
-        slot.held_s = now - slot.granted_at
-        self.held_s += slot.held_s
+        self.held_times.observe(now - slot.granted_at, 1)
         self.dispatched += 1
         return slot
 

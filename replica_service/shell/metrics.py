@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from opentelemetry.metrics import Meter
-
 from replica_service.shell.engine import Engine
 from slotmesh.telemetry import names
-from slotmesh.telemetry.instruments import histogram, observe_counter, observe_gauge
+from slotmesh.telemetry.instruments import Buckets, histogram, observe_counter, observe_gauge
+from slotmesh.telemetry.setup import MetricsServer
 
-_HELD_TIMES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-def observe(meter: Meter, engine: Engine, backend: str) -> None:
+def observe(metrics: MetricsServer, engine: Engine, backend: str) -> None:
     """Exports the engine's counters and its load. Call it on the event loop."""
+    meter = metrics.meter
     counters, scheduler, slots = engine.counters, engine.scheduler, engine.scheduler.slots
     observe_counter(meter, names.REPLICA_CALLS, lambda: {(backend,): counters.calls})
     observe_counter(
@@ -42,5 +41,4 @@ def observe(meter: Meter, engine: Engine, backend: str) -> None:
     sizes = histogram(meter, names.REPLICA_BATCH_SIZE, _BATCH_SIZES)
     attributes = {names.BACKEND: backend}
     counters.on_batch = lambda count: sizes.record(count, attributes)
-    held_times = histogram(meter, names.REPLICA_SLOT_HELD_TIME, _HELD_TIMES_S)
-    engine.slots.on_dispatch = lambda held_s: held_times.record(held_s, attributes)
+    metrics.observe_histogram(names.REPLICA_SLOT_HELD_TIME, lambda: {(backend,): Buckets.of(slots.held_times)})

@@ -49,8 +49,6 @@ class Slots:
         """`fail` answers a call that fails as it is; `freed` is told when a slot or a reservation may have ended."""
         self.issuer = issuer
         self.reservations: Counter[ReservationOutcome] = Counter()
-        self.on_dispatch: Callable[[float], None] | None = None
-        """Told of the seconds between each slot's grant and its dispatch."""
         self._scheduler = scheduler
         self._now = now
         self._carry_out = carry_out
@@ -88,8 +86,6 @@ class Slots:
     def dispatch(self, run: Run, secret: bytes) -> None:
         """A call is to run in a slot."""
         self._carry_out(self._scheduler.dispatch(run, secret, self._now()))
-        if run.slot is not None and self.on_dispatch is not None:
-            self.on_dispatch(run.slot.held_s)
         self._freed()
 
     def renew(self, secret: bytes, ttl_s: float) -> Granted | Failure:

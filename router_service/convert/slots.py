@@ -22,7 +22,7 @@ from router_service.core.slot_frames import (
     OutgoingRenew,
     OutgoingReserve,
 )
-from router_service.core.slots import Dispatch, Released, Reserve, Slot, SlotAnswer
+from router_service.core.slots import Released, Reserve, Slot, SlotAnswer
 from slotmesh.chunks import joined
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of
@@ -30,18 +30,16 @@ from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2, slot_service_pb2
 
 
-def reservation_from_wire(wire: slot_service_pb2.ReserveSlotRequest) -> CallOptions | Failure:
-    """The options of a reservation, or what is wrong with it. Only routing reads them: a slot serves any method."""
+def reservation_from_wire(wire: slot_service_pb2.ReserveSlotRequest) -> tuple[CallOptions, Reserve] | Failure:
+    """What a reservation asks for, or what is wrong with it. Its options are for routing: a slot serves any method."""
     if failure := reservation_mistake(wire):
         return failure
-    ttl_s, options = ttl_of(wire), options_from_wire(wire.options)
+    ttl_s, options = ttl_of(wire), _routing_options(wire.options)
     if isinstance(ttl_s, Failure):
         return ttl_s
     if isinstance(options, Failure):
         return options
-    slot = Reserve(ttl_s=ttl_s, replica_id=wire.replica_id, excluded=frozenset(wire.excluded_replica_ids))
-    # Whether the call that follows repeats, streams or answers says nothing about the reservation.
-    return replace(options, slot=slot, idempotent=False, no_reply=False, streaming=False)
+    return options, Reserve(ttl_s=ttl_s, replica_id=wire.replica_id, excluded=frozenset(wire.excluded_replica_ids))
 
 
 def dispatch_from_wire(
@@ -50,11 +48,9 @@ def dispatch_from_wire(
     """The options of a call into a slot, or what is wrong with it. `streaming`: the rpc takes several results."""
     if failure := dispatch_mistake(wire, streaming=streaming):
         return failure
-    wire.options.streaming = streaming
-    options = options_from_wire(wire.options)
-    if isinstance(options, Failure):
-        return options
-    return replace(options, slot=Dispatch(token=wire.token, endpoint=wire.endpoint))
+    if streaming:
+        wire.options.streaming = True
+    return options_from_wire(wire.options)
 
 
 def slot_to_wire(slot: Slot) -> slot_service_pb2.Slot:
@@ -105,6 +101,14 @@ def slot_answers_of(wire: replica_service_pb2.SlotResults) -> Iterator[SlotAnswe
             case _:
                 told = "the replica's answer is of a newer protocol"
                 yield result.op_id, Failure(reason=Reason.INTERNAL, message=told)
+
+
+def _routing_options(wire: call_pb2.CallOptions) -> CallOptions | Failure:
+    """Whether the call that follows repeats, streams or answers says nothing about the reservation."""
+    options = options_from_wire(wire)
+    if isinstance(options, Failure) or not (options.idempotent or options.no_reply or options.streaming):
+        return options
+    return replace(options, idempotent=False, no_reply=False, streaming=False)
 
 
 def _slot(wire: slot_service_pb2.Slot) -> Slot:

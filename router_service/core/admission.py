@@ -62,7 +62,7 @@ class Account:
 
     def too_late(self, run: Run) -> float:
         """When sending the run is of no use any more, monotonic seconds; infinite without a deadline."""
-        if run.options.slot is not None:
+        if run.slot is not None:
             return run.deadline
         return run.deadline - self.service_time.reserve_s(run.deadline - run.arrived)
 

@@ -48,11 +48,11 @@ class CallOptions:
     """The caller takes each value that the handler yields. Such a call ends with its connection."""
     stop_generation: int = 0
     """Calls of an ordering key stop after one of their generation has failed; 0 where they go on."""
-    slot: SlotWork | None = None
-    """What is to be done with a slot; None for calls that use none. One call a run, then."""
     wire: bytes = b""
     """The options as the replica gets them. Opaque here: made at the edge, once for each distinct value."""
 
+
+NO_OPTIONS = CallOptions()
 
 CallPayload = Payload | Announced
 """What a call carries, or will."""
@@ -98,6 +98,7 @@ class Run:
         "seq",
         "session",
         "shadow_of",
+        "slot",
         "unanswered",
         "was_answered",
     )
@@ -111,6 +112,8 @@ class Run:
         ids: Sequence[int],
         payloads: Sequence[CallPayload],
         arrived: float,
+        *,
+        slot: SlotWork | None = None,
     ) -> None:
         self.seq = seq
         """Age: earlier runs have lower numbers. Slices of one run share it."""
@@ -123,6 +126,8 @@ class Run:
         self.arrived = arrived
         self.deadline = arrived + options.timeout_s
         """Monotonic seconds; infinite without one."""
+        self.slot = slot
+        """What is to be done with a slot; None for calls that use none. One call a run, then."""
         self.attempt = 0
         self.cursor = 0
         self.unanswered = len(payloads)
@@ -148,7 +153,7 @@ class Run:
     @property
     def reserves(self) -> bool:
         """Whether it is a reservation: it can run nothing, and goes elsewhere as often as need be."""
-        return isinstance(self.options.slot, Reserve)
+        return isinstance(self.slot, Reserve)
 
     @property
     def waiting(self) -> int:
@@ -176,13 +181,14 @@ class Run:
             self.ids[lo:hi],
             self.payloads[lo:hi],
             self.arrived,
+            slot=self.slot,
         )
         part.attempt = self.attempt if attempt is None else attempt
         part.partition = self.partition
         part.shadow_of = self.shadow_of
         part.may_have_run, part.was_answered = self.may_have_run, self.was_answered
         part.recovers = self.recovers and attempt is None
-        if self.options.slot is not None:
+        if self.slot is not None:
             part.deadline = self.deadline
         return part
 

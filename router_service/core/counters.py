@@ -11,8 +11,8 @@ from collections import Counter
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from router_service.core.histogram import Histogram
 from slotmesh.errors import Reason
+from slotmesh.histogram import Histogram
 
 if TYPE_CHECKING:
     from router_service.core.calls import Run

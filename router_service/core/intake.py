@@ -61,7 +61,7 @@ class Intake:
         if endpoint is None:
             failure = failures.no_endpoint(run.endpoint, self._topology.endpoints)
             self._outcomes.fail_waiting(run, failure if self._topology.table.revision else failures.NO_TABLE)
-        elif run.options.slot is not None:
+        elif run.slot is not None:
             self._reserve(run, endpoint, now, admitted=admitted)
         elif run.options.partition >= 0:
             self._to_partition(run, endpoint, now, admitted=admitted)
@@ -120,7 +120,7 @@ class Intake:
         for run in sorted(runs, key=lambda run: run.age):
             partition = run.partition
             exists = run.endpoint in self._topology.endpoints
-            if run.options.slot is not None and constraint_of(run) is not None:
+            if run.slot is not None and constraint_of(run) is not None:
                 constrained.append(run)
             elif exists and partition is not None:
                 self._admit(run, self._account_of(partition), now, admitted=True)

@@ -96,7 +96,7 @@ class Outcomes:
 
     def gone(self, run: Run, replica_id: str, why: str) -> None:
         """The replica that gave a slot cannot be told what to do with it: nothing is held there for this caller."""
-        if isinstance(run.options.slot, Release):
+        if isinstance(run.slot, Release):
             self.slot(run, Released())
         else:
             self._fail(run, 0, 1, failures.replica_gone(replica_id, why))

@@ -231,7 +231,7 @@ class Replica:
 
     def withdraw(self, sent: Sent, parts: Sequence[Sent] = ()) -> None:
         """The slice leaves the outbox: no frame will carry it, but `parts` of it in its place."""
-        box = self.outbox if sent.run.options.slot is None else self.ops
+        box = self.outbox if sent.run.slot is None else self.ops
         place = box.index(sent)
         del box[place]
         for part in reversed(parts):

@@ -31,13 +31,13 @@ class Wish(NamedTuple):
     """What was asked for: an id that comes again must mean the same."""
 
     endpoint: str
-    work: SlotWork | None
+    work: SlotWork
     shard_key: str
 
     @classmethod
-    def of(cls, endpoint: str, options: CallOptions) -> Wish:
+    def of(cls, endpoint: str, options: CallOptions, work: SlotWork) -> Wish:
         """Not how long to wait: whoever asks again has less time."""
-        return cls(endpoint, options.slot, options.shard_key)
+        return cls(endpoint, work, options.shard_key)
 
 
 @dataclass(frozen=True, slots=True)

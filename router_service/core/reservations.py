@@ -25,7 +25,7 @@ MAX_WAITING = 256
 
 def constraint_of(run: Run) -> Reserve | None:
     """What the reservation asks of its replica; None for all that goes anywhere."""
-    work = run.options.slot
+    work = run.slot
     return work if isinstance(work, Reserve) and work.is_constrained else None
 
 

@@ -40,4 +40,4 @@ def abandoned(replica: Replica, count: int) -> None:
 
 def is_counted(sent: Sent) -> bool:
     """Whether the balancer hears how it ends."""
-    return sent.run.partition is None and (sent.takes_room or isinstance(sent.run.options.slot, Dispatch))
+    return sent.run.partition is None and (sent.takes_room or isinstance(sent.run.slot, Dispatch))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from router_service.core import cancellation, failures, frames
 from router_service.core.answers import Answers
-from router_service.core.calls import Batch, CallOptions, Failures, Results, Run
+from router_service.core.calls import NO_OPTIONS, Batch, CallOptions, Failures, Results, Run
 from router_service.core.counters import Counters
 from router_service.core.deadlines import DeadlineHeap
 from router_service.core.ejection import LONGEST_S
@@ -32,7 +32,6 @@ from router_service.core.sender import Sender
 from router_service.core.sessions import Sessions
 from router_service.core.slot_frames import cut_ops
 from router_service.core.slot_operations import ONE_CALL, SlotOperations
-from router_service.core.slots import Dispatch
 from router_service.core.topology import Topology
 from router_service.core.uploads import Uploads
 from slotmesh.chunks import Announced
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from router_service.core.frames import OutgoingBatch
     from router_service.core.sessions import Found
     from router_service.core.slot_frames import OutgoingOp
-    from router_service.core.slots import Release, Renew, SlotAnswer
+    from router_service.core.slots import Dispatch, Release, Renew, Reserve, SlotAnswer, SlotWork
     from router_service.core.table import ReplicaKey, RoutingTable
     from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
@@ -195,17 +194,17 @@ class Scheduler:
     # -- slots -----------------------------------------------------------------------------------------------------
 
     def reserve(
-        self, caller: Caller, endpoint: str, options: CallOptions, now: float, request_id: str = ""
+        self, caller: Caller, endpoint: str, options: CallOptions, wanted: Reserve, now: float, request_id: str = ""
     ) -> list[Command]:
-        """A reservation, which `options.slot` describes; it ends with a DeliverSlot or a DeliverFailure.
+        """A reservation; it ends with a DeliverSlot or a DeliverFailure.
 
         Who repeats a request id has the same slot, or waits with whoever was first, until all of them have left.
         """
         owner: Caller | None = caller
         if request_id:
-            owner = self._slots.find(caller, request_id, Wish.of(endpoint, options), options.timeout_s, now)
+            owner = self._slots.find(caller, request_id, Wish.of(endpoint, options, wanted), options.timeout_s, now)
         if owner is not None:
-            run = self._slot_run(owner, endpoint, options, b"", now)
+            run = self._slot_run(owner, endpoint, options, b"", wanted, now)
             if run.deadline <= now:
                 self._outcomes.fail_waiting(run, failures.no_slot(run, now))
             else:
@@ -213,12 +212,11 @@ class Scheduler:
         return self._commands(now)
 
     def dispatch(
-        self, caller: Caller, key: ReplicaKey, options: CallOptions, payload: Payload, now: float
+        self, caller: Caller, key: ReplicaKey, options: CallOptions, payload: Payload, into: Dispatch, now: float
     ) -> list[Command]:
-        """A call in the slot that `options.slot` names, which this replica has given. Never sent twice."""
-        endpoint = options.slot.endpoint if isinstance(options.slot, Dispatch) else ""
-        self.counters.calls[self.counters.label(endpoint),] += 1
-        run = self._slot_run(caller, endpoint, options, payload, now)
+        """A call in a slot that this replica has given. Never sent twice."""
+        self.counters.calls[self.counters.label(into.endpoint),] += 1
+        run = self._slot_run(caller, into.endpoint, options, payload, into, now)
         if run.deadline <= now:
             self._outcomes.fail_waiting(run, failures.deadline_in_queue(run))
         else:
@@ -227,7 +225,7 @@ class Scheduler:
 
     def slot_op(self, caller: Caller, key: ReplicaKey, op: Renew | Release, now: float) -> list[Command]:
         """A slot of this replica is to be held for longer, or given back."""
-        self._slots.bind(self._slot_run(caller, "", CallOptions(slot=op), b"", now), key, now)
+        self._slots.bind(self._slot_run(caller, "", NO_OPTIONS, b"", op, now), key, now)
         return self._commands(now)
 
     def give_back(self, key: ReplicaKey, token: str, now: float) -> list[Command]:
@@ -235,9 +233,11 @@ class Scheduler:
         self._slots.give_back(key, token, now)
         return self._commands(now)
 
-    def _slot_run(self, caller: Caller, endpoint: str, options: CallOptions, payload: Payload, now: float) -> Run:
+    def _slot_run(
+        self, caller: Caller, endpoint: str, options: CallOptions, payload: Payload, work: SlotWork, now: float
+    ) -> Run:
         self._seq += 1
-        run = Run(self._seq, caller, endpoint, options, ONE_CALL, [payload], now)
+        run = Run(self._seq, caller, endpoint, options, ONE_CALL, [payload], now, slot=work)
         caller.runs[run] = None
         return run
 
@@ -396,7 +396,7 @@ class Scheduler:
                     cancellation.drop_waiting(run, self._outcomes, failures.queue_timeout(run, limit_s))
                 elif run.account.too_late(run) <= now:
                     cancellation.drop_waiting(run, self._outcomes, failures.too_late(run, run.deadline - now))
-            elif run.options.slot is not None:
+            elif run.slot is not None:
                 self._slots.end_link_wait(run, withdrawn)
             if run.unanswered:
                 self._intake.watch(run)

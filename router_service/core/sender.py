@@ -115,7 +115,7 @@ class Sender:
             account.drained(count, now)
             account.release(run, count)
         backend = replica.backend
-        if run.options.slot is not None:
+        if run.slot is not None:
             self._flush_ops(replica)
             replica.reserve(run, now)
         else:

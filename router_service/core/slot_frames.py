@@ -84,7 +84,7 @@ def cut_ops(replica: Replica, max_bytes: int) -> list[OutgoingOp]:
 
 def _op(sent: Sent) -> OutgoingOp:
     run = sent.run
-    match run.options.slot:
+    match run.slot:
         case Reserve(ttl_s=ttl_s):
             return OutgoingReserve(sent.first, run.endpoint, run.options, ttl_s, run.deadline)
         case Dispatch(token=token, endpoint=endpoint):

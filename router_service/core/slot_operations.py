@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from router_service.core import failures, routing
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import CallOptions, Run
+from router_service.core.calls import NO_OPTIONS, Run
 from router_service.core.commands import DeliverFailure, DeliverSlot
 from router_service.core.requests import Lease, Requests, Wish
 from router_service.core.routed_slots import RoutedSlots
@@ -98,7 +98,7 @@ class SlotOperations:
 
     def bind(self, run: Run, key: ReplicaKey, now: float) -> None:
         """Hands the replica what only it can do, or ends it where that replica is gone."""
-        work, replica = run.options.slot, self._topology.replicas.get(key)
+        work, replica = run.slot, self._topology.replicas.get(key)
         if isinstance(work, Dispatch | Release):
             self.requests.over(work.token)
             routed_to = self.routed.take(work.token)
@@ -127,7 +127,7 @@ class SlotOperations:
         self.bind(self._release(token, now), key, now)
 
     def _release(self, token: str, now: float) -> Run:
-        run = Run(0, self._nobody, "", CallOptions(slot=Release(token=token)), ONE_CALL, [b""], now)
+        run = Run(0, self._nobody, "", NO_OPTIONS, ONE_CALL, [b""], now, slot=Release(token=token))
         self._nobody.runs[run] = None
         return run
 
@@ -139,14 +139,14 @@ class SlotOperations:
         granted = 0
         for op_id, answer in answers:
             sent = replica.inflight.get(op_id)
-            if sent is None or sent.run.options.slot is None:
+            if sent is None or sent.run.slot is None:
                 continue
             run = sent.run
             if isinstance(answer, Failure):
                 returned += self._failed(sent, answer, now)
                 continue
             is_waited_for = bool(replica.answer(sent, 0, 1))
-            match run.options.slot, answer:
+            match run.slot, answer:
                 case Reserve(), Slot():
                     granted += 1
                     self._granted(run, replica, answer, now, is_waited_for=is_waited_for)
@@ -194,7 +194,7 @@ class SlotOperations:
         """The replica says no. Returns the reservations that go elsewhere."""
         run, replica = sent.run, sent.replica
         parts = replica.answer(sent, 0, 1)
-        if sent.takes_room or isinstance(run.options.slot, Dispatch):
+        if sent.takes_room or isinstance(run.slot, Dispatch):
             routing.abandoned(replica, 1)
         has_time = failure.reason in TIME_IS_UP and now < run.deadline
         if run.reserves and (has_time or failure.reason in _ELSEWHERE):

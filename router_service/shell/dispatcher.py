@@ -35,7 +35,7 @@ from router_service.core.replicas import Capacity, Replica
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions import Found, Session
 from router_service.core.slot_frames import OutgoingOp
-from router_service.core.slots import Release, Renew, SlotAnswer
+from router_service.core.slots import Dispatch, Release, Renew, Reserve, SlotAnswer
 from router_service.core.table import ReplicaKey, RoutingTable
 from slotmesh.chunks import Payload
 from slotmesh.errors import Failure
@@ -148,13 +148,13 @@ class Dispatcher:
 
     # -- slots ---------------------------------------------------------------------------------------------------
 
-    def reserve(self, caller: Caller, endpoint: str, options: CallOptions, request_id: str) -> None:
+    def reserve(self, caller: Caller, endpoint: str, options: CallOptions, wanted: Reserve, request_id: str) -> None:
         """A slot that passed the edge's checks; the caller's sink is a SlotSink."""
-        self._do(self.scheduler.reserve(caller, endpoint, options, self.clock.now(), request_id))
+        self._do(self.scheduler.reserve(caller, endpoint, options, wanted, self.clock.now(), request_id))
 
-    def dispatch(self, caller: Caller, key: ReplicaKey, options: CallOptions, payload: Payload) -> None:
+    def dispatch(self, caller: Caller, key: ReplicaKey, options: CallOptions, payload: Payload, into: Dispatch) -> None:
         """A call into a slot of this replica."""
-        self._do(self.scheduler.dispatch(caller, key, options, payload, self.clock.now()))
+        self._do(self.scheduler.dispatch(caller, key, options, payload, into, self.clock.now()))
 
     def slot_op(self, caller: Caller, key: ReplicaKey, op: Renew | Release) -> None:
         """A slot of this replica is to be held longer, or to be given back; the caller's sink is a SlotSink."""

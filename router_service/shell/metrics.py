@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from router_service.core.histogram import Histogram
 from router_service.core.scheduler import Scheduler
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gauge
@@ -29,17 +28,13 @@ def observe(metrics: MetricsServer, scheduler: Scheduler) -> None:
     )
     metrics.observe_histogram(
         names.ROUTER_QUEUE_TIME,
-        lambda: {(name,): _buckets(counts.queue_time) for name, counts in counters.backends.items()},
+        lambda: {(name,): Buckets.of(counts.queue_time) for name, counts in counters.backends.items()},
     )
     metrics.observe_histogram(
         names.ROUTER_REPLICA_TIME,
-        lambda: {(name,): _buckets(counts.replica_time) for name, counts in counters.backends.items()},
+        lambda: {(name,): Buckets.of(counts.replica_time) for name, counts in counters.backends.items()},
     )
     metrics.observe_histogram(
         names.ROUTER_RESERVE_TIME,
-        lambda: {(name,): _buckets(counts.reserve_time) for name, counts in counters.backends.items()},
+        lambda: {(name,): Buckets.of(counts.reserve_time) for name, counts in counters.backends.items()},
     )
-
-
-def _buckets(histogram: Histogram) -> Buckets:
-    return Buckets(histogram.bounds, tuple(histogram.counts), histogram.total)

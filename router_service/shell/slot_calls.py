@@ -15,7 +15,7 @@ from typing import cast
 from router_service import convert
 from router_service.core.calls import CallOptions
 from router_service.core.commands import DeliverFailure, DeliverSlot, Delivery
-from router_service.core.slots import Release, Released, Renew, Slot
+from router_service.core.slots import Dispatch, Release, Released, Renew, Reserve, Slot
 from router_service.core.table import ReplicaKey
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.streaming_call import StreamingCall, WriteValue
@@ -33,7 +33,9 @@ class SlotCalls:
         self._dispatcher = dispatcher
         self._unary = unary
 
-    async def reserve(self, peer: str, endpoint: str, options: CallOptions, request_id: str) -> Slot | Failure:
+    async def reserve(
+        self, peer: str, endpoint: str, options: CallOptions, wanted: Reserve, request_id: str
+    ) -> Slot | Failure:
         """A slot, as soon as there is one; `peer` tells connections apart."""
         if failure := self._unary.full():
             return failure
@@ -42,7 +44,7 @@ class SlotCalls:
         pending = _PendingSlot()
         try:
             with self._unary.under_way(peer, pending) as caller:
-                self._dispatcher.reserve(caller, endpoint, options, request_id)
+                self._dispatcher.reserve(caller, endpoint, options, wanted, request_id)
                 return cast("Slot | Failure", await pending.outcome)
         except asyncio.CancelledError:
             if isinstance(pending.answer, Slot) and not request_id:
@@ -63,21 +65,23 @@ class SlotCalls:
         """How loaded the replica is after it; `key` is the replica that gave the slot."""
         return cast("Released | Failure", await self._operate(peer, key, op))
 
-    async def dispatch(self, peer: str, key: ReplicaKey, options: CallOptions, payload: bytes) -> Answer:
+    async def dispatch(
+        self, peer: str, key: ReplicaKey, options: CallOptions, payload: bytes, into: Dispatch
+    ) -> Answer:
         """The outcome of one call into a slot; `key` is the replica that gave it."""
         pending = Pending()
         with self._unary.under_way(peer, pending) as caller:
-            self._dispatcher.dispatch(caller, key, options, payload)
+            self._dispatcher.dispatch(caller, key, options, payload, into)
             return await pending.outcome
 
     async def stream(
-        self, peer: str, key: ReplicaKey, options: CallOptions, payload: bytes, write: WriteValue
+        self, peer: str, key: ReplicaKey, options: CallOptions, payload: bytes, into: Dispatch, write: WriteValue
     ) -> Failure | None:
         """Writes the values of one call into a slot as they come; returns why it failed, if it did."""
         streaming = StreamingCall(self._dispatcher, write)
         with self._unary.under_way(peer, streaming) as caller:
             caller.max_value_bytes = MAX_INLINE_BYTES
-            self._dispatcher.dispatch(caller, key, options, payload)
+            self._dispatcher.dispatch(caller, key, options, payload, into)
             return await streaming.run()
 
     async def _operate(self, peer: str, key: ReplicaKey, op: Renew | Release) -> Slot | Released | Failure:

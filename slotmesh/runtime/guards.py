@@ -29,7 +29,11 @@ _log = get_logger(__name__)
 
 
 class GuardedRegistration:
-    """Stands in for the server in the generated `add_XServicer_to_server`, and registers guarded handlers."""
+    """Stands in for the server in the generated `add_XServicer_to_server`, and registers guarded handlers.
+
+    They are registered as generic ones: grpc.aio waits for calls of each method that is registered by itself in a task
+    of its own, and looks at all of these tasks for each rpc: with fifteen methods a tenth of an rpc's time.
+    """
 
     def __init__(self, server: grpc.aio.Server, name: str) -> None:
         """`name` is whose log a client is sent to."""
@@ -47,7 +51,6 @@ class GuardedRegistration:
             for method, handler in handlers.items()
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, guarded),))
-        self._server.add_registered_method_handlers(service, guarded)
         if service not in self.services:
             self.services.append(service)
 

@@ -7,7 +7,6 @@ Pure functions of messages.
 
 from __future__ import annotations
 
-from slotmesh.call_options import option_mistake
 from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.limits import DEFAULT_LEASE_S, MAX_LEASE_S
@@ -21,12 +20,13 @@ _MAX_LEASE_NS = int(MAX_LEASE_S * 1e9)
 
 
 def reservation_mistake(wire: slot_service_pb2.ReserveSlotRequest) -> Failure | None:
-    """What is wrong with a reservation, its `ttl` apart."""
+    """What is wrong with a reservation, its `ttl` and what any call's options can have wrong apart."""
     if not wire.endpoint:
         return _bad("endpoint", "is required")
-    if wire.options.ordering_key:
+    options = wire.options
+    if options.ordering_key:
         return _bad("options.ordering_key", "must be empty: the calls of a key are run by its owner")
-    if wire.options.stop_generation:
+    if options.stop_generation:
         return _bad("options.stop_generation", "must be 0: it is for calls with an ordering key")
     if (size := len(wire.request_id.encode())) > MAX_REQUEST_ID_BYTES:
         return _bad("request_id", f"at most {MAX_REQUEST_ID_BYTES} bytes, got {size}")
@@ -34,20 +34,24 @@ def reservation_mistake(wire: slot_service_pb2.ReserveSlotRequest) -> Failure | 
         return _bad("excluded_replica_ids", f"at most {MAX_EXCLUDED}, got {count}")
     if wire.replica_id and wire.replica_id in wire.excluded_replica_ids:
         return _bad("excluded_replica_ids", f"replica {wire.replica_id!r} is wanted and not wanted")
-    return option_mistake(wire.options)
+    return None
 
 
 def dispatch_mistake(
     wire: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest, *, streaming: bool
 ) -> Failure | None:
-    """What is wrong with a call into a slot, its token apart. `streaming`: the rpc takes several results."""
-    if wire.options.streaming and not streaming:
+    """What is wrong with a call into a slot, its token and what any call's options can have wrong apart.
+
+    `streaming`: the rpc takes several results.
+    """
+    options = wire.options
+    if options.streaming and not streaming:
         return _bad("options.streaming", "this rpc brings one result: use DispatchStreaming")
-    if wire.options.ordering_key:
+    if options.ordering_key:
         return _bad("options.ordering_key", "must be empty: the slot has chosen the replica")
-    if wire.options.stop_generation:
+    if options.stop_generation:
         return _bad("options.stop_generation", "must be 0: it is for calls with an ordering key")
-    if wire.options.no_reply:
+    if options.no_reply:
         return _bad("options.no_reply", "must be false: the reply says that the slot is free again")
     if (size := len(wire.payload)) > MAX_INLINE_BYTES:
         return Failure(
@@ -55,7 +59,7 @@ def dispatch_mistake(
             message=f"the payload has {size} bytes; at most {MAX_INLINE_BYTES} bytes are allowed here",
             metadata={"actual": str(size), "limit": str(MAX_INLINE_BYTES)},
         )
-    return option_mistake(wire.options)
+    return None
 
 
 def ttl_of(wire: slot_service_pb2.ReserveSlotRequest | slot_service_pb2.RenewSlotRequest) -> float | Failure:

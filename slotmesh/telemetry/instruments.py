@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 
+from slotmesh import histogram as plain
 from slotmesh.telemetry.names import Metric
 
 LabelsT = TypeVar("LabelsT", bound=tuple[str, ...])
@@ -33,6 +34,11 @@ class Buckets(NamedTuple):
     counts: Sequence[int]
     total: float
     """Sum of all values."""
+
+    @classmethod
+    def of(cls, histogram: plain.Histogram) -> Buckets:
+        """One that is counted in plain integers, as it is now."""
+        return cls(histogram.bounds, tuple(histogram.counts), histogram.total)
 
 
 ReadBuckets = Callable[[], Mapping[tuple[str, ...], Buckets]]

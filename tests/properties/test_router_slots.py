@@ -370,7 +370,7 @@ class SlotMachine(RuleBasedStateMachine):
         caller = self.caller(who)
         operation = Operation(caller, work, self.now + timeout_s, request_id, shard)
         self.operations[caller] = operation
-        options = CallOptions(timeout_s=timeout_s, shard_key=shard, slot=work, wire=b"w")
+        options = CallOptions(timeout_s=timeout_s, shard_key=shard, wire=b"w")
         known = self.leases.get(request_id)
         if known is not None and not known[3].listed:
             known = None  # granted by a replica that the table has meanwhile left out
@@ -379,7 +379,7 @@ class SlotMachine(RuleBasedStateMachine):
             for each in self.operations.values()
             if each is not operation and each.request_id == request_id and each.outcome is None and not each.has_left
         ]
-        self.do(self.scheduler.reserve(caller, "e", options, self.now, request_id))
+        self.do(self.scheduler.reserve(caller, "e", options, work, self.now, request_id))
         if request_id and known is not None and known[2] > self.now:
             if known[0] == (work, shard):
                 assert isinstance(operation.outcome, Slot)
@@ -428,8 +428,8 @@ class SlotMachine(RuleBasedStateMachine):
         work = kind(token=token)
         operation = self.operations[caller] = Operation(caller, work, self.now + timeout_s)
         if isinstance(work, Dispatch):
-            options = CallOptions(timeout_s=timeout_s, slot=work, idempotent=data.draw(st.booleans()))
-            self.do(self.scheduler.dispatch(caller, key, options, b"payload", self.now))
+            options = CallOptions(timeout_s=timeout_s, idempotent=data.draw(st.booleans()))
+            self.do(self.scheduler.dispatch(caller, key, options, b"payload", work, self.now))
         else:
             operation.deadline = inf
             self.do(self.scheduler.slot_op(caller, key, work, self.now))
@@ -505,7 +505,7 @@ class SlotMachine(RuleBasedStateMachine):
             )
             answers.append((op_id, slot))
         self.do_quietly(self.scheduler.slots_answered(held.replica, answers, self.told(held), self.now))
-        releases = [sent.run.options.slot for sent in held.replica.ops]
+        releases = [sent.run.slot for sent in held.replica.ops]
         releasing = {work.token for work in releases if isinstance(work, Release)}
         for op_id, (token, operation) in zip(ids, granted.items(), strict=True):
             assert (token in releasing) is not is_open[op_id], "kept, though nobody waits, or released too early"

@@ -21,7 +21,7 @@ async def test_reserved_slots_and_what_became_of_them() -> None:
     metrics = setup_metrics("replica", "127.0.0.1", 0)
     try:
         async with hosting(Handler) as host:
-            observe(metrics.meter, host.engine, "b")
+            observe(metrics, host.engine, "b")
             direct = DirectSlots(host.engine, host.clock)
             granted = await direct.reserve(Wish("e", 10.0), None, "")
             assert isinstance(granted, Granted)

@@ -48,15 +48,15 @@ class SlotWorld(World):
         if "excluded" in fields:
             fields["excluded"] = frozenset(fields["excluded"])
         caller = Caller(Window(1, 1), flow or self.flow)
-        wish = options(slot=Reserve(**fields), **routing)
-        self.do(self.scheduler.reserve(caller, endpoint, wish, self.now, request_id))
+        wanted = Reserve(**fields)
+        self.do(self.scheduler.reserve(caller, endpoint, options(**routing), wanted, self.now, request_id))
         return caller
 
     def dispatch(self, name: str, token: str = "token", payload: bytes = b"0", **fields: Any) -> Caller:
         """Somebody calls into a slot."""
         caller = Caller(Window(1, 1))
-        into = options(slot=Dispatch(token=token), **fields)
-        self.do(self.scheduler.dispatch(caller, key_of(name), into, payload, self.now))
+        into = Dispatch(token=token)
+        self.do(self.scheduler.dispatch(caller, key_of(name), options(**fields), payload, into, self.now))
         return caller
 
     def renew(self, name: str, token: str = "token") -> Caller:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.histogram import SECONDS, Histogram
+from slotmesh.histogram import SECONDS, Histogram
 
 
 @pytest.mark.parametrize(

@@ -48,13 +48,13 @@ class Router:
 
     async def reserving(self, request_id: str = "") -> tuple[asyncio.Task[Slot | Failure], int]:
         """A reservation that the replica has, and its id there."""
-        task, op = await self.reserving_with(CallOptions(slot=Reserve()), request_id)
+        task, op = await self.reserving_with(CallOptions(), request_id)
         return task, op.op_id
 
     async def reserving_with(
         self, options: CallOptions, request_id: str = ""
     ) -> tuple[asyncio.Task[Slot | Failure], OutgoingReserve]:
-        task = asyncio.create_task(self.slots.reserve("peer", "e", options, request_id))
+        task = asyncio.create_task(self.slots.reserve("peer", "e", options, Reserve(), request_id))
         await asyncio.sleep(0)
         (op,) = self.ops()
         assert isinstance(op, OutgoingReserve)
@@ -113,7 +113,7 @@ async def test_who_can_ask_again_keeps_its_slot() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert router.ops() == []
-    again = await router.slots.reserve("peer", "e", CallOptions(slot=Reserve()), "once")
+    again = await router.slots.reserve("peer", "e", CallOptions(), Reserve(), "once")
     assert isinstance(again, Slot)
     assert again.token == SLOT.token
 
@@ -122,7 +122,7 @@ async def test_who_can_ask_again_keeps_its_slot() -> None:
 async def test_too_many_at_once_are_refused() -> None:
     router = Router(max_pending=1)
     task, op_id = await router.reserving()
-    failure = await router.slots.reserve("peer", "e", CallOptions(slot=Reserve()), "")
+    failure = await router.slots.reserve("peer", "e", CallOptions(), Reserve(), "")
     assert isinstance(failure, Failure)
     assert failure.reason is Reason.QUEUE_FULL
     router.grant(op_id)
@@ -133,7 +133,7 @@ async def test_too_many_at_once_are_refused() -> None:
 async def test_a_time_of_day_by_which_it_is_wanted_orders_the_queue() -> None:
     router = Router()
     by = router.dispatcher.clock.time_of_day() + 3.0
-    task, op = await router.reserving_with(CallOptions(slot=Reserve(), slo_at=by))
+    task, op = await router.reserving_with(CallOptions(slo_at=by))
     assert op.options.slo_s == pytest.approx(3.0)
     router.grant(op.op_id)
     await task
