@@ -118,6 +118,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         options = self._checked(request.endpoint, request.options, request.payload)
         if isinstance(options, Failure):
             await abort(context, options)
+        await self._dispatcher.await_table()
 
         async def write(payload: bytes, content_type: str) -> None:
             await context.write(router_service_pb2.CallStreamingResponse(payload=payload, content_type=content_type))
@@ -133,6 +134,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         opening = await read_request(context)
         if opening is None:
             return
+        await self._dispatcher.await_table()
         if failure := self._leaving() or _opening_mistake(opening):
             await abort(context, failure)
         open_stream = opening.open
@@ -176,6 +178,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         options = self._checked(endpoint, wire, payload)
         if isinstance(options, Failure):
             return options
+        await self._dispatcher.await_table()
         outcome = await self._unary.call(peer, endpoint, options, payload)
         if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
             return convert.result_too_large(size)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Protocol, cast
 
 from router_service.core.callers import Caller
@@ -47,6 +48,10 @@ class Sink(Protocol):
 
     def deliver(self, delivery: Delivery) -> None:
         """Takes outcomes or values of some of the caller's calls; must not block."""
+
+
+TABLE_WAIT_S = 3.0
+"""How long whoever comes before the first routing table waits for it, at most."""
 
 
 class SlotSink(Sink, Protocol):
@@ -93,6 +98,7 @@ class Dispatcher:
         self._sinks: dict[Caller, Sink] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._table_came = asyncio.Event()
         self.on_links_changed: Callable[[], None] = lambda: None
         """Called when a replica was linked or lost."""
 
@@ -232,6 +238,13 @@ class Dispatcher:
     def apply(self, table: RoutingTable) -> None:
         """A routing table arrived."""
         self._do(self.scheduler.apply(table, self.clock.now()))
+        self._table_came.set()
+
+    async def await_table(self) -> None:
+        """Returns once there is a routing table, or after `TABLE_WAIT_S`: one that has just started gets it soon."""
+        if not self._table_came.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._table_came.wait(), TABLE_WAIT_S)
 
     def replicas_left(self, ages_s: Mapping[ReplicaKey, float]) -> None:
         """Replicas that left before this router was there, and how many seconds ago."""

@@ -41,6 +41,7 @@ class SlotCalls:
             return failure
         if options.slo_at is not None:
             options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
+        await self._dispatcher.await_table()
         pending = _PendingSlot()
         try:
             with self._unary.under_way(peer, pending) as caller:
@@ -69,6 +70,7 @@ class SlotCalls:
         self, peer: str, key: ReplicaKey, options: CallOptions, payload: bytes, into: Dispatch
     ) -> Answer:
         """The outcome of one call into a slot; `key` is the replica that gave it."""
+        await self._dispatcher.await_table()
         pending = Pending()
         with self._unary.under_way(peer, pending) as caller:
             self._dispatcher.dispatch(caller, key, options, payload, into)
@@ -78,6 +80,7 @@ class SlotCalls:
         self, peer: str, key: ReplicaKey, options: CallOptions, payload: bytes, into: Dispatch, write: WriteValue
     ) -> Failure | None:
         """Writes the values of one call into a slot as they come; returns why it failed, if it did."""
+        await self._dispatcher.await_table()
         streaming = StreamingCall(self._dispatcher, write)
         with self._unary.under_way(peer, streaming) as caller:
             caller.max_value_bytes = MAX_INLINE_BYTES
@@ -85,6 +88,7 @@ class SlotCalls:
             return await streaming.run()
 
     async def _operate(self, peer: str, key: ReplicaKey, op: Renew | Release) -> Slot | Released | Failure:
+        await self._dispatcher.await_table()
         pending = _PendingSlot()
         with self._unary.under_way(peer, pending) as caller:
             self._dispatcher.slot_op(caller, key, op)

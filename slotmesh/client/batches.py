@@ -50,6 +50,12 @@ class BatchWriter:
 
     def add(self, frame: router_service_pb2.CallFrame, part: Part) -> None:
         """Calls that leave for the first time."""
+        if part.made_at is not None:
+            before = len(frame.batches)
+            self._add(frame, part, range(part.first_id, part.first_id + part.count), part.payloads, part.specs)
+            for batch in frame.batches[before:]:
+                self._shorten(batch, part)
+            return
         first, payloads = part.first_id, part.payloads
         if self.cuts and part.nbytes > CHUNK_BYTES:
             ids: Sequence[int] = range(first, first + part.count)
@@ -70,7 +76,14 @@ class BatchWriter:
         self._add(frame, resent.part, ids, resent.payloads, resent.specs)
         for batch in frame.batches[before:]:
             batch.resend = True
-            batch.age.FromNanoseconds(round((now - resent.part.sent_at) * 1e9))
+            batch.age.FromNanoseconds(round((now - resent.part.since) * 1e9))
+
+    def _shorten(self, batch: router_service_pb2.CallBatch, part: Part) -> None:
+        """The time that calls have waited here is not given them again."""
+        if not batch.HasField("options") and self._default_wire is not None:
+            batch.options.CopyFrom(self._default_wire)
+        left_s = max(0.0, part.since + (part.spec.options.timeout_s or 0.0) - part.sent_at)
+        batch.options.timeout.FromNanoseconds(round(left_s * 1e9))
 
     def _add(
         self,

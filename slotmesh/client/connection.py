@@ -72,7 +72,7 @@ class Connection:
         self._patience_s = patience_s
         self._outbox = outbox
         self._pending = PendingCalls()
-        self._overdue = Overdue(lambda: self._pending, lambda: self.address)
+        self._overdue = Overdue(outbox, lambda: self._pending, lambda: self.address)
         self._session_id = secrets.token_hex(16)
         self._epoch = 0
         self._link: RouterLink | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -163,15 +163,38 @@ class Outbox:
                 yield part
             self._next_turn(queue, run)
 
-    def take_out(self, is_out: IsOut, queues: Iterable[CallQueue] | None = None) -> list[Part]:
-        """Takes out calls that wait, never to be sent. `queues`: all but these are left alone; None: none is."""
+    def seal(self, now: float) -> None:
+        """What waits takes no more calls, as far as it has a timeout, which counts from now on at the latest."""
+        for queue in self._all_queues():
+            for run in queue.runs:
+                if run.made_at is None and run.spec.options.timeout_s is not None:
+                    run.made_at = now
+                    if queue.tail is run:
+                        queue.tail = None
+
+    def take_overdue(self, now: float) -> list[Part]:
+        """Takes out the calls whose timeouts have passed while they waited."""
+        late = [queue for queue in self._all_queues() if any(run.is_overdue(now) for run in queue.runs)]
+        return self.take_out(lambda *_: True, late, among=lambda run: run.is_overdue(now)) if late else []
+
+    def take_out(
+        self,
+        is_out: IsOut,
+        queues: Iterable[CallQueue] | None = None,
+        *,
+        among: Callable[[WaitingRun], bool] = lambda _: True,
+    ) -> list[Part]:
+        """Takes out calls that wait, never to be sent.
+
+        `queues`: all but these are left alone; None: none is. `among`: only in these runs is anything looked for.
+        """
         if queues is None:
             queues = self._all_queues()
         parts: list[Part] = []
         for queue in queues:
             runs: deque[WaitingRun] = deque()
             for run in queue.runs:
-                staying, out = run.take_out(is_out)
+                staying, out = run.take_out(is_out) if among(run) else ([run], [])
                 runs.extend(filter(None, staying))
                 parts += out
                 if run.specs is None:

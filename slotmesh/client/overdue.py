@@ -1,10 +1,11 @@
-"""Ends calls whose time is over and of which the router says nothing: it may be cut off, or hang.
+"""Ends calls whose time is over and of which the router says nothing: it may be away, be cut off, or hang.
 
 Purpose: a router that is alive tells of a deadline itself. Where none does, whoever waits hears of it here, long before
-the silence of the router is noticed.
-Invariants: nobody hears before the deadline and `SLACK_S`, which is the router's time to say more. The call counts as
-unanswered until its outcome is there, or the stream ends; it is not sent again. Calls without a timeout cost nothing,
-others a look each `LOOK_INTERVAL_S`, and a part of a run each, not a call.
+the silence of the router is noticed. A timeout counts from when the call was made, whether it could be sent or not.
+Invariants: nobody hears before the deadline; of calls that were sent nobody does before `SLACK_S` more, which is the
+router's time to say more. Such a call counts as unanswered until its outcome is there, or the stream ends; it is not
+sent again. Calls without a timeout cost nothing, others a look each `LOOK_INTERVAL_S`, and a part of a run each, not a
+call.
 Owner: the endpoint's `Connection`.
 """
 
@@ -14,7 +15,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from slotmesh.client.outcomes import give_up
+from slotmesh.client.outbox import Outbox
+from slotmesh.client.outcomes import fail, give_up
 from slotmesh.client.pending import PendingCalls
 from slotmesh.errors import Executed, Failure, Reason
 
@@ -34,8 +36,9 @@ MAX_LOOK_INTERVAL_S: Final = 0.4
 class Overdue:
     """Looks at what is unanswered, from `start` to `stop`."""
 
-    def __init__(self, pending: Callable[[], PendingCalls], address: Callable[[], str]) -> None:
-        """`pending`: what is unanswered; `address`: of the router that has it."""
+    def __init__(self, outbox: Outbox, pending: Callable[[], PendingCalls], address: Callable[[], str]) -> None:
+        """`outbox`: what waits; `pending`: what is unanswered; `address`: of the router that has it."""
+        self._outbox = outbox
         self._pending = pending
         self._address = address
         self._loop = asyncio.get_running_loop()
@@ -54,13 +57,27 @@ class Overdue:
 
     def _look(self) -> None:
         now = self._loop.time()
+        if self._outbox:
+            self._end_waiting(now)
         parts = self._pending().parts()
         for part in parts:
             timeout_s = part.spec.options.timeout_s
-            if timeout_s is not None and part.sent_at + timeout_s + SLACK_S <= now:
+            if timeout_s is not None and part.since + timeout_s + SLACK_S <= now:
                 give_up(part, self._failure(timeout_s))
         delay_s = min(LOOK_INTERVAL_S + LOOK_INTERVAL_A_PART_S * len(parts), MAX_LOOK_INTERVAL_S)
         self._timer = self._loop.call_later(delay_s, self._look)
+
+    def _end_waiting(self, now: float) -> None:
+        for part in self._outbox.take_overdue(now):
+            timeout_s = part.spec.options.timeout_s or 0.0
+            failure = Failure(
+                reason=Reason.DEADLINE_IN_QUEUE,
+                message=f"the timeout of {timeout_s:g} s passed before the call could be sent: no router was reached, "
+                "or too much was unanswered",
+            )
+            fail(part, 0, part.count, failure)
+            part.settled(0, part.count)
+        self._outbox.seal(now)
 
     def _failure(self, timeout_s: float) -> Failure:
         return Failure(

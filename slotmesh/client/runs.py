@@ -91,7 +91,7 @@ class CallQueue:
 class WaitingRun:
     """Neighbours in a queue that share their spec, or a column. Empty once all have left."""
 
-    __slots__ = ("_at", "followers", "gather", "offset", "payloads", "sinks", "spec", "specs")
+    __slots__ = ("_at", "followers", "gather", "made_at", "offset", "payloads", "sinks", "spec", "specs")
 
     def __init__(
         self,
@@ -113,11 +113,18 @@ class WaitingRun:
         """Of a column: one for each payload."""
         self.followers: list[CallQueue] = []
         """Of a column: queues that get their turn when it has left."""
+        self.made_at: float | None = None
+        """When its last call was made, or a little later, seconds of the event loop's clock; None while it is new."""
         self._at = 0
 
     def __len__(self) -> int:
         """Calls that have not left."""
         return len(self.payloads) - self._at
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether the timeout of each of its calls has passed."""
+        timeout_s = self.spec.options.timeout_s
+        return timeout_s is not None and self.made_at is not None and self.made_at + timeout_s <= now
 
     def sizes(self, count: int) -> list[int]:
         """Payload bytes of the next calls, at most `count` of them, without those that nobody waits for any more."""
@@ -140,11 +147,14 @@ class WaitingRun:
             payloads, sinks = payloads[start:stop], sinks[start:stop]
             specs = specs and specs[start:stop]
         if specs is None:
-            return Part(self.spec, payloads, nbytes, sinks, self.gather, self.offset + start)
-        spec = specs[0]
-        if specs[-1] is spec and specs.count(spec) == count:
-            specs = None  # one lane alone
-        return Part(spec, payloads, nbytes, sinks, specs=specs)
+            part = Part(self.spec, payloads, nbytes, sinks, self.gather, self.offset + start)
+        else:
+            spec = specs[0]
+            if specs[-1] is spec and specs.count(spec) == count:
+                specs = None  # one lane alone
+            part = Part(spec, payloads, nbytes, sinks, specs=specs)
+        part.made_at = self.made_at
+        return part
 
     def cancelled_specs(self) -> list[CallSpec]:
         """Specs of the calls that nobody waits for any more, each once."""
@@ -178,6 +188,8 @@ class WaitingRun:
                 for is_taken, start, stop in slices
                 if not is_taken
             ]
+            for run in stay:
+                run.made_at = self.made_at
             return stay, [
                 Part(self.spec, payloads[start:stop], sum(map(len, payloads[start:stop])), [], gather, offset + start)
                 for is_taken, start, stop in slices
@@ -219,6 +231,7 @@ class Part:
         "first_id",
         "gather",
         "left",
+        "made_at",
         "nbytes",
         "offset",
         "payloads",
@@ -257,11 +270,18 @@ class Part:
         """Calls without an outcome."""
         self.first_id = 0
         """Set when it leaves; the others follow one by one. 0: never left."""
+        self.made_at: float | None = None
+        """When its calls were made, as far as that was a while before they left; None where it was not."""
         self.sent_at = 0.0
         """When it left for the first time, seconds of the event loop's clock."""
         self.answered: bytearray | None = None
         """1 for each call that has its outcome; None while none has."""
         self._taken_back = False
+
+    @property
+    def since(self) -> float:
+        """From when on its timeout counts, seconds of the event loop's clock. Only once it has left."""
+        return self.sent_at if self.made_at is None else self.made_at
 
     @property
     def wire(self) -> call_pb2.CallOptions:

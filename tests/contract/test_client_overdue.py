@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
-from slotmesh.client.overdue import MAX_LOOK_INTERVAL_S, SLACK_S
+from slotmesh.client.overdue import LOOK_INTERVAL_S, MAX_LOOK_INTERVAL_S, SLACK_S
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Reason
 from tests.fakes.router import FakeRouter
@@ -105,3 +105,54 @@ async def test_what_is_overdue_is_not_sent_again() -> None:
         one.break_streams()
         assert await patient == b"2"
         assert [list(batch.ids) for batch in two.batches] == [[2]]
+
+
+# -- calls that cannot be sent -----------------------------------------------------------------------------------------
+
+
+def assert_never_sent(error: object) -> None:
+    assert isinstance(error, slotmesh.SlotmeshError)
+    assert (error.reason, error.executed) == (Reason.DEADLINE_IN_QUEUE, Executed.NO)
+
+
+async def test_where_no_router_is_a_timeout_is_kept() -> None:
+    async with FakeRouter() as gone:
+        address = gone.address
+    async with slotmesh.connect(address, connect_timeout=20, close_grace=0.1) as mesh:
+        digits = mesh.endpoint("digits").options(content_type=OCTET_STREAM)
+        hasty = digits.options(timeout=TIMEOUT_S)
+        patient = digits.echo(b"3")
+        calls = [hasty.echo(b"1"), hasty.ordered("key").echo(b"2")]
+        mapped = await hasty.echo.map([b"4", b"5"], return_exceptions=True)
+        for error in (*mapped, *[await end_of(call) for call in calls]):
+            assert_never_sent(error)
+        assert not patient.done()
+        patient.cancel()
+
+
+async def test_behind_a_full_window_a_timeout_is_kept(router: FakeRouter, digits: slotmesh.Endpoint) -> None:
+    router.held, router.window_calls = True, 1
+    first = digits.echo(b"1")
+    await router.until(lambda: router.calls() == 1)
+    assert_never_sent(await end_of(digits.options(timeout=TIMEOUT_S).echo(b"2")))
+    router.release()
+    assert await first == b"1"
+    assert await digits.echo(b"3") == b"3"
+    assert [batch.payloads for batch in router.batches] == [[b"1"], [b"3"]]
+
+
+@pytest.mark.parametrize("keys", [[""], ["a"], ["a", "b"]])
+async def test_time_spent_waiting_is_not_given_again(
+    router: FakeRouter, digits: slotmesh.Endpoint, keys: list[str]
+) -> None:
+    router.held, router.window_calls = True, 1
+    first = digits.echo(b"1")
+    await router.until(lambda: router.calls() == 1)
+    slower = digits.options(timeout=60)
+    late = [(slower.ordered(key) if key else slower).echo(key.encode()) for key in keys]
+    assert_never_sent(await end_of(digits.options(timeout=TIMEOUT_S).echo(b"0")))  # two looks have gone by
+    router.set_window(8, 1000)
+    router.release()
+    assert await asyncio.gather(first, *late) == [b"1", *[key.encode() for key in keys]]
+    timeouts_s = [batch.options.timeout.ToNanoseconds() / 1e9 for batch in router.batches[1:]]
+    assert all(0 < timeout_s <= 60 - LOOK_INTERVAL_S / 2 for timeout_s in timeouts_s), timeouts_s

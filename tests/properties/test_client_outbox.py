@@ -13,6 +13,8 @@ from tests.unit.client.parts import Sink, make_call, make_spec
 
 QUEUES = 3
 METHODS = 2
+TIMEOUTS_S = (None, 5.0)
+"""Of the calls of each method."""
 
 
 class OutboxMachine(RuleBasedStateMachine):
@@ -21,12 +23,18 @@ class OutboxMachine(RuleBasedStateMachine):
         self.outbox = Outbox()
         self.pending = PendingCalls()
         queues = [CallQueue() for _ in range(QUEUES)]
-        self.specs = [[make_spec(f"m{method}", queue) for method in range(METHODS)] for queue in queues]
+        self.specs = [
+            [make_spec(f"m{method}", queue, timeout_s=TIMEOUTS_S[method]) for method in range(METHODS)]
+            for queue in queues
+        ]
         self.waiting: list[list[Sink]] = [[] for _ in range(QUEUES)]
         self.unanswered: dict[int, tuple[int, int]] = {}
         """Id -> queue, payload bytes."""
         self.window_calls, self.window_bytes = 4, 100
         self.idle_told = [0] * QUEUES
+        self.now = 0.0
+        self.sealed_at: dict[Sink, float] = {}
+        """When somebody looked first at each call that waits."""
 
     knows_large = False
     """Whether the router takes one call that is larger than the window beside the others."""
@@ -46,6 +54,26 @@ class OutboxMachine(RuleBasedStateMachine):
         if self.waiting[queue]:
             sink = data.draw(st.sampled_from(self.waiting[queue]))
             sink.cancelled = True
+
+    @rule(seconds=st.sampled_from((0.1, 1.0, 3.0, 5.0)))
+    def look_for_timeouts(self, seconds: float) -> None:
+        self.now += seconds
+        parts = self.outbox.take_overdue(self.now)
+        for queue, sinks in enumerate(self.waiting):
+            late = [sink for sink in sinks if self.is_late(sink)]
+            taken = [sink for part in parts if part.spec in self.specs[queue] for sink in part.sinks]
+            assert [sink for sink in taken if not sink.cancelled] == [sink for sink in late if not sink.cancelled]
+            assert set(taken) <= set(late), "before its time"
+            self.waiting[queue] = [sink for sink in sinks if sink not in late]
+        for part in parts:
+            part.spec.queue.settled(part.count)
+        self.outbox.seal(self.now)
+        for sink in (sink for queue in self.waiting for sink in queue):
+            self.sealed_at.setdefault(sink, self.now)
+
+    def is_late(self, sink: Sink) -> bool:
+        timeout_s = TIMEOUTS_S[sink.name[0]]
+        return timeout_s is not None and sink in self.sealed_at and self.sealed_at[sink] + timeout_s <= self.now
 
     @rule(calls=st.integers(1, 8), nbytes=st.integers(1, 300))
     def change_the_window(self, calls: int, nbytes: int) -> None:
@@ -67,6 +95,8 @@ class OutboxMachine(RuleBasedStateMachine):
             queue = next(index for index, specs in enumerate(self.specs) if part.spec in specs)
             wanted = [sink for sink in self.waiting[queue] if not sink.cancelled]
             assert part.sinks == wanted[: part.count], "a call overtook another one of its queue"
+            if part.spec.options.timeout_s is not None:
+                assert {part.made_at} == {self.sealed_at.get(sink) for sink in part.sinks}
             assert all(
                 sink.name == (self.specs[queue].index(part.spec), len(p))
                 for sink, p in zip(part.sinks, part.payloads, strict=True)
