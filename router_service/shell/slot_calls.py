@@ -2,8 +2,8 @@
 
 Purpose: hands operations to the core and awaits what becomes of them.
 Invariants: a caller that goes away takes its operation back; a slot that was granted to one that is gone is given back
-at once, unless a request id lets it ask again. Only reservations are refused where too much is pending: everything else
-is about slots that were given, or frees them.
+at once, unless a request id lets it ask again. Where much is pending reservations are refused, like calls; what is done
+with slots that were given, and so frees them, is refused where twice as much is: whoever makes up tokens costs memory.
 Owner: the servicer of slots.
 """
 
@@ -70,6 +70,8 @@ class SlotCalls:
         self, peer: str, key: ReplicaKey, options: CallOptions, payload: bytes, into: Dispatch
     ) -> Answer:
         """The outcome of one call into a slot; `key` is the replica that gave it."""
+        if failure := self._unary.full(for_slots=True):
+            return failure
         await self._dispatcher.await_table()
         pending = Pending()
         with self._unary.under_way(peer, pending) as caller:
@@ -80,6 +82,8 @@ class SlotCalls:
         self, peer: str, key: ReplicaKey, options: CallOptions, payload: bytes, into: Dispatch, write: WriteValue
     ) -> Failure | None:
         """Writes the values of one call into a slot as they come; returns why it failed, if it did."""
+        if failure := self._unary.full(for_slots=True):
+            return failure
         await self._dispatcher.await_table()
         streaming = StreamingCall(self._dispatcher, write)
         with self._unary.under_way(peer, streaming) as caller:
@@ -88,6 +92,8 @@ class SlotCalls:
             return await streaming.run()
 
     async def _operate(self, peer: str, key: ReplicaKey, op: Renew | Release) -> Slot | Released | Failure:
+        if failure := self._unary.full(for_slots=True):
+            return failure
         await self._dispatcher.await_table()
         pending = _PendingSlot()
         with self._unary.under_way(peer, pending) as caller:

@@ -62,9 +62,12 @@ class UnaryCalls:
             self._submit(caller, endpoint, options, payload)
             return await streaming.run()
 
-    def full(self) -> Failure | None:
-        """Why no more is taken; None while there is room."""
-        if self._pending < self._max_pending:
+    def full(self, *, for_slots: bool = False) -> Failure | None:
+        """Why no more is taken; None while there is room.
+
+        `for_slots`: of what is done with slots that were given, which frees them, twice as much is taken.
+        """
+        if self._pending < (2 * self._max_pending if for_slots else self._max_pending):
             return None
         return Failure(
             reason=Reason.QUEUE_FULL,

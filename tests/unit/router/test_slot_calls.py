@@ -11,7 +11,7 @@ from router_service.core.calls import CallOptions
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.scheduler import Scheduler
 from router_service.core.slot_frames import OutgoingOp, OutgoingRelease, OutgoingReserve
-from router_service.core.slots import Reserve, Slot
+from router_service.core.slots import Dispatch, Release, Renew, Reserve, Slot
 from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.shell.dispatcher import Dispatcher, Link
 from router_service.shell.slot_calls import SlotCalls
@@ -125,6 +125,18 @@ async def test_too_many_at_once_are_refused() -> None:
     failure = await router.slots.reserve("peer", "e", CallOptions(), Reserve(), "")
     assert isinstance(failure, Failure)
     assert failure.reason is Reason.QUEUE_FULL
+    key = router.replica.key
+    held = [asyncio.create_task(router.slots.renew("peer", key, Renew(token="t")))]
+    await asyncio.sleep(0)
+    assert not held[0].done(), "what is done with slots goes on"
+    for refused in (
+        await router.slots.renew("peer", key, Renew(token="t")),
+        await router.slots.release("peer", key, Release(token="t")),
+        await router.slots.dispatch("peer", key, CallOptions(), b"x", Dispatch(token="t")),
+    ):
+        assert isinstance(refused, Failure), "but is bounded, too"
+        assert refused.reason is Reason.QUEUE_FULL
+    held[0].cancel()
     router.grant(op_id)
     await task
 
