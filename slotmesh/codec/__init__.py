@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from slotmesh.codec.arguments import ArgumentsDecoder, encode_arguments, encode_arguments_of_each
+from slotmesh.codec.arrays import is_rows
+from slotmesh.codec.columns import Columns, ColumnsDecoder, Flaw
 from slotmesh.codec.content_types import CONTENT_TYPES, JSON, MSGPACK, OCTET_STREAM, PROTOBUF
 from slotmesh.codec.errors import DecodeError, EncodeError
 from slotmesh.codec.lists import EncodedList, carries_lists
+from slotmesh.codec.signature import Signature
 from slotmesh.codec.structured import Arguments
-from slotmesh.codec.values import decode, decoder, decoder_of_each, encode, encoder
+from slotmesh.codec.values import decode, decoder, decoder_of_each, encode, encode_each, encoder
 
 __all__ = [
     "CONTENT_TYPES",
@@ -17,9 +20,13 @@ __all__ = [
     "PROTOBUF",
     "Arguments",
     "ArgumentsDecoder",
+    "Columns",
+    "ColumnsDecoder",
     "DecodeError",
     "EncodeError",
     "EncodedList",
+    "Flaw",
+    "Signature",
     "carries_lists",
     "decode",
     "decoder",
@@ -27,5 +34,7 @@ __all__ = [
     "encode",
     "encode_arguments",
     "encode_arguments_of_each",
+    "encode_each",
     "encoder",
+    "is_rows",
 ]

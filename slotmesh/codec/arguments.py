@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from slotmesh.codec.array_types import ArrayType, array_type
+from slotmesh.codec.arrays import is_array
 from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, PROTOBUF
-from slotmesh.codec.errors import DecodeError, EncodeError, unknown_content_type
+from slotmesh.codec.errors import DecodeError, EncodeError, unknown_content_type, where
+from slotmesh.codec.rows import bytes_of_rows, msgpack_of_rows
 from slotmesh.codec.signature import Signature, read_signature
 from slotmesh.codec.structured import NO_NAMED, Arguments, DecodeArguments, refuse, structured_decoder
 from slotmesh.codec.values import decoder, encode_each, encoder, is_message
@@ -55,8 +58,10 @@ def encode_arguments_of_each(content_type: str, columns: Sequence[Iterable[Any]]
         EncodeError (a TypeError): the content type cannot carry a row.
         ValueError: the columns differ in length.
     """
+    if len(columns) == 1 and is_array(columns[0]) and (payloads := _of_rows(content_type, columns[0])) is not None:
+        return payloads
     if content_type in {MSGPACK, JSON}:
-        lists = [column if isinstance(column, list) else list(column) for column in columns]
+        lists = [column if isinstance(column, list) else _items(column) for column in columns]
         if len(lists) > 1 and len(set(map(len, lists))) > 1:
             raise ValueError(f"the iterables differ in length: {', '.join(str(len(items)) for items in lists)}")
         return encode_each(content_type, zip(*lists, strict=True))
@@ -68,6 +73,26 @@ def encode_arguments_of_each(content_type: str, columns: Sequence[Iterable[Any]]
     if any(item is None for item in items):
         raise EncodeError(f"{content_type or OCTET_STREAM} cannot carry None; {MSGPACK} carries values")
     return encode_each(content_type, items)
+
+
+def _items(column: Iterable[Any]) -> list[Any]:
+    """What is in the column; numbers of an array as Python's own, which is the same to those who read them."""
+    if is_array(column) and column.ndim == 1 and column.dtype.kind in "biuf":  # type: ignore[attr-defined]
+        numbers: list[Any] = column.tolist()  # type: ignore[attr-defined]
+        return numbers
+    return list(column)
+
+
+def _of_rows(content_type: str, array: Any) -> list[bytes] | None:
+    """The rows of an array as the one argument of a call each; None where they are encoded as any other values."""
+    try:
+        if content_type in {OCTET_STREAM, ""} and array.ndim:
+            return bytes_of_rows(array)
+        if content_type == MSGPACK and array.ndim > 1:
+            return msgpack_of_rows(array, b"\x91")
+    except (TypeError, ValueError) as error:
+        raise EncodeError(f"{content_type or OCTET_STREAM} cannot carry this: {error}") from None
+    return None
 
 
 # -- handlers -----------------------------------------------------------------------------------------------------
@@ -86,11 +111,14 @@ class ArgumentsDecoder:
             MSGPACK: structured_decoder(signature, MSGPACK),
             PROTOBUF: _protobuf_decoder(signature),
         }
+        if any(parameter.stacked is not None for parameter in signature.parameters):
+            for content_type in (JSON, MSGPACK):
+                self._decoders[content_type] = _rows_decoder(signature, self._decoders[content_type])
         self._decoders[""] = self._decoders[OCTET_STREAM]
 
     @classmethod
     def for_handler(cls, function: Callable[..., Any], *, batched: bool = False) -> ArgumentsDecoder:
-        """For a function or a bound method. `batched`: it takes lists, one entry a call.
+        """For a function or a bound method. `batched`: it takes lists, one entry a call, or arrays, one row a call.
 
         Raises:
             TypeError: an annotation that no payload can become; the message names the parameter.
@@ -128,6 +156,11 @@ def _bytes_decoder(signature: Signature) -> DecodeArguments:
     parameter = signature.single
     if parameter is None:
         return refuse(f"{OCTET_STREAM} gives one bytes argument, but it takes {signature.text}; send {MSGPACK}")
+    array = parameter.stacked or array_type(parameter.wanted)
+    if array is not None:
+        if array.names_no_dtype:
+            return refuse(f"args[0]: {OCTET_STREAM} gives bytes, which could be of several dtypes; send {MSGPACK}")
+        return _elements_decoder(array)
     accepted = set(getattr(parameter.wanted, "__args__", ())) | {parameter.wanted}
     if not accepted & {Any, object, *_BYTES_TYPES}:
         wanted = getattr(parameter.wanted, "__qualname__", None) or str(parameter.wanted)
@@ -136,6 +169,45 @@ def _bytes_decoder(signature: Signature) -> DecodeArguments:
     if convert in {bytearray, memoryview}:
         return lambda payload: ((convert(payload),), NO_NAMED)
     return lambda payload: ((payload,), NO_NAMED)
+
+
+def _elements_decoder(array: ArrayType) -> DecodeArguments:
+    """The payload is the elements of an array of one dimension."""
+
+    def decode(payload: bytes) -> Arguments:
+        try:
+            return (array.of_bytes(payload),), NO_NAMED
+        except ValueError as error:
+            raise DecodeError(where(str(error), "args[0]")) from None
+
+    return decode
+
+
+def _rows_decoder(signature: Signature, decode: DecodeArguments) -> DecodeArguments:
+    """Decodes a call of a method that takes rows of arrays: each such argument is an array."""
+    positional = [(index, it.stacked) for index, it in enumerate(signature.positional) if it.stacked is not None]
+    by_name = {it.name: it.stacked for it in signature.parameters if it.stacked is not None}
+
+    def row_of(array: ArrayType, value: Any, root: str) -> Any:
+        try:
+            return array.of_value(value)
+        except (TypeError, ValueError, OverflowError, MemoryError) as error:
+            raise DecodeError(f"{where(str(error), root)}; it takes {signature.text}") from None
+
+    def decode_rows(payload: bytes) -> Arguments:
+        given, named = decode(payload)
+        args = list(given)
+        for index, array in positional:
+            if index < len(args):
+                args[index] = row_of(array, args[index], f"args[{index}]")
+        if named:
+            named = {
+                name: value if (array_or_none := by_name.get(name)) is None else row_of(array_or_none, value, name)
+                for name, value in named.items()
+            }
+        return tuple(args), named
+
+    return decode_rows
 
 
 def _protobuf_decoder(signature: Signature) -> DecodeArguments:

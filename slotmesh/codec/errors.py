@@ -7,13 +7,17 @@ beyond the offending value's type.
 from __future__ import annotations
 
 from slotmesh.codec.content_types import CONTENT_TYPES
-from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.errors import Executed, Failure, Reason, sendable
+
+MAX_MESSAGE_CHARS = 4_096
+"""A name in the payload, or what a class of the user's own has raised, may be of any length."""
 
 
 class DecodeError(ValueError):
     """Bytes that are not what they should be. `failure` is what a caller of a handler is told."""
 
     def __init__(self, message: str, *, reason: Reason = Reason.BAD_ARGUMENTS, field: str = "payload") -> None:
+        message = sendable(message, MAX_MESSAGE_CHARS)
         super().__init__(message)
         self.failure = Failure(reason=reason, message=message, executed=Executed.NO, metadata={"field": field})
         """Why the call was not executed."""
@@ -29,10 +33,13 @@ def unknown_content_type(content_type: str) -> str:
 
 
 def where(message: str, root: str) -> str:
-    """A message of msgspec, path first: `args[0].pixels[3]: expected float, got str`."""
-    what, _, path = message.partition(" - at `$")
+    """A message of msgspec, path first: `args[0].pixels[3]: expected float, got str`.
+
+    A hook's own path, inside the value that it was given, comes before the one that msgspec adds.
+    """
+    what, *paths = message.split(" - at `$")
     what = what.replace("`", "")
-    path = path.removesuffix("`")
+    path = "".join(inner.removesuffix("`") for inner in reversed(paths))
     if not root:
         path = path.removeprefix(".")
     place = f"{root}{path}"

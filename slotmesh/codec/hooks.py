@@ -1,13 +1,16 @@
 """Types that msgspec does not know by itself, by what they can do: nothing is imported for them.
 
-Arrays and their scalars (`.tolist()`: numpy and everything that follows it) and pydantic models go both ways.
+Arrays and their scalars (`.tolist()`: numpy and everything that follows it) and pydantic models go both ways. In
+msgpack arrays of numpy are an extension (`msgpack.py`), and never come here to be encoded.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
+
+from slotmesh.codec.array_types import array_type
+from slotmesh.codec.arrays import used_numpy
 
 
 def to_builtins(value: Any) -> Any:
@@ -18,7 +21,8 @@ def to_builtins(value: Any) -> Any:
     model_dump = getattr(value, "model_dump", None)
     if model_dump is not None:
         return model_dump()
-    raise NotImplementedError(f"{type(value).__qualname__} has no encoding")
+    kind = type(value).__qualname__
+    raise NotImplementedError(f"{kind} has no encoding; make it a dataclass, or what lists and dicts are made of")
 
 
 def from_builtins(wanted: Any, value: Any) -> Any:
@@ -29,13 +33,30 @@ def from_builtins(wanted: Any, value: Any) -> Any:
         model_validate = getattr(wanted, "model_validate", None)
         if model_validate is not None:
             return _validated(model_validate, value)
+    array = array_type(wanted)
+    numpy = used_numpy()
+    if array is not None and isinstance(value, numpy.ndarray):
+        return array.fit(value)
+    if array is not None and isinstance(value, list):
+        return array.of_list(value)
     origin = getattr(wanted, "__origin__", wanted)
-    numpy = sys.modules.get("numpy")  # where a handler speaks of numpy, it has imported it
-    if numpy is not None and origin is numpy.ndarray and isinstance(value, list):
-        return numpy.asarray(value)
     if numpy is not None and isinstance(origin, type) and issubclass(origin, numpy.generic):
-        return origin(value)
+        return _scalar(numpy, origin, value)
     raise TypeError(f"Expected `{getattr(origin, '__qualname__', origin)}`, got `{type(value).__qualname__}`")
+
+
+def _scalar(numpy: Any, wanted: Any, value: Any) -> Any:
+    """A scalar of numpy, where it is the same number but for the rounding of floats."""
+    is_number = issubclass(wanted, numpy.number | numpy.bool_)
+    if (type(value) not in {int, float, bool}) if is_number else (type(value) is not str):
+        raise TypeError(f"Expected `{wanted.__name__}`, got `{type(value).__qualname__}`")
+    try:
+        made = wanted(value)
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
+    if issubclass(wanted, numpy.integer | numpy.bool_) and made != value:
+        raise TypeError(f"Expected `{wanted.__name__}`, got `{type(value).__qualname__}`")
+    return made
 
 
 def _validated(validate: Callable[[Any], Any], value: Any) -> Any:

@@ -6,6 +6,7 @@ Purpose: values that come one by one are encoded while they are what they are, a
 from __future__ import annotations
 
 from slotmesh.codec.content_types import JSON, MSGPACK
+from slotmesh.codec.msgpack import array_head
 
 
 class EncodedList:
@@ -41,14 +42,7 @@ class EncodedList:
         """The list."""
         if self._is_json:
             return b"[" + self._body + b"]"
-        count = self._count
-        if count < 16:
-            head = bytes((0x90 | count,))
-        elif count < 1 << 16:
-            head = b"\xdc" + count.to_bytes(2, "big")
-        else:
-            head = b"\xdd" + count.to_bytes(4, "big")
-        return head + self._body
+        return array_head(self._count) + self._body
 
 
 def carries_lists(content_type: str) -> bool:

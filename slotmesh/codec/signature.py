@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, get_args, get_origin, get_type_hints
 
+from slotmesh.codec.array_types import ArrayType, array_type
+
 _Kind = inspect.Parameter
 
 
@@ -26,6 +28,8 @@ class Parameter:
     """May be given by position."""
     named: bool
     """May be given by name."""
+    stacked: ArrayType | None = None
+    """Of a batch method that takes an array in place of a list: an array with a row a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +65,23 @@ class Signature:
 def read_signature(function: Callable[..., Any], *, batched: bool = False) -> Signature:
     """Reads the signature of a function or a bound method.
 
-    `batched`: the function takes lists, one entry a call, so that each call is described by the lists' elements.
+    `batched`: the function takes lists, one entry a call, so that each call is described by the lists' elements; or
+    arrays, one row a call.
+
+    Raises:
+        TypeError: `batched`, and it has no parameter, or one that is annotated as something else.
     """
     signature = inspect.signature(function)
     parameters, more_positional, more_named = [], None, None
     for parameter in signature.parameters.values():
         wanted = _resolve(parameter.annotation, function)
+        stacked = array_type(wanted) if batched else None
         if batched:
+            if wanted in _NO_LISTS:
+                raise TypeError(
+                    f"{parameter.name} is annotated {wanted.__name__}, but a batch method is given a list there, an "
+                    f"entry a call: write list[{wanted.__name__}], or np.ndarray for rows of an array"
+                )
             wanted = _element(wanted)
         match parameter.kind:
             case _Kind.VAR_POSITIONAL:
@@ -82,8 +96,11 @@ def read_signature(function: Callable[..., Any], *, batched: bool = False) -> Si
                         required=parameter.default is _Kind.empty,
                         positional=kind is not _Kind.KEYWORD_ONLY,
                         named=kind is not _Kind.POSITIONAL_ONLY,
+                        stacked=stacked,
                     )
                 )
+    if batched and not signature.parameters:
+        raise TypeError("a batch method is given a list for each argument of its calls: it needs a parameter at least")
     bare = signature.replace(
         parameters=[parameter.replace(annotation=_Kind.empty) for parameter in signature.parameters.values()],
         return_annotation=inspect.Signature.empty,
@@ -94,6 +111,9 @@ def read_signature(function: Callable[..., Any], *, batched: bool = False) -> Si
         more_positional=more_positional,
         more_named=more_named,
     )
+
+
+_NO_LISTS = (int, float, complex, bool, str, bytes, dict, set)
 
 
 def _resolve(annotation: Any, function: Callable[..., Any]) -> Any:

@@ -13,9 +13,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from slotmesh.codec.arrays import BrokenArray
 from slotmesh.codec.content_types import JSON
 from slotmesh.codec.errors import DecodeError, where
 from slotmesh.codec.hooks import from_builtins
+from slotmesh.codec.msgpack import decode_again, msgpack_decoder
 from slotmesh.codec.signature import Parameter, Signature
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -30,7 +32,7 @@ NO_NAMED: Final[Mapping[str, Any]] = MappingProxyType({})
 _MSGPACK_ARRAY: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 _MSGPACK_MAP: Final = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
 
-_UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+_UNDECODABLE = (msgspec.DecodeError, BrokenArray, RecursionError, UnicodeDecodeError)
 
 
 def structured_decoder(signature: Signature, content_type: str) -> DecodeArguments:
@@ -42,8 +44,19 @@ def structured_decoder(signature: Signature, content_type: str) -> DecodeArgumen
     positional = _positional_decoder(signature, content_type)
     named = _named_decoder(signature, content_type)
     if content_type == JSON:
-        return _guarded(positional, named, signature, _first_of_json, frozenset(b"["), frozenset(b"{"))
-    return _guarded(positional, named, signature, _first_of_msgpack, _MSGPACK_ARRAY, _MSGPACK_MAP)
+        return _guarded(positional, named, signature, _first_of_json, frozenset(b"["), frozenset(b"{"), _as_it_was)
+    return _guarded(positional, named, signature, _first_of_msgpack, _MSGPACK_ARRAY, _MSGPACK_MAP, decode_again)
+
+
+def row_decoder(signature: Signature, content_type: str) -> Callable[[bytes], tuple[Any, ...]] | None:
+    """Decodes calls that give exactly the required arguments, by position, without a step in Python.
+
+    None where there are no such calls. It raises msgspec's own errors; `structured_decoder` decodes all others.
+    """
+    required = [parameter for parameter in signature.parameters if parameter.required]
+    if not required or any(not parameter.positional for parameter in required):
+        return None
+    return _decoder(tuple[tuple(parameter.wanted for parameter in required)], content_type, required)  # type: ignore[misc]
 
 
 def refuse(message: str) -> DecodeArguments:
@@ -62,25 +75,38 @@ def _guarded(
     first_of: Callable[[bytes], int],
     array: frozenset[int],
     map_: frozenset[int],
+    again: Callable[[DecodeArguments, bytes], Arguments],
 ) -> DecodeArguments:
     def decode(payload: bytes) -> Arguments:
-        root = "args"
         try:
             first = first_of(payload)
-            if first in array:
-                return positional(payload)
-            if first in map_:
-                root = ""
-                return named(payload)
+        except IndexError:
+            raise DecodeError(f"the payload is empty; it takes {signature.text}") from None
+        if first in array:
+            decode_given, root = positional, "args"
+        elif first in map_:
+            decode_given, root = named, ""
+        else:
+            top_level = "the top level must be an array of positional arguments or a map of named ones"
+            raise DecodeError(f"{top_level}; it takes {signature.text}")
+        try:
+            try:
+                return decode_given(payload)
+            except _UNDECODABLE:
+                return again(decode_given, payload)
         except _UNDECODABLE as error:
             message = where(str(error), root)
-        except IndexError:
-            message = "the payload is empty"
-        else:
-            message = "the top level must be an array of positional arguments or a map of named ones"
+        except DecodeError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - types of the user's own may raise anything, SystemExit, too
+            message = f"{root or 'arguments'}: {type(error).__name__}: {error}"
         raise DecodeError(f"{message}; it takes {signature.text}")
 
     return decode
+
+
+def _as_it_was(decode: DecodeArguments, payload: bytes) -> Arguments:
+    return decode(payload)
 
 
 def _first_of_msgpack(payload: bytes) -> int:
@@ -113,7 +139,12 @@ def _positional_decoder(signature: Signature, content_type: str) -> DecodeArgume
 
 def _given(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Without what was left out at the end."""
-    return values[: values.index(UNSET)] if values[-1] is UNSET else values
+    return values[: _first_unset(values)] if values[-1] is UNSET else values
+
+
+def _first_unset(values: Sequence[Any]) -> int:
+    """Where the first one is that was left out. By identity: arrays answer `==` with an array."""
+    return next((index for index, value in enumerate(values) if value is UNSET), len(values))
 
 
 def _open_ended(parameters: Sequence[Parameter], rest: Any, content_type: str) -> DecodeArguments:
@@ -136,10 +167,17 @@ def _each(
     parts: Sequence[msgspec.Raw], decoders: Sequence[Callable[[Any], Any]], rest: Callable[[Any], Any]
 ) -> Iterator[Any]:
     for index, part in enumerate(parts):
+        yield _part(decoders[index] if index < len(decoders) else rest, part, f"args[{index}]")
+
+
+def _part(decode: Callable[[Any], Any], part: msgspec.Raw, root: str) -> Any:
+    try:
         try:
-            yield (decoders[index] if index < len(decoders) else rest)(part)
-        except msgspec.ValidationError as error:
-            raise DecodeError(where(str(error), f"args[{index}]")) from None
+            return decode(part)
+        except (BrokenArray, msgspec.ValidationError):
+            return decode_again(decode, part)
+    except msgspec.ValidationError as error:
+        raise DecodeError(where(str(error), root)) from None
 
 
 # -- by name ------------------------------------------------------------------------------------------------------
@@ -162,7 +200,7 @@ def _named_decoder(signature: Signature, content_type: str) -> DecodeArguments:
 
     def decode_named(payload: bytes) -> Arguments:
         values = astuple(decode(payload))
-        stop = values.index(UNSET) if UNSET in values[:leading] else leading
+        stop = _first_unset(values[:leading])
         rest = {name: value for name, value in zip(names[stop:], values[stop:], strict=True) if value is not UNSET}
         return values[:stop], rest or NO_NAMED
 
@@ -181,13 +219,7 @@ def _open_named(parameters: Sequence[Parameter], rest: Any, content_type: str) -
         for name in required:
             if name not in parts:
                 raise DecodeError(f"object missing required field {name}")
-        named = {}
-        for name, part in parts.items():
-            try:
-                named[name] = decoders.get(name, decode_rest)(part)
-            except msgspec.ValidationError as error:
-                raise DecodeError(where(str(error), name)) from None
-        return (), named
+        return (), {name: _part(decoders.get(name, decode_rest), part, name) for name, part in parts.items()}
 
     return decode
 
@@ -212,9 +244,10 @@ def _struct(parameters: Sequence[Parameter], *, array_like: bool) -> type[msgspe
 
 
 def _decoder(wanted: Any, content_type: str, parameters: Sequence[Parameter]) -> Callable[[Any], Any]:
-    make = msgspec.json.Decoder if content_type == JSON else msgspec.msgpack.Decoder
     try:
-        return make(wanted, dec_hook=from_builtins).decode
+        if content_type == JSON:
+            return msgspec.json.Decoder(wanted, dec_hook=from_builtins).decode
+        return msgpack_decoder(wanted, may_import=False)
     except TypeError as error:
         for parameter in parameters if len(parameters) > 1 else ():
             _decoder(parameter.wanted, content_type, (parameter,))

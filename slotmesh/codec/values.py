@@ -7,27 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 from google.protobuf.message import EncodeError as ProtobufEncodeError
 from google.protobuf.message import Message
 
+from slotmesh.codec.arrays import EXT_32, BrokenArray, is_array, travels_as_list, used_numpy
 from slotmesh.codec.content_types import JSON, MSGPACK, OCTET_STREAM, PROTOBUF
 from slotmesh.codec.errors import DecodeError, EncodeError, unknown_content_type, where
 from slotmesh.codec.hooks import from_builtins, to_builtins
+from slotmesh.codec.msgpack import HasArrays, decode_again, each_to_msgpack, encode_plain, msgpack_decoder, with_arrays
+from slotmesh.codec.rows import SMALL, arrays_in, bytes_of_rows, msgpack_of_rows, rows_of_msgpack
 from slotmesh.errors import Reason
+
+_BYTES: Final = {bytes}
 
 Encode = Callable[[Any], bytes]
 """Raises EncodeError."""
 Decode = Callable[[bytes], Any]
 """Raises DecodeError."""
 
-_UNDECODABLE = (msgspec.DecodeError, ProtobufDecodeError, RecursionError, UnicodeDecodeError)
+_UNDECODABLE = (msgspec.DecodeError, BrokenArray, ProtobufDecodeError, RecursionError, UnicodeDecodeError)
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError)
 
-_to_msgpack = msgspec.msgpack.Encoder(enc_hook=to_builtins).encode
 _to_json = msgspec.json.Encoder(enc_hook=to_builtins).encode
 
 
@@ -63,18 +67,31 @@ def encoder(content_type: str) -> Encode:
 
 
 def encode_each(content_type: str, values: Iterable[Any]) -> list[bytes]:
-    """Encodes many values, with the cost of a call to Python once.
+    """Encodes many values, or the rows of an array, with the cost of a call to Python once.
 
     Raises:
         EncodeError: the content type is not known, or cannot carry one of the values.
     """
-    encode = _QUICK_ENCODERS.get(content_type) or encoder(content_type)
+    if type(values) is list and content_type in {OCTET_STREAM, ""} and set(map(type, values)) <= _BYTES:
+        return values
     try:
-        return list(map(encode, values))
+        if is_array(values):
+            return _encode_rows(content_type, values)
+        if content_type == MSGPACK:
+            return each_to_msgpack(values)
+        return list(map(_to_json if content_type == JSON else encoder(content_type), values))
     except EncodeError:
         raise
     except _UNENCODABLE as error:
         raise EncodeError(f"{content_type} cannot carry this: {error}") from None
+
+
+def _encode_rows(content_type: str, array: Any) -> list[bytes]:
+    if content_type in {OCTET_STREAM, ""}:
+        return bytes_of_rows(array)
+    if content_type == MSGPACK and array.ndim > 1 and not travels_as_list(array):
+        return msgpack_of_rows(array)
+    return encode_each(content_type, array.tolist())
 
 
 def decoder(content_type: str, wanted: Any = Any) -> Decode:
@@ -92,7 +109,7 @@ def decoder(content_type: str, wanted: Any = Any) -> Decode:
         try:
             return raw(payload)
         except _UNDECODABLE as error:
-            raise _undecodable(error, content_type) from None
+            return _second_attempt(raw, payload, error, content_type)
 
     return decode
 
@@ -103,11 +120,36 @@ def decoder_of_each(content_type: str, wanted: Any = Any) -> Callable[[list[byte
 
     def decode_each(payloads: list[bytes]) -> list[Any]:
         try:
+            if content_type == MSGPACK and (arrays := _small_arrays(payloads, wanted)) is not None:
+                return arrays
             return list(map(raw, payloads))
         except _UNDECODABLE as error:
-            raise _undecodable(error, content_type) from None
+            if content_type != MSGPACK:
+                raise _undecodable(error, content_type) from None
+        return list(map(decoder(content_type, wanted), payloads))
 
     return list if raw is _bytes else decode_each
+
+
+def _small_arrays(payloads: list[bytes], wanted: Any) -> list[Any] | None:
+    """Arrays of one dtype and shape, at once."""
+    first = payloads[0] if payloads else b""
+    if first[:1] != EXT_32 or len(first) > SMALL or len(payloads) < 2:
+        return None
+    numpy = used_numpy()
+    if numpy is None or (wanted is not Any and wanted is not numpy.ndarray):
+        return None
+    rows = rows_of_msgpack(payloads, b"")
+    return None if rows is None else arrays_in(rows)
+
+
+def _second_attempt(raw: Decode, payload: bytes, error: Exception, content_type: str) -> Any:
+    if content_type == MSGPACK:
+        try:
+            return decode_again(raw, payload)
+        except _UNDECODABLE as better:
+            error = better
+    raise _undecodable(error, content_type) from None
 
 
 def is_message(wanted: Any) -> bool:
@@ -117,9 +159,10 @@ def is_message(wanted: Any) -> bool:
 
 def _raw_decoder(content_type: str, wanted: Any) -> Decode:
     """Raises one of `_UNDECODABLE` where a payload is not what it should be."""
-    if content_type in {MSGPACK, JSON}:
-        make = msgspec.msgpack.Decoder if content_type == MSGPACK else msgspec.json.Decoder
-        return make(wanted, dec_hook=from_builtins).decode
+    if content_type == MSGPACK:
+        return msgpack_decoder(wanted, may_import=True)
+    if content_type == JSON:
+        return msgspec.json.Decoder(wanted, dec_hook=from_builtins).decode
     if content_type in {OCTET_STREAM, ""}:
         if wanted is not Any and wanted is not bytes:
             raise TypeError(f"{OCTET_STREAM} gives bytes, never {_name(wanted)}")
@@ -149,7 +192,16 @@ def _encode_bytes(value: Any) -> bytes:
         return b""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
+    if is_array(value):
+        return _elements(value)
     raise EncodeError(f"{OCTET_STREAM} carries bytes, got {_name(type(value))}; {MSGPACK} carries values")
+
+
+def _elements(array: Any) -> bytes:
+    try:
+        return bytes_of_rows(array[None])[0]
+    except TypeError as error:
+        raise EncodeError(f"{OCTET_STREAM} cannot carry this: {error}") from None
 
 
 def _encode_message(value: Any) -> bytes:
@@ -165,7 +217,10 @@ def _encode_message(value: Any) -> bytes:
 
 def _encode_msgpack(value: Any) -> bytes:
     try:
-        return _to_msgpack(value)
+        try:
+            return encode_plain(value)
+        except HasArrays:
+            return with_arrays(value)
     except _UNENCODABLE as error:
         raise EncodeError(f"{MSGPACK} cannot carry this: {error}") from None
 
@@ -188,4 +243,3 @@ _ENCODERS: dict[str, Encode] = {
     MSGPACK: _encode_msgpack,
     PROTOBUF: _encode_message,
 }
-_QUICK_ENCODERS: dict[str, Encode] = {JSON: _to_json, MSGPACK: _to_msgpack}

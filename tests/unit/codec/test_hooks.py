@@ -36,10 +36,44 @@ def test_numpy_arrays_and_scalars_go_both_ways(content_type: str) -> None:
 
     takes_array.__annotations__ = {"array": numpy.ndarray, "scalar": numpy.float32}
     payload = encode(content_type, [numpy.arange(4).reshape(2, 2), numpy.float32(0.5)])
-    assert decode(content_type, payload) == [[[0, 1], [2, 3]], 0.5]
+    assert decode(JSON, encode(JSON, numpy.arange(4).reshape(2, 2))) == [[0, 1], [2, 3]]
+    assert decode(content_type, payload)[1] == 0.5
     args, _ = ArgumentsDecoder.for_handler(takes_array).decode(content_type, payload)
     assert isinstance(args[0], numpy.ndarray)
     assert isinstance(args[1], numpy.float32)
     assert args[0].tolist() == [[0, 1], [2, 3]]
     with pytest.raises(DecodeError, match=r"args\[0\]: expected ndarray, got int"):
         ArgumentsDecoder.for_handler(takes_array).decode(content_type, encode(content_type, [1, 0.5]))
+    with pytest.raises(DecodeError, match=r"args\[1\]: expected float32, got str"):
+        ArgumentsDecoder.for_handler(takes_array).decode(content_type, encode(content_type, [[], "1"]))
+
+
+@STRUCTURED
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("int8", 5, 5),
+        ("int8", 300, None),
+        ("int8", 1.5, None),
+        ("bool_", True, True),
+        ("float32", 2, 2.0),
+        ("datetime64", "2020-01-01", "2020-01-01"),
+        ("datetime64", 10**12, None),
+        ("void", 10**12, None),
+    ],
+)
+def test_scalars_are_the_same_number_or_refused(content_type: str, kind: str, value: Any, expected: Any) -> None:
+    numpy = pytest.importorskip("numpy")
+    wanted = getattr(numpy, kind)
+
+    def takes_scalar(scalar: Any) -> None: ...
+
+    takes_scalar.__annotations__ = {"scalar": wanted}
+    decoder = ArgumentsDecoder.for_handler(takes_scalar)
+    if expected is None:
+        with pytest.raises(DecodeError, match=r"^args\[0\]: "):
+            decoder.decode(content_type, encode(content_type, [value]))
+    else:
+        args, _ = decoder.decode(content_type, encode(content_type, [value]))
+        assert args == (wanted(expected),)
+        assert type(args[0]) is wanted
