@@ -103,7 +103,7 @@ async def open_controller(
     server = GrpcServer("controller", host=settings.host, port=settings.port, insecure=settings.insecure)
     server.add(
         controller_service_pb2_grpc.add_ControllerServiceServicer_to_server,
-        ControllerServicer(configurator, store, state, board, feed),
+        ControllerServicer(configurator, store, state, board, feed, launches=settings.launcher == "process"),
     )
     server.add(
         membership_service_pb2_grpc.add_MembershipServiceServicer_to_server, MembershipServicer(replicas, routers)

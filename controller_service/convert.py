@@ -72,6 +72,9 @@ def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Repo
         max_ongoing=max(0, report.max_ongoing),
         error=report.error[-_MAX_ERROR_CHARS:],
         metrics_address=report.metrics_address,
+        unhealthy=report.unhealthy,
+        reconfigures=report.reconfigures,
+        warning=report.warning[-_MAX_ERROR_CHARS:],
     )
 
 
@@ -82,7 +85,12 @@ def configuration_to_wire(backend: Backend, *, lease_s: float) -> membership_ser
         prefetch=backend.prefetch,
         user_config=struct_to_wire(backend.user_config),
         graceful_timeout=duration_to_wire(backend.graceful_timeout_s),
+        own_loop=backend.own_loop,
     )
+    if backend.health_check_period_s is not None:
+        configuration.health_check_period.CopyFrom(duration_to_wire(backend.health_check_period_s))
+    if backend.health_check_timeout_s is not None:
+        configuration.health_check_timeout.CopyFrom(duration_to_wire(backend.health_check_timeout_s))
     return membership_service_pb2.AttachReplicaResponse(configuration=configuration)
 
 
@@ -140,6 +148,7 @@ def replica_to_wire(replica: Replica, wall_s: Callable[[float], float]) -> mesh_
         error=replica.error,
         start_time=timestamp(wall_s(replica.started_at)),
         metrics_address=replica.metrics_address,
+        warning=replica.warning,
     )
 
 

@@ -16,6 +16,7 @@ import grpc
 
 from controller_service.convert import event_to_wire, replica_to_wire, router_to_wire
 from controller_service.core import transitions
+from controller_service.core.reconcile import wanted_replicas
 from controller_service.shell.configurator import Configurator, backend_not_found, endpoint_not_found
 from controller_service.shell.events import EventFeed
 from controller_service.shell.mesh_state import MeshState
@@ -24,7 +25,7 @@ from controller_service.shell.router_links import RouterLinks
 from controller_service.shell.table_board import TableBoard
 from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
-from slotmesh.spec.model import InvalidSpec, Mesh, Mistake
+from slotmesh.spec.model import Backend, InvalidSpec, Mesh, Mistake
 from slotmesh.spec.wire import (
     backend_from_wire,
     backend_to_wire,
@@ -35,7 +36,7 @@ from slotmesh.spec.wire import (
 )
 from slotmesh.status import MAX_TEXT_BYTES, abort, to_exception
 from slotmesh.v1 import controller_service_pb2 as pb
-from slotmesh.v1 import controller_service_pb2_grpc, membership_service_pb2_grpc
+from slotmesh.v1 import controller_service_pb2_grpc, membership_service_pb2_grpc, mesh_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
 ServicerT = TypeVar("ServicerT")
@@ -82,8 +83,17 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     """What operators call."""
 
     def __init__(
-        self, configurator: Configurator, store: Store, state: MeshState, board: TableBoard, feed: EventFeed
+        self,
+        configurator: Configurator,
+        store: Store,
+        state: MeshState,
+        board: TableBoard,
+        feed: EventFeed,
+        *,
+        launches: bool,
     ) -> None:
+        """`launches` says whether this controller starts replicas."""
+        self._launches = launches
         self._configurator = configurator
         self._store = store
         self._state = state
@@ -113,11 +123,18 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         backend = self._store.read().backends.get(request.name)
         if backend is None:
             raise to_exception(backend_not_found(request.name))
-        return pb.GetBackendResponse(backend=backend_to_wire(backend))
+        return pb.GetBackendResponse(backend=self._in_force(backend))
 
     async def ListBackends(self, request: pb.ListBackendsRequest, context: Context) -> pb.ListBackendsResponse:
         backends = self._store.read().backends
-        return pb.ListBackendsResponse(backends=[backend_to_wire(backends[name]) for name in sorted(backends)])
+        return pb.ListBackendsResponse(backends=[self._in_force(backends[name]) for name in sorted(backends)])
+
+    def _in_force(self, backend: Backend) -> mesh_pb2.Backend:
+        """Defaults are filled in. How many replicas there should be, only who launches them can say."""
+        wire = backend_to_wire(backend)
+        if self._launches:
+            wire.num_replicas = wanted_replicas(backend)
+        return wire
 
     async def DeleteBackend(self, request: pb.DeleteBackendRequest, context: Context) -> pb.DeleteBackendResponse:
         return pb.DeleteBackendResponse(revision=await self._configurator.delete_backend(request.name))

@@ -42,12 +42,20 @@ class Replica:
     pid: int = 0
     max_ongoing: int = 0
     error: str = ""
-    """Why it failed."""
+    """What is wrong with it."""
+    warning: str = ""
+    """What people should know although it goes on."""
     metrics_address: str = ""
     launched: bool = False
     """This controller started the process and will learn of its end."""
     template: str = ""
     """What the process was started with: one that differs from its backend's is outdated."""
+    fixed: str = ""
+    """The part of the template that it cannot take on while it lives."""
+    reconfigures: bool = False
+    """It takes a new `user_config` while it lives: only the fixed part makes it outdated."""
+    is_unhealthy: bool = False
+    """It says that its health checks fail. It takes calls for as long as nobody else does."""
     ready_at: float | None = None
     """When it was ready first."""
     ended_at: float | None = None

@@ -37,6 +37,7 @@ FAILURES_KEPT: Final = 5
 """Ended replicas of a backend that stay listed, so that people can see why."""
 LINGER_S: Final = 5.0
 """A process that said that it ended may take this long to do so."""
+UNHEALTHY: Final = "its health checks fail"
 FORGET_AFTER_S: Final = 600.0
 """A silent replica that somebody else started, and that owns nothing, is forgotten."""
 
@@ -89,7 +90,12 @@ class EndpointOutcome:
 
 def template_of(backend: Backend) -> str:
     """All that a process is started with: where it changes, replicas are replaced."""
-    return json.dumps([backend.handler, backend.user_config], sort_keys=True, default=_plain)
+    return json.dumps([backend.handler, backend.own_loop, backend.user_config], sort_keys=True, default=_plain)
+
+
+def fixed_of(backend: Backend) -> str:
+    """The part of it that no process takes on while it lives."""
+    return json.dumps([backend.handler, backend.own_loop])
 
 
 def reconcile_backend(
@@ -114,7 +120,11 @@ def reconcile_backend(
 
     staying = [replica for replica in live if replica.launched and _stays(replica)]
     template = template_of(backend) if backend is not None else ""
-    current = [replica for replica in staying if replica.template == template]
+    current = [
+        replica
+        for replica in staying
+        if not replica.is_unhealthy and backend is not None and _is_up_to_date(replica, template, backend)
+    ]
     wanted = wanted_replicas(backend) if backend is not None and launches else 0
     missing = wanted - len(current)
     if backend is not None and missing > 0:
@@ -130,6 +140,8 @@ def reconcile_backend(
             continue
         if replica.is_told_to_drain:
             leaving[replica.replica_id] = "told to"
+        elif replica.is_unhealthy and not replica.gone and not (replica.launched and launches):
+            leaving[replica.replica_id] = UNHEALTHY  # whoever has started it will start another one
         elif replica.launched and replica.ended_at is not None:
             left_s = replica.ended_at + LINGER_S - now
             if left_s <= 0.0:
@@ -142,9 +154,11 @@ def reconcile_backend(
     ready = sum(replica.takes_calls for replica in current)
     # New first, then drain.
     if ready >= wanted:
+        current_ids = {replica.replica_id for replica in current}
         for replica in staying:
-            if replica.template != template:
-                leaving[replica.replica_id] = why if backend is None else "its handler or configuration changed"
+            if replica.replica_id not in current_ids:
+                changed = why if backend is None else "its handler or configuration changed"
+                leaving[replica.replica_id] = UNHEALTHY if replica.is_unhealthy else changed
     grace_s = (backend or Backend(name=name)).graceful_timeout_s
     actions += [DrainReplica(replica_id, message, grace_s) for replica_id, message in leaving.items()]
 
@@ -230,6 +244,11 @@ def _wait_s(
     else:
         deadline = min(deadline, max(ready_at, default=now) + SETTLED_AFTER_S)
     return max(0.0, deadline - now)
+
+
+def _is_up_to_date(replica: Replica, template: str, backend: Backend) -> bool:
+    """It runs what the backend says now, or has been told of it while it lives."""
+    return replica.template == template or (replica.reconfigures and replica.fixed == fixed_of(backend))
 
 
 def _stays(replica: Replica) -> bool:

@@ -73,13 +73,18 @@ class Report:
     max_ongoing: int = 0
     error: str = ""
     metrics_address: str = ""
+    unhealthy: bool = False
+    reconfigures: bool = False
+    warning: str = ""
 
 
 class AttachRefused(Exception):
     """This incarnation must not belong to the mesh (any more)."""
 
 
-def launched(observed: Observed, replica_id: str, backend: str, *, template: str, pid: int, now: float) -> Transition:
+def launched(
+    observed: Observed, replica_id: str, backend: str, *, template: str, pid: int, now: float, fixed: str = ""
+) -> Transition:
     """This controller started a process."""
     record = Replica(
         replica_id=replica_id,
@@ -89,6 +94,7 @@ def launched(observed: Observed, replica_id: str, backend: str, *, template: str
         pid=pid,
         launched=True,
         template=template,
+        fixed=fixed,
     )
     return Transition(observed.with_replica(record), (_notice("replica_launched", record, f"process {pid}"),))
 
@@ -171,6 +177,9 @@ def reported(observed: Observed, replica_id: str, incarnation: str, report: Repo
         max_ongoing=report.max_ongoing,
         error=report.error,
         metrics_address=report.metrics_address,
+        reconfigures=report.reconfigures,
+        warning=report.warning,
+        is_unhealthy=known.is_unhealthy or report.unhealthy,
         ready_at=now if is_ready and known.ready_at is None else known.ready_at,
         ended_at=now if report.state in ENDS and known.ended_at is None else known.ended_at,
         suspect_since=None,
@@ -178,12 +187,15 @@ def reported(observed: Observed, replica_id: str, incarnation: str, report: Repo
     )
     if record == known:
         return Transition(observed)
-    if record.ended_at is not None and known.ended_at is None:
+    is_sick = record.is_unhealthy and not known.is_unhealthy
+    if is_sick or (record.ended_at is not None and known.ended_at is None and not known.is_unhealthy):
         observed = _count_death(observed, known, now)
     notices: tuple[Notice, ...] = ()
     if record.shown_state is not known.shown_state:
         kind = f"replica_{record.shown_state.name.lower()}"
         notices = (_notice(kind, record, report.error or f"at {record.address or 'no address yet'}"),)
+    if is_sick:
+        notices = (*notices, _notice("replica_unhealthy", record, report.error))
     return Transition(observed.with_replica(record), notices)
 
 
@@ -211,7 +223,7 @@ def exited(observed: Observed, replica_id: str, how: str, *, failed: bool, now: 
         else ReplicaState.STOPPED,
         error=known.error or (how if failed and not was_asked else ""),
     )
-    if known.ended_at is None:
+    if known.ended_at is None and not known.is_unhealthy:
         observed = _count_death(observed, known, now)
     return Transition(observed.with_replica(record), (_notice("replica_exited", record, f"process {known.pid} {how}"),))
 

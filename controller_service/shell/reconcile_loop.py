@@ -24,6 +24,7 @@ from controller_service.core.reconcile import (
     DrainReplica,
     ForgetReplica,
     StartReplica,
+    fixed_of,
     reconcile_backend,
     reconcile_endpoint,
     template_of,
@@ -171,7 +172,7 @@ class ReconcileLoop:
         self._state.apply_to_replica(
             replica_id,
             lambda observed, now: transitions.launched(
-                observed, replica_id, backend.name, template=template, pid=pid, now=now
+                observed, replica_id, backend.name, template=template, pid=pid, now=now, fixed=fixed_of(backend)
             ),
         )
 

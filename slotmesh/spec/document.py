@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, overload
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -59,6 +59,9 @@ class _BackendDocument(_Strict):
     max_queue_time: _Duration | None = None
     balancer: Literal["least_loaded", "power_of_two", "round_robin"] | None = None
     graceful_timeout: _Duration | None = None
+    health_check_period: _Duration | None = None
+    health_check_timeout: _Duration | None = None
+    own_loop: bool | None = None
 
     def to_model(self, name: str) -> Backend:
         unset = Backend(name=name)
@@ -75,6 +78,9 @@ class _BackendDocument(_Strict):
             max_queue_time_s=_seconds(self.max_queue_time, unset.max_queue_time_s),
             balancer=unset.balancer if self.balancer is None else _BALANCERS[self.balancer],
             graceful_timeout_s=_seconds(self.graceful_timeout, unset.graceful_timeout_s),
+            health_check_period_s=_seconds(self.health_check_period, None),
+            health_check_timeout_s=_seconds(self.health_check_timeout, None),
+            own_loop=self.own_loop,
         )
 
 
@@ -221,5 +227,13 @@ def _or(value: ValueT | None, otherwise: ValueT) -> ValueT:
     return otherwise if value is None else value
 
 
-def _seconds(value: timedelta | None, otherwise: float) -> float:
+@overload
+def _seconds(value: timedelta | None, otherwise: float) -> float: ...
+
+
+@overload
+def _seconds(value: timedelta | None, otherwise: None) -> float | None: ...
+
+
+def _seconds(value: timedelta | None, otherwise: float | None) -> float | None:
     return otherwise if value is None else value.total_seconds()

@@ -52,6 +52,12 @@ class Backend:
     balancer: Balancer = Balancer.LEAST_LOADED
     graceful_timeout_s: float = 30.0
     """Time a draining replica has to finish what runs."""
+    health_check_period_s: float | None = None
+    """How often a handler's `check_health` is called; None means what the handler's decorator says."""
+    health_check_timeout_s: float | None = None
+    """How long it may take; None means what the handler's decorator says."""
+    own_loop: bool | None = None
+    """Whether the handler has an event loop of its own, in a thread; None means what the handler's decorator says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ MAX_BATCH_SIZE: Final = 100_000
 MAX_QUEUED_CALLS: Final = 10_000_000
 MAX_QUEUED_BYTES: Final = 2**40
 MAX_TIME_S: Final = 86_400.0
+MIN_HEALTH_CHECK_S: Final = 0.01
 MAX_CONFIG_DEPTH: Final = 32
 MAX_CONFIG_VALUES: Final = 100_000
 MAX_EXACT_INTEGER: Final = 2**53
@@ -60,6 +61,8 @@ def backend_mistakes(backend: Backend) -> Iterator[Mistake]:
     yield from _bounded(f"{path}.max_queue_time", backend.max_queue_time_s, 0.001, MAX_TIME_S, unit=" s")
     yield from _bounded(f"{path}.max_batch_size", backend.max_batch_size, 1, MAX_BATCH_SIZE)
     yield from _bounded(f"{path}.graceful_timeout", backend.graceful_timeout_s, 0.0, MAX_TIME_S, unit=" s")
+    for name, value in (("period", backend.health_check_period_s), ("timeout", backend.health_check_timeout_s)):
+        yield from _bounded(f"{path}.health_check_{name}", value, MIN_HEALTH_CHECK_S, MAX_TIME_S, unit=" s")
 
 
 def endpoint_mistakes(endpoint: Endpoint) -> Iterator[Mistake]:

@@ -33,7 +33,12 @@ def backend_to_wire(backend: Backend) -> mesh_pb2.Backend:
         max_queue_time=duration_to_wire(backend.max_queue_time_s),
         balancer=mesh_pb2.Balancer.ValueType(backend.balancer.value),
         graceful_timeout=duration_to_wire(backend.graceful_timeout_s),
+        own_loop=backend.own_loop,
     )
+    if backend.health_check_period_s is not None:
+        wire.health_check_period.CopyFrom(duration_to_wire(backend.health_check_period_s))
+    if backend.health_check_timeout_s is not None:
+        wire.health_check_timeout.CopyFrom(duration_to_wire(backend.health_check_timeout_s))
     if backend.user_config:
         wire.user_config.CopyFrom(struct_to_wire(backend.user_config))
     return wire
@@ -109,6 +114,9 @@ def _backend(wire: mesh_pb2.Backend, mistakes: list[Mistake]) -> Backend:
         graceful_timeout_s=(
             seconds(wire.graceful_timeout) if wire.HasField("graceful_timeout") else unset.graceful_timeout_s
         ),
+        health_check_period_s=seconds(wire.health_check_period) if wire.HasField("health_check_period") else None,
+        health_check_timeout_s=seconds(wire.health_check_timeout) if wire.HasField("health_check_timeout") else None,
+        own_loop=wire.own_loop if wire.HasField("own_loop") else None,
     )
 
 

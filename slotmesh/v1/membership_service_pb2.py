@@ -27,7 +27,7 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from slotmesh.v1 import mesh_pb2 as slotmesh_dot_v1_dot_mesh__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$slotmesh/v1/membership_service.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16slotmesh/v1/mesh.proto\"\xac\x01\n\x14\x41ttachReplicaRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.slotmesh.v1.ReplicaHelloH\x00\x12,\n\x06report\x18\x02 \x01(\x0b\x32\x1a.slotmesh.v1.ReplicaReportH\x00\x12\x31\n\x07\x65mptied\x18\x03 \x01(\x0b\x32\x1e.slotmesh.v1.PartitionsEmptiedH\x00\x42\x07\n\x05\x66rame\"\x8c\x01\n\x0cReplicaHello\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\x03\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x06 \x03(\t\x12\x12\n\nhas_served\x18\x07 \x01(\x08\"\x98\x01\n\rReplicaReport\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x19.slotmesh.v1.ReplicaState\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bmax_ongoing\x18\x03 \x01(\x03\x12\x0f\n\x07ongoing\x18\x04 \x01(\x03\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x12\x17\n\x0fmetrics_address\x18\x06 \x01(\t\"\xb7\x01\n\x15\x41ttachReplicaResponse\x12:\n\rconfiguration\x18\x01 \x01(\x0b\x32!.slotmesh.v1.ReplicaConfigurationH\x00\x12(\n\x05\x64rain\x18\x02 \x01(\x0b\x32\x17.slotmesh.v1.DrainOrderH\x00\x12/\n\x06revoke\x18\x03 \x01(\x0b\x32\x1d.slotmesh.v1.RevokePartitionsH\x00\x42\x07\n\x05\x66rame\"\xf1\x01\n\x14ReplicaConfiguration\x12(\n\x05lease\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x0bmax_ongoing\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x15\n\x08prefetch\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12,\n\x0buser_config\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x33\n\x10graceful_timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x0e\n\x0c_max_ongoingB\x0b\n\t_prefetch\"\x1d\n\nDrainOrder\x12\x0f\n\x07message\x18\x01 \x01(\t\"]\n\x10RevokePartitions\x12\x32\n\tendpoints\x18\x01 \x03(\x0b\x32\x1f.slotmesh.v1.EndpointPartitions\x12\x15\n\rthrough_epoch\x18\x02 \x01(\x03\"\x8d\x01\n\x11PartitionsEmptied\x12\x32\n\tendpoints\x18\x01 \x03(\x0b\x32\x1f.slotmesh.v1.EndpointPartitions\x12\x15\n\rthrough_epoch\x18\x02 \x01(\x03\x12-\n\x04\x62usy\x18\x03 \x03(\x0b\x32\x1f.slotmesh.v1.EndpointPartitions\"P\n\x12\x45ndpointPartitions\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\x14\n\x0cowner_epochs\x18\x03 \x03(\x03\"v\n\x13\x41ttachRouterRequest\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.slotmesh.v1.RouterHelloH\x00\x12+\n\x06report\x18\x02 \x01(\x0b\x32\x19.slotmesh.v1.RouterReportH\x00\x42\x07\n\x05\x66rame\"m\n\x0bRouterHello\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\x12\x17\n\x0fmetrics_address\x18\x05 \x01(\t\"y\n\x0cRouterReport\x12\x12\n\ngeneration\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x1a\n\x12linked_replica_ids\x18\x03 \x03(\t\x12\'\n\x05loads\x18\x04 \x03(\x0b\x32\x18.slotmesh.v1.BackendLoad\"z\n\x14\x41ttachRouterResponse\x12*\n\x05table\x18\x01 \x01(\x0b\x32\x19.slotmesh.v1.RoutingTableH\x00\x12-\n\ndepartures\x18\x02 \x01(\x0b\x32\x17.slotmesh.v1.DeparturesH\x00\x42\x07\n\x05\x66rame\"<\n\nDepartures\x12.\n\x08replicas\x18\x01 \x03(\x0b\x32\x1c.slotmesh.v1.DepartedReplica\"b\n\x0f\x44\x65partedReplica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12&\n\x03\x61ge\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xaa\x01\n\x0cRoutingTable\x12\x12\n\ngeneration\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12-\n\tendpoints\x18\x03 \x03(\x0b\x32\x1a.slotmesh.v1.EndpointRoute\x12+\n\x08\x62\x61\x63kends\x18\x04 \x03(\x0b\x32\x19.slotmesh.v1.BackendRoute\x12\x18\n\x10router_addresses\x18\x05 \x03(\t\"\xbb\x01\n\rEndpointRoute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x07traffic\x18\x02 \x01(\x0b\x32\x1a.slotmesh.v1.TrafficPolicy\x12+\n\x06owners\x18\x03 \x03(\x0b\x32\x1b.slotmesh.v1.PartitionOwner\x12\x18\n\x10partition_owners\x18\x04 \x03(\x11\x12\x14\n\x0cowner_epochs\x18\x05 \x03(\x03\x12\x12\n\nbase_epoch\x18\x06 \x01(\x03\"9\n\x0ePartitionOwner\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"\xf1\x01\n\x0c\x42\x61\x63kendRoute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x08replicas\x18\x02 \x03(\x0b\x32\x19.slotmesh.v1.ReplicaRoute\x12\x18\n\x10max_queued_calls\x18\x03 \x01(\x03\x12\x18\n\x10max_queued_bytes\x18\x04 \x01(\x03\x12\x31\n\x0emax_queue_time\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x08\x62\x61lancer\x18\x06 \x01(\x0e\x32\x15.slotmesh.v1.Balancer\x12\x16\n\x0emax_batch_size\x18\x07 \x01(\x03\"o\n\x0cReplicaRoute\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x13\n\x0bmax_ongoing\x18\x04 \x01(\x03\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x32\xc8\x01\n\x11MembershipService\x12Z\n\rAttachReplica\x12!.slotmesh.v1.AttachReplicaRequest\x1a\".slotmesh.v1.AttachReplicaResponse(\x01\x30\x01\x12W\n\x0c\x41ttachRouter\x12 .slotmesh.v1.AttachRouterRequest\x1a!.slotmesh.v1.AttachRouterResponse(\x01\x30\x01\x42\x18Z\x16slotmesh/v1;slotmeshv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$slotmesh/v1/membership_service.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16slotmesh/v1/mesh.proto\"\xac\x01\n\x14\x41ttachReplicaRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.slotmesh.v1.ReplicaHelloH\x00\x12,\n\x06report\x18\x02 \x01(\x0b\x32\x1a.slotmesh.v1.ReplicaReportH\x00\x12\x31\n\x07\x65mptied\x18\x03 \x01(\x0b\x32\x1e.slotmesh.v1.PartitionsEmptiedH\x00\x42\x07\n\x05\x66rame\"\x8c\x01\n\x0cReplicaHello\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\x03\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x06 \x03(\t\x12\x12\n\nhas_served\x18\x07 \x01(\x08\"\xd2\x01\n\rReplicaReport\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x19.slotmesh.v1.ReplicaState\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bmax_ongoing\x18\x03 \x01(\x03\x12\x0f\n\x07ongoing\x18\x04 \x01(\x03\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x12\x17\n\x0fmetrics_address\x18\x06 \x01(\t\x12\x11\n\tunhealthy\x18\x07 \x01(\x08\x12\x14\n\x0creconfigures\x18\x08 \x01(\x08\x12\x0f\n\x07warning\x18\t \x01(\t\"\xb7\x01\n\x15\x41ttachReplicaResponse\x12:\n\rconfiguration\x18\x01 \x01(\x0b\x32!.slotmesh.v1.ReplicaConfigurationH\x00\x12(\n\x05\x64rain\x18\x02 \x01(\x0b\x32\x17.slotmesh.v1.DrainOrderH\x00\x12/\n\x06revoke\x18\x03 \x01(\x0b\x32\x1d.slotmesh.v1.RevokePartitionsH\x00\x42\x07\n\x05\x66rame\"\x86\x03\n\x14ReplicaConfiguration\x12(\n\x05lease\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x0bmax_ongoing\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x15\n\x08prefetch\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12,\n\x0buser_config\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x33\n\x10graceful_timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x36\n\x13health_check_period\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x37\n\x14health_check_timeout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\x08own_loop\x18\x08 \x01(\x08H\x02\x88\x01\x01\x42\x0e\n\x0c_max_ongoingB\x0b\n\t_prefetchB\x0b\n\t_own_loop\"\x1d\n\nDrainOrder\x12\x0f\n\x07message\x18\x01 \x01(\t\"]\n\x10RevokePartitions\x12\x32\n\tendpoints\x18\x01 \x03(\x0b\x32\x1f.slotmesh.v1.EndpointPartitions\x12\x15\n\rthrough_epoch\x18\x02 \x01(\x03\"\x8d\x01\n\x11PartitionsEmptied\x12\x32\n\tendpoints\x18\x01 \x03(\x0b\x32\x1f.slotmesh.v1.EndpointPartitions\x12\x15\n\rthrough_epoch\x18\x02 \x01(\x03\x12-\n\x04\x62usy\x18\x03 \x03(\x0b\x32\x1f.slotmesh.v1.EndpointPartitions\"P\n\x12\x45ndpointPartitions\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\x14\n\x0cowner_epochs\x18\x03 \x03(\x03\"v\n\x13\x41ttachRouterRequest\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.slotmesh.v1.RouterHelloH\x00\x12+\n\x06report\x18\x02 \x01(\x0b\x32\x19.slotmesh.v1.RouterReportH\x00\x42\x07\n\x05\x66rame\"m\n\x0bRouterHello\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\x12\x17\n\x0fmetrics_address\x18\x05 \x01(\t\"y\n\x0cRouterReport\x12\x12\n\ngeneration\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x1a\n\x12linked_replica_ids\x18\x03 \x03(\t\x12\'\n\x05loads\x18\x04 \x03(\x0b\x32\x18.slotmesh.v1.BackendLoad\"z\n\x14\x41ttachRouterResponse\x12*\n\x05table\x18\x01 \x01(\x0b\x32\x19.slotmesh.v1.RoutingTableH\x00\x12-\n\ndepartures\x18\x02 \x01(\x0b\x32\x17.slotmesh.v1.DeparturesH\x00\x42\x07\n\x05\x66rame\"<\n\nDepartures\x12.\n\x08replicas\x18\x01 \x03(\x0b\x32\x1c.slotmesh.v1.DepartedReplica\"b\n\x0f\x44\x65partedReplica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12&\n\x03\x61ge\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xaa\x01\n\x0cRoutingTable\x12\x12\n\ngeneration\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12-\n\tendpoints\x18\x03 \x03(\x0b\x32\x1a.slotmesh.v1.EndpointRoute\x12+\n\x08\x62\x61\x63kends\x18\x04 \x03(\x0b\x32\x19.slotmesh.v1.BackendRoute\x12\x18\n\x10router_addresses\x18\x05 \x03(\t\"\xbb\x01\n\rEndpointRoute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x07traffic\x18\x02 \x01(\x0b\x32\x1a.slotmesh.v1.TrafficPolicy\x12+\n\x06owners\x18\x03 \x03(\x0b\x32\x1b.slotmesh.v1.PartitionOwner\x12\x18\n\x10partition_owners\x18\x04 \x03(\x11\x12\x14\n\x0cowner_epochs\x18\x05 \x03(\x03\x12\x12\n\nbase_epoch\x18\x06 \x01(\x03\"9\n\x0ePartitionOwner\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"\xf1\x01\n\x0c\x42\x61\x63kendRoute\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x08replicas\x18\x02 \x03(\x0b\x32\x19.slotmesh.v1.ReplicaRoute\x12\x18\n\x10max_queued_calls\x18\x03 \x01(\x03\x12\x18\n\x10max_queued_bytes\x18\x04 \x01(\x03\x12\x31\n\x0emax_queue_time\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x08\x62\x61lancer\x18\x06 \x01(\x0e\x32\x15.slotmesh.v1.Balancer\x12\x16\n\x0emax_batch_size\x18\x07 \x01(\x03\"o\n\x0cReplicaRoute\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x13\n\x0bmax_ongoing\x18\x04 \x01(\x03\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x32\xc8\x01\n\x11MembershipService\x12Z\n\rAttachReplica\x12!.slotmesh.v1.AttachReplicaRequest\x1a\".slotmesh.v1.AttachReplicaResponse(\x01\x30\x01\x12W\n\x0c\x41ttachRouter\x12 .slotmesh.v1.AttachRouterRequest\x1a!.slotmesh.v1.AttachRouterResponse(\x01\x30\x01\x42\x18Z\x16slotmesh/v1;slotmeshv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,41 +40,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPLICAHELLO']._serialized_start=315
   _globals['_REPLICAHELLO']._serialized_end=455
   _globals['_REPLICAREPORT']._serialized_start=458
-  _globals['_REPLICAREPORT']._serialized_end=610
-  _globals['_ATTACHREPLICARESPONSE']._serialized_start=613
-  _globals['_ATTACHREPLICARESPONSE']._serialized_end=796
-  _globals['_REPLICACONFIGURATION']._serialized_start=799
-  _globals['_REPLICACONFIGURATION']._serialized_end=1040
-  _globals['_DRAINORDER']._serialized_start=1042
-  _globals['_DRAINORDER']._serialized_end=1071
-  _globals['_REVOKEPARTITIONS']._serialized_start=1073
-  _globals['_REVOKEPARTITIONS']._serialized_end=1166
-  _globals['_PARTITIONSEMPTIED']._serialized_start=1169
-  _globals['_PARTITIONSEMPTIED']._serialized_end=1310
-  _globals['_ENDPOINTPARTITIONS']._serialized_start=1312
-  _globals['_ENDPOINTPARTITIONS']._serialized_end=1392
-  _globals['_ATTACHROUTERREQUEST']._serialized_start=1394
-  _globals['_ATTACHROUTERREQUEST']._serialized_end=1512
-  _globals['_ROUTERHELLO']._serialized_start=1514
-  _globals['_ROUTERHELLO']._serialized_end=1623
-  _globals['_ROUTERREPORT']._serialized_start=1625
-  _globals['_ROUTERREPORT']._serialized_end=1746
-  _globals['_ATTACHROUTERRESPONSE']._serialized_start=1748
-  _globals['_ATTACHROUTERRESPONSE']._serialized_end=1870
-  _globals['_DEPARTURES']._serialized_start=1872
-  _globals['_DEPARTURES']._serialized_end=1932
-  _globals['_DEPARTEDREPLICA']._serialized_start=1934
-  _globals['_DEPARTEDREPLICA']._serialized_end=2032
-  _globals['_ROUTINGTABLE']._serialized_start=2035
-  _globals['_ROUTINGTABLE']._serialized_end=2205
-  _globals['_ENDPOINTROUTE']._serialized_start=2208
-  _globals['_ENDPOINTROUTE']._serialized_end=2395
-  _globals['_PARTITIONOWNER']._serialized_start=2397
-  _globals['_PARTITIONOWNER']._serialized_end=2454
-  _globals['_BACKENDROUTE']._serialized_start=2457
-  _globals['_BACKENDROUTE']._serialized_end=2698
-  _globals['_REPLICAROUTE']._serialized_start=2700
-  _globals['_REPLICAROUTE']._serialized_end=2811
-  _globals['_MEMBERSHIPSERVICE']._serialized_start=2814
-  _globals['_MEMBERSHIPSERVICE']._serialized_end=3014
+  _globals['_REPLICAREPORT']._serialized_end=668
+  _globals['_ATTACHREPLICARESPONSE']._serialized_start=671
+  _globals['_ATTACHREPLICARESPONSE']._serialized_end=854
+  _globals['_REPLICACONFIGURATION']._serialized_start=857
+  _globals['_REPLICACONFIGURATION']._serialized_end=1247
+  _globals['_DRAINORDER']._serialized_start=1249
+  _globals['_DRAINORDER']._serialized_end=1278
+  _globals['_REVOKEPARTITIONS']._serialized_start=1280
+  _globals['_REVOKEPARTITIONS']._serialized_end=1373
+  _globals['_PARTITIONSEMPTIED']._serialized_start=1376
+  _globals['_PARTITIONSEMPTIED']._serialized_end=1517
+  _globals['_ENDPOINTPARTITIONS']._serialized_start=1519
+  _globals['_ENDPOINTPARTITIONS']._serialized_end=1599
+  _globals['_ATTACHROUTERREQUEST']._serialized_start=1601
+  _globals['_ATTACHROUTERREQUEST']._serialized_end=1719
+  _globals['_ROUTERHELLO']._serialized_start=1721
+  _globals['_ROUTERHELLO']._serialized_end=1830
+  _globals['_ROUTERREPORT']._serialized_start=1832
+  _globals['_ROUTERREPORT']._serialized_end=1953
+  _globals['_ATTACHROUTERRESPONSE']._serialized_start=1955
+  _globals['_ATTACHROUTERRESPONSE']._serialized_end=2077
+  _globals['_DEPARTURES']._serialized_start=2079
+  _globals['_DEPARTURES']._serialized_end=2139
+  _globals['_DEPARTEDREPLICA']._serialized_start=2141
+  _globals['_DEPARTEDREPLICA']._serialized_end=2239
+  _globals['_ROUTINGTABLE']._serialized_start=2242
+  _globals['_ROUTINGTABLE']._serialized_end=2412
+  _globals['_ENDPOINTROUTE']._serialized_start=2415
+  _globals['_ENDPOINTROUTE']._serialized_end=2602
+  _globals['_PARTITIONOWNER']._serialized_start=2604
+  _globals['_PARTITIONOWNER']._serialized_end=2661
+  _globals['_BACKENDROUTE']._serialized_start=2664
+  _globals['_BACKENDROUTE']._serialized_end=2905
+  _globals['_REPLICAROUTE']._serialized_start=2907
+  _globals['_REPLICAROUTE']._serialized_end=3018
+  _globals['_MEMBERSHIPSERVICE']._serialized_start=3021
+  _globals['_MEMBERSHIPSERVICE']._serialized_end=3221
 # @@protoc_insertion_point(module_scope)

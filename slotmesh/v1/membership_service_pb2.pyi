@@ -121,6 +121,9 @@ class ReplicaReport(_message.Message):
     ONGOING_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
+    UNHEALTHY_FIELD_NUMBER: _builtins.int
+    RECONFIGURES_FIELD_NUMBER: _builtins.int
+    WARNING_FIELD_NUMBER: _builtins.int
     state: _mesh_pb2.ReplicaState.ValueType
     """Where it is in its life."""
     address: _builtins.str
@@ -130,9 +133,15 @@ class ReplicaReport(_message.Message):
     ongoing: _builtins.int
     """Calls that run now."""
     error: _builtins.str
-    """Why it failed: the traceback of the handler's constructor. Empty otherwise."""
+    """What is wrong: the traceback of the handler's constructor, of `reconfigure`, or of `check_health`. Empty otherwise."""
     metrics_address: _builtins.str
     """Address of its Prometheus endpoint, `HOST:PORT`. Empty means none."""
+    unhealthy: _builtins.bool
+    """Three of its health checks have failed in a row: it should be replaced, and drains by itself after a while."""
+    reconfigures: _builtins.bool
+    """Its handler takes a new `user_config` while it lives: it need not be replaced for one."""
+    warning: _builtins.str
+    """What people should know although it goes on: a method of the handler has blocked its event loop. Empty otherwise."""
     def __init__(
         self,
         *,
@@ -142,10 +151,13 @@ class ReplicaReport(_message.Message):
         ongoing: _builtins.int = ...,
         error: _builtins.str = ...,
         metrics_address: _builtins.str = ...,
+        unhealthy: _builtins.bool = ...,
+        reconfigures: _builtins.bool = ...,
+        warning: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "error", b"error", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "ongoing", b"ongoing", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "error", b"error", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "ongoing", b"ongoing", "reconfigures", b"reconfigures", "state", b"state", "unhealthy", b"unhealthy", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -200,21 +212,36 @@ class ReplicaConfiguration(_message.Message):
     PREFETCH_FIELD_NUMBER: _builtins.int
     USER_CONFIG_FIELD_NUMBER: _builtins.int
     GRACEFUL_TIMEOUT_FIELD_NUMBER: _builtins.int
+    HEALTH_CHECK_PERIOD_FIELD_NUMBER: _builtins.int
+    HEALTH_CHECK_TIMEOUT_FIELD_NUMBER: _builtins.int
+    OWN_LOOP_FIELD_NUMBER: _builtins.int
     max_ongoing: _builtins.int
     """Calls to execute at once. Unset means what the handler's decorator says."""
     prefetch: _builtins.int
     """Unkeyed calls that may wait behind the running ones. Unset means what the handler's decorator says."""
+    own_loop: _builtins.bool
+    """Whether the handler runs on an event loop of its own, in a thread of its own, from its start on. Unset means what the
+    handler's decorator says.
+    """
     @_builtins.property
     def lease(self) -> _duration_pb2.Duration:
         """Silence longer than this makes the replica suspect."""
 
     @_builtins.property
     def user_config(self) -> _struct_pb2.Struct:
-        """Arguments of the handler's constructor, by name."""
+        """Arguments of the handler's constructor, by name. Where it changes later, what its `reconfigure` gets."""
 
     @_builtins.property
     def graceful_timeout(self) -> _duration_pb2.Duration:
         """Time to finish what runs when draining."""
+
+    @_builtins.property
+    def health_check_period(self) -> _duration_pb2.Duration:
+        """How often the handler's `check_health` is called. Unset means what the handler's decorator says."""
+
+    @_builtins.property
+    def health_check_timeout(self) -> _duration_pb2.Duration:
+        """How long it may take. Unset means what the handler's decorator says."""
 
     def __init__(
         self,
@@ -224,17 +251,24 @@ class ReplicaConfiguration(_message.Message):
         prefetch: _builtins.int | None = ...,
         user_config: _struct_pb2.Struct | None = ...,
         graceful_timeout: _duration_pb2.Duration | None = ...,
+        health_check_period: _duration_pb2.Duration | None = ...,
+        health_check_timeout: _duration_pb2.Duration | None = ...,
+        own_loop: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "lease", b"lease", "max_ongoing", b"max_ongoing", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "lease", b"lease", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "lease", b"lease", "max_ongoing", b"max_ongoing", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "lease", b"lease", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_ongoing: _TypeAlias = _typing.Literal["max_ongoing"]  # noqa: Y015
     _WhichOneofArgType__max_ongoing: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing"]  # noqa: Y015
+    _WhichOneofReturnType__own_loop: _TypeAlias = _typing.Literal["own_loop"]  # noqa: Y015
+    _WhichOneofArgType__own_loop: _TypeAlias = _typing.Literal["_own_loop", b"_own_loop"]  # noqa: Y015
     _WhichOneofReturnType__prefetch: _TypeAlias = _typing.Literal["prefetch"]  # noqa: Y015
     _WhichOneofArgType__prefetch: _TypeAlias = _typing.Literal["_prefetch", b"_prefetch"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_ongoing) -> _WhichOneofReturnType__max_ongoing | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__own_loop) -> _WhichOneofReturnType__own_loop | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__prefetch) -> _WhichOneofReturnType__prefetch | None: ...
 

@@ -108,6 +108,9 @@ class Backend(_message.Message):
     GRACEFUL_TIMEOUT_FIELD_NUMBER: _builtins.int
     PREFETCH_FIELD_NUMBER: _builtins.int
     MAX_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    HEALTH_CHECK_PERIOD_FIELD_NUMBER: _builtins.int
+    HEALTH_CHECK_TIMEOUT_FIELD_NUMBER: _builtins.int
+    OWN_LOOP_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh: 1 to 63 of `a-z A-Z 0-9 _ . -`, starting with a letter or digit."""
     handler: _builtins.str
@@ -126,6 +129,10 @@ class Backend(_message.Message):
     """Unkeyed calls that may wait at a replica behind the running ones. Unset means what the handler's decorator says."""
     max_batch_size: _builtins.int
     """Calls that travel to a replica as one batch, at most. Unset means 1,024. 1 … 100,000."""
+    own_loop: _builtins.bool
+    """Whether the handler runs on an event loop of its own, in a thread of its own, so that nothing else waits for it.
+    Unset means what the handler's decorator says: no.
+    """
     @_builtins.property
     def user_config(self) -> _struct_pb2.Struct:
         """Arguments of the handler's constructor, by name."""
@@ -137,6 +144,14 @@ class Backend(_message.Message):
     @_builtins.property
     def graceful_timeout(self) -> _duration_pb2.Duration:
         """Time a draining replica has to finish what runs. Unset means 30 s."""
+
+    @_builtins.property
+    def health_check_period(self) -> _duration_pb2.Duration:
+        """How often a handler's `check_health` is called. Unset means what the handler's decorator says: 10 s."""
+
+    @_builtins.property
+    def health_check_timeout(self) -> _duration_pb2.Duration:
+        """How long `check_health` may take. Unset means what the handler's decorator says: 30 s."""
 
     def __init__(
         self,
@@ -153,10 +168,13 @@ class Backend(_message.Message):
         graceful_timeout: _duration_pb2.Duration | None = ...,
         prefetch: _builtins.int | None = ...,
         max_batch_size: _builtins.int | None = ...,
+        health_check_period: _duration_pb2.Duration | None = ...,
+        health_check_timeout: _duration_pb2.Duration | None = ...,
+        own_loop: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_batch_size", b"_max_batch_size", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_num_replicas", b"_num_replicas", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "max_batch_size", b"max_batch_size", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "num_replicas", b"num_replicas", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_batch_size", b"_max_batch_size", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_batch_size", b"max_batch_size", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_batch_size", b"_max_batch_size", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_num_replicas", b"_num_replicas", "_prefetch", b"_prefetch", "balancer", b"balancer", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "max_batch_size", b"max_batch_size", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "name", b"name", "num_replicas", b"num_replicas", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_batch_size", b"_max_batch_size", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "balancer", b"balancer", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_batch_size", b"max_batch_size", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_batch_size: _TypeAlias = _typing.Literal["max_batch_size"]  # noqa: Y015
     _WhichOneofArgType__max_batch_size: _TypeAlias = _typing.Literal["_max_batch_size", b"_max_batch_size"]  # noqa: Y015
@@ -168,6 +186,8 @@ class Backend(_message.Message):
     _WhichOneofArgType__max_queued_calls: _TypeAlias = _typing.Literal["_max_queued_calls", b"_max_queued_calls"]  # noqa: Y015
     _WhichOneofReturnType__num_replicas: _TypeAlias = _typing.Literal["num_replicas"]  # noqa: Y015
     _WhichOneofArgType__num_replicas: _TypeAlias = _typing.Literal["_num_replicas", b"_num_replicas"]  # noqa: Y015
+    _WhichOneofReturnType__own_loop: _TypeAlias = _typing.Literal["own_loop"]  # noqa: Y015
+    _WhichOneofArgType__own_loop: _TypeAlias = _typing.Literal["_own_loop", b"_own_loop"]  # noqa: Y015
     _WhichOneofReturnType__prefetch: _TypeAlias = _typing.Literal["prefetch"]  # noqa: Y015
     _WhichOneofArgType__prefetch: _TypeAlias = _typing.Literal["_prefetch", b"_prefetch"]  # noqa: Y015
     @_typing.overload
@@ -180,6 +200,8 @@ class Backend(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_queued_calls) -> _WhichOneofReturnType__max_queued_calls | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__num_replicas) -> _WhichOneofReturnType__num_replicas | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__own_loop) -> _WhichOneofReturnType__own_loop | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__prefetch) -> _WhichOneofReturnType__prefetch | None: ...
 
@@ -329,6 +351,7 @@ class Replica(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
+    WARNING_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh."""
     incarnation: _builtins.str
@@ -344,9 +367,11 @@ class Replica(_message.Message):
     max_ongoing: _builtins.int
     """Calls it executes at once."""
     error: _builtins.str
-    """Why it failed: the traceback of the handler's constructor. Empty otherwise."""
+    """What is wrong: the traceback of the handler's constructor, of `reconfigure`, or of `check_health`. Empty otherwise."""
     metrics_address: _builtins.str
     """Address of its Prometheus endpoint, `HOST:PORT`. Empty means none."""
+    warning: _builtins.str
+    """What people should know although it goes on: a method of the handler has blocked its event loop. Empty otherwise."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it attached, or was started."""
@@ -364,10 +389,11 @@ class Replica(_message.Message):
         error: _builtins.str = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         metrics_address: _builtins.str = ...,
+        warning: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "error", b"error", "incarnation", b"incarnation", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "pid", b"pid", "replica_id", b"replica_id", "start_time", b"start_time", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "error", b"error", "incarnation", b"incarnation", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "pid", b"pid", "replica_id", b"replica_id", "start_time", b"start_time", "state", b"state", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

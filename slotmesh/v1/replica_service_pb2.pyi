@@ -106,6 +106,7 @@ class OpenExecute(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    STREAM_ID_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """The router's identity."""
     replica_id: _builtins.str
@@ -114,6 +115,10 @@ class OpenExecute(_message.Message):
     """The incarnation that the router means. Another one refuses with FAILED_PRECONDITION."""
     version: _builtins.str
     """The router's version, as `0.1.0`."""
+    stream_id: _builtins.str
+    """Identity of this stream, which no other stream of any router has: together with a run id it names a call for ever,
+    in the idempotency keys that handlers see. At most 64 characters. Empty: the replica makes one up.
+    """
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of optional behaviours the router knows."""
@@ -126,10 +131,11 @@ class OpenExecute(_message.Message):
         incarnation: _builtins.str = ...,
         version: _builtins.str = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
+        stream_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "incarnation", b"incarnation", "replica_id", b"replica_id", "router_id", b"router_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "incarnation", b"incarnation", "replica_id", b"replica_id", "router_id", b"router_id", "stream_id", b"stream_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -183,6 +189,8 @@ class RunBatch(_message.Message):
     OWNER_EPOCHS_FIELD_NUMBER: _builtins.int
     VALUES_AHEAD_FIELD_NUMBER: _builtins.int
     BYTES_AHEAD_FIELD_NUMBER: _builtins.int
+    ORIGIN_STREAM_ID_FIELD_NUMBER: _builtins.int
+    ORIGIN_RUN_IDS_FIELD_NUMBER: _builtins.int
     first_run_id: _builtins.int
     """The router's id of the first call; the others follow one by one. Run ids strictly increase on a stream, and a new
     attempt takes new ones.
@@ -212,6 +220,10 @@ class RunBatch(_message.Message):
     """
     bytes_ahead: _builtins.int
     """The same in bytes, 1 … 1 MiB: the handler waits when either is reached. 0 means 1 MiB. One value is always allowed."""
+    origin_stream_id: _builtins.str
+    """With an `attempt` above 0, without a session: the stream of the first attempt, by its `stream_id`, so that the calls
+    keep their idempotency keys.
+    """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """Options of these calls."""
@@ -250,6 +262,12 @@ class RunBatch(_message.Message):
     def owner_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The epoch at which this replica owns each of `partitions`."""
 
+    @_builtins.property
+    def origin_run_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """With `origin_stream_id`: the run ids of the calls at their first attempt, or the first one, where the others follow
+        one by one.
+        """
+
     def __init__(
         self,
         *,
@@ -271,10 +289,12 @@ class RunBatch(_message.Message):
         owner_epochs: _abc.Iterable[_builtins.int] | None = ...,
         values_ahead: _builtins.int = ...,
         bytes_ahead: _builtins.int = ...,
+        origin_stream_id: _builtins.str = ...,
+        origin_run_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "bytes_ahead", b"bytes_ahead", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "options", b"options", "ordering_keys", b"ordering_keys", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left", "values_ahead", b"values_ahead"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "bytes_ahead", b"bytes_ahead", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "options", b"options", "ordering_keys", b"ordering_keys", "origin_run_ids", b"origin_run_ids", "origin_stream_id", b"origin_stream_id", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left", "values_ahead", b"values_ahead"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -587,7 +607,9 @@ class ExecuteResponse(_message.Message):
     GO_AWAY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _call_pb2.ResultFrame:
-        """Results and failures of runs."""
+        """Results and failures of runs. DRAINING with executed = unknown says that a run was cancelled when the grace of the
+        replica was over: to the router it is lost, and may run again where it is `idempotent`.
+        """
 
     @_builtins.property
     def capacity(self) -> _call_pb2.Capacity:

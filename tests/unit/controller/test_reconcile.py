@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from controller_service.convert import ownership_to_bytes, table_to_wire
 from controller_service.core import transitions
@@ -194,6 +195,7 @@ def test_templates_differ_exactly_where_a_process_would() -> None:
     assert template_of(backend) == template_of(same)
     assert template_of(backend) != template_of(Backend(name="v1", handler="a:B", user_config={"b": 2}))
     assert template_of(backend) != template_of(Backend(name="v1", handler="a:C", user_config=backend.user_config))
+    assert template_of(backend) != template_of(replace(backend, own_loop=True))
 
 
 def test_ten_times_as_many_replicas_cost_about_ten_times_as_much() -> None:

@@ -35,6 +35,9 @@ def test_everything_that_can_be_said_is_read() -> None:
             max_queue_time: 250ms
             balancer: least_loaded
             graceful_timeout: 2m
+            health_check_period: 500ms
+            health_check_timeout: 5s
+            own_loop: true
           plain: {}
         endpoints:
           digits: {traffic: {digits-v1: 1}, shadows: {plain: 0.1}}
@@ -53,6 +56,9 @@ def test_everything_that_can_be_said_is_read() -> None:
                 max_queued_bytes=16 * 2**20,
                 max_queue_time_s=0.25,
                 graceful_timeout_s=120.0,
+                health_check_period_s=0.5,
+                health_check_timeout_s=5.0,
+                own_loop=True,
             ),
             Backend(name="plain"),
         ),
@@ -173,6 +179,9 @@ BACKENDS = st.builds(
     max_queued_bytes=st.integers(1, 2**40),
     max_queue_time_s=st.integers(1, 86_400_000).map(lambda ms: ms / 1e3),
     graceful_timeout_s=st.integers(0, 86_400_000).map(lambda ms: ms / 1e3),
+    health_check_period_s=st.none() | st.integers(10, 86_400_000).map(lambda ms: ms / 1e3),
+    health_check_timeout_s=st.none() | st.integers(10, 86_400_000).map(lambda ms: ms / 1e3),
+    own_loop=st.none() | st.booleans(),
 )
 
 

@@ -85,6 +85,13 @@ def test_a_drained_replica_is_never_ready_again() -> None:
     assert (after.state, after.takes_calls, after.max_ongoing) == (ReplicaState.DRAINING, False, 9)
 
 
+def test_a_warning_is_shown_for_as_long_as_it_is_reported() -> None:
+    observed = reported(attached(), replace(READY, warning="block blocked the event loop"))
+    record = the_replica(observed)
+    assert (record.warning, record.state, record.error) == ("block blocked the event loop", ReplicaState.READY, "")
+    assert the_replica(reported(observed, READY)).warning == ""
+
+
 def test_last_words_are_read_after_the_end_was_seen() -> None:
     observed = transitions.exited(launched(), "a", "exited with status 1", failed=True, now=1.0).observed
     assert (the_replica(observed).state, the_replica(observed).error) == (ReplicaState.FAILED, "exited with status 1")
