@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from typing import Final
+
+STREAM_ID_BYTES: Final = 8
+"""Of a stream from a router to a replica."""
 
 
 def new_id(size: int = 16) -> str:

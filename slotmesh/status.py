@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
-from google.rpc import code_pb2, error_details_pb2, status_pb2
+from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from slotmesh.errors import ERROR_OF, Executed, Failure, Reason, SlotmeshError
@@ -70,6 +70,11 @@ STATUS_OF: Mapping[Reason, grpc.StatusCode] = MappingProxyType(
 _NUMBER: Mapping[grpc.StatusCode, int] = {code: code.value[0] for code in _Code}
 _EXECUTED_NUMBERS = frozenset(each.value for each in Executed)
 _CODE: Mapping[int, grpc.StatusCode] = {number: code for code, number in _NUMBER.items()}
+
+STATUS_NUMBERS: Mapping[str, int] = MappingProxyType(
+    {code.name: number for code, number in _NUMBER.items() if code is not _Code.OK}
+)
+"""The statuses that a handler may choose, by name."""
 
 
 def code_of(failure: Failure) -> int:
@@ -194,6 +199,15 @@ def from_rpc_error(error: grpc.RpcError) -> Failure:
     )
 
 
+def is_unknown_there(error: grpc.RpcError) -> bool:
+    """Whether the server does not know the rpc at all: what slotmesh's own refuse, they refuse with details."""
+    try:
+        said = rpc_status.from_call(error) is not None  # type: ignore[arg-type]  # as above
+    except ValueError:
+        said = True
+    return not said and error.code() is _Code.UNIMPLEMENTED
+
+
 def _transport_failure(code: grpc.StatusCode, message: str) -> Failure:
     """The transport, not slotmesh, ended the rpc."""
     reason = {
@@ -224,11 +238,6 @@ def to_exception(failure: Failure, *, endpoint: str = "", method: str = "", call
         retry_delay_s=failure.retry_delay_s,
         metadata=failure.metadata,
     )
-
-
-def is_status_number(code: int) -> bool:
-    """Whether a number is a gRPC status other than OK: what a handler may choose."""
-    return code in _CODE and code != code_pb2.OK
 
 
 def _executed(wire: int) -> Executed:

@@ -110,6 +110,9 @@ def add_batch(
         batch.epoch = session.epoch
         batch.call_ids.extend(ids[:1] if isinstance(ids, range) else ids)
         batch.recover = outgoing.recovers
+    if outgoing.origin is not None:
+        batch.origin_stream_id, run_ids = outgoing.origin
+        batch.origin_run_ids.extend(run_ids[:1] if isinstance(run_ids, range) else run_ids)
     if outgoing.deadline != inf:
         batch.time_left.FromNanoseconds(max(0, int((outgoing.deadline - now) * 1e9)))
     return large

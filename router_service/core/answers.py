@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from router_service.core import failures, routing
+from router_service.core.calls import Origin
 from router_service.core.values import pass_on
 from slotmesh.errors import Executed, Reason
 
@@ -76,14 +77,7 @@ class Answers:
                         outcomes.results(sent, lo, fresh, payloads[begin : begin + fresh], content_type, replica)
                 if not sent.remaining and sent.run.partition is not None:
                     self.settle_partition(sent, now)
-        for ids, failure in failed:
-            located = failures.located(failure, replica)
-            for sent, offset, _, count in replica.slices(ids):
-                observe(now - sent.sent_at, count)
-                for lo, fresh in self._answer(sent, offset, count, now, is_used=failure.executed is not Executed.NO):
-                    outcomes.answered_with(sent, lo, fresh, located)
-                if not sent.remaining and sent.run.partition is not None:
-                    self.settle_partition(sent, now)
+        self._failed(replica, failed, now)
         for sent, offset, _, count in replica.slices(done) if done else ():
             replica.backend.retries.answered(count, now)
             observe(now - sent.sent_at, count)
@@ -146,7 +140,6 @@ class Answers:
                     self._outcomes.failed(sent, lo, count, failure)
                     sent.abandon(lo, count)
             for lo, count in sent.open_parts():
-                retried = 0
                 if sent.run.was_answered:
                     self._outcomes.failed(sent, lo, count, failures.result_evicted(replica))
                     continue
@@ -154,12 +147,7 @@ class Answers:
                     # It has executed nothing. Was a slot granted, it is leased, and no more than that.
                     returned += self.hand_back(sent, [(lo, count)])
                     continue
-                if sent.run.options.idempotent and sent.run.shadow_of is None and sent.takes_room:
-                    retried = backend.retries.take(count, now)
-                    self.counters.retries[backend.name,] += retried
-                    returned += self.hand_back(sent, [(lo, retried)] if retried else [], retry=True)
-                if retried < count:
-                    self._outcomes.failed(sent, lo + retried, count - retried, failure)
+                returned += self._retry_or_fail(sent, lo, count, failure, now)
         backend.changed(replica)
         if not replica.draining:
             self.counters.link_failures[backend.name,] += 1
@@ -202,6 +190,53 @@ class Answers:
                 at = lo + many
         return fresh
 
+    def _failed(self, replica: Replica, failed: Iterable[Failures], now: float) -> None:
+        """Calls that the replica has executed in vain, or not at all."""
+        outcomes, observe = self._outcomes, replica.backend.counts.replica_time.observe
+        for ids, failure in failed:
+            if failure.reason is Reason.DRAINING and failure.executed is Executed.UNKNOWN:
+                self._cut_off(replica, ids, now)
+                continue
+            located = failures.located(failure, replica)
+            for sent, offset, _, count in replica.slices(ids):
+                observe(now - sent.sent_at, count)
+                for lo, fresh in self._answer(sent, offset, count, now, is_used=failure.executed is not Executed.NO):
+                    outcomes.answered_with(sent, lo, fresh, located)
+                if not sent.remaining and sent.run.partition is not None:
+                    self.settle_partition(sent, now)
+
+    def _cut_off(self, replica: Replica, ids: list[int], now: float) -> None:
+        """The replica is at its end, and has cancelled these calls: as if its link were lost, but for words."""
+        failure = failures.replica_ended(replica)
+        returned: list[Run] = []
+        emptied: list[Sent] = []
+        for sent, offset, _, count in replica.slices(ids):
+            for lo, fresh in self._answer(sent, offset, count, now):
+                if sent.run.recovers or not (sent.valued or set()).isdisjoint(range(lo, lo + fresh)):
+                    self._outcomes.answered_with(sent, lo, fresh, failure)
+                    continue
+                if sent.run.partition is not None:
+                    sent.run.partition.refused(sent.owner_epoch)
+                returned += self._retry_or_fail(sent, lo, fresh, failure, now)
+            if not sent.remaining:
+                emptied.append(sent)
+        self._intake.put_back(returned, replica.backend, now)
+        for sent in emptied:
+            self.settle_partition(sent, now)
+
+    def _retry_or_fail(self, sent: Sent, lo: int, count: int, failure: Failure, now: float) -> list[Run]:
+        """These calls of the slice may have been executed: returns what waits again, as it may be executed twice."""
+        retried = 0
+        returned: list[Run] = []
+        if sent.run.options.idempotent and sent.run.shadow_of is None and sent.takes_room:
+            backend = sent.replica.backend
+            retried = backend.retries.take(count, now)
+            self.counters.retries[backend.name,] += retried
+            returned = self.hand_back(sent, [(lo, retried)] if retried else [], retry=True)
+        if retried < count:
+            self._outcomes.failed(sent, lo + retried, count - retried, failure)
+        return returned
+
     def hand_back(self, sent: Sent, parts: Iterable[tuple[int, int]], *, retry: bool = False) -> list[Run]:
         """Takes calls of the slice, that somebody waits for, back from the replica, as runs that wait. Shadows end."""
         runs: list[Run] = []
@@ -211,6 +246,9 @@ class Answers:
                 self._outcomes.failed(sent, lo, count, failures.NO_FREE_SLOT)
                 continue
             part = run.slice(sent.lo + lo, sent.lo + lo + count, attempt=run.attempt + retry)
+            if retry and run.session is None and run.origin is None:
+                first = sent.first + lo
+                part.origin = Origin(sent.replica.stream_id, range(first, first + count))
             self._outcomes.replaced(run, count, part)
             options = run.options
             if options.stop_generation and run.caller.has_stopped(

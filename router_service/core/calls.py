@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from router_service.core.slots import Reserve, SlotWork
 from slotmesh.chunks import Announced, Payload
@@ -74,6 +74,15 @@ SLO_UNLESS_STATED_S = 1.0
 """Calls that state no SLO are ordered as if they had this one, so that those which do cannot starve them."""
 
 
+class Origin(NamedTuple):
+    """Where calls without a session were at their first attempt: so they are told for the same at the next one."""
+
+    stream_id: str
+    """Of the stream to the replica."""
+    run_ids: Sequence[int]
+    """On it, parallel to the payloads."""
+
+
 class Run:
     """Consecutive calls of one caller that share their options."""
 
@@ -91,6 +100,7 @@ class Run:
         "ids",
         "may_have_run",
         "options",
+        "origin",
         "partition",
         "payloads",
         "recovers",
@@ -129,6 +139,8 @@ class Run:
         self.slot = slot
         """What is to be done with a slot; None for calls that use none. One call a run, then."""
         self.attempt = 0
+        self.origin: Origin | None = None
+        """Of calls without a session that run once more."""
         self.cursor = 0
         self.unanswered = len(payloads)
         self.sents: list[Sent] = []
@@ -184,6 +196,8 @@ class Run:
             slot=self.slot,
         )
         part.attempt = self.attempt if attempt is None else attempt
+        if self.origin is not None:
+            part.origin = Origin(self.origin.stream_id, self.origin.run_ids[lo:hi])
         part.partition = self.partition
         part.shadow_of = self.shadow_of
         part.may_have_run, part.was_answered = self.may_have_run, self.was_answered
@@ -198,6 +212,8 @@ class Run:
         kept = [at for at in range(len(self.payloads)) if at not in dropped]
         self.ids = [self.ids[at] for at in kept]
         self.payloads = [self.payloads[at] for at in kept]
+        if self.origin is not None:
+            self.origin = Origin(self.origin.stream_id, [self.origin.run_ids[at] for at in kept])
 
 
 OPEN, ANSWERED, ABANDONED = 0, 1, 2

@@ -166,6 +166,19 @@ def replica_lost(replica: Replica, why: str) -> Failure:
     )
 
 
+def replica_ended(replica: Replica) -> Failure:
+    """The replica was told to stop, and has cancelled what still ran when its grace was over."""
+    return Failure(
+        reason=Reason.REPLICA_LOST,
+        message=(
+            f"replica {replica.replica_id} was told to stop, and cancelled the call, which still ran at the end of its "
+            "grace: allow more time (graceful_timeout)"
+        ),
+        executed=Executed.UNKNOWN,
+        metadata=_whereabouts(replica),
+    )
+
+
 def not_heard(replica_id: str) -> Failure:
     """The session moved here, and who may have executed the calls cannot be asked."""
     return Failure(

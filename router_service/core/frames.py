@@ -10,11 +10,11 @@ Owner: pure function on the replica's state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from router_service.core.calls import NO_CALLS
+from router_service.core.calls import NO_CALLS, Origin
 
 if TYPE_CHECKING:
     from router_service.core.calls import CallOptions, Run, Sent
@@ -63,6 +63,8 @@ class OutgoingBatch:
     """Where the calls differ in their ordering keys: what stands in place of the options' one."""
     level: int = 0
     """Of the credit of calls that take several results: how far their handlers may be ahead."""
+    origin: Origin | None = None
+    """Of calls without a session that run once more."""
 
     def lane(self, at: int) -> tuple[str, int, int]:
         """Of the call at this place: ordering key, partition and owner epoch. ("", -1, 0) where it travels without."""
@@ -106,7 +108,7 @@ def cut_frame(replica: Replica, max_calls: int, max_bytes: int) -> list[Outgoing
             # Whether it has a partition tells a shadow, which travels without its key, from the call that it copies.
             kind = (
                 *(run.options.wire, run.endpoint, run.attempt, run.deadline),
-                *(lane is None, run.session, run.recovers, level),
+                *(lane is None, run.session, run.recovers, level, run.origin and run.origin.stream_id),
             )
             at = newest.get(kind, -1)
             if at < 0 or (lane is not None and latest.get(lane, at) > at) or not _follows(sent, groups[at]):
@@ -134,7 +136,8 @@ def _alike(run: Run, other: Run) -> bool:
         run.options.wire is other.options.wire
         and run.deadline == other.deadline
         and run.endpoint == other.endpoint
-        and run.attempt == other.attempt
+        and not run.attempt
+        and not other.attempt
         and run.session is other.session
         and run.recovers is other.recovers
         and (run.partition is None) is (other.partition is None)
@@ -158,7 +161,8 @@ def _batches(group: list[Sent], replica: Replica, most: int, level: int) -> list
             replica.number(sent)
             payloads += _payloads(sent)
     run = group[0].run
-    ids = _call_ids(group) if run.session is not None else NO_CALLS
+    ids = _ids(group, _call_ids) if run.session is not None else NO_CALLS
+    origin = None if run.origin is None else Origin(run.origin.stream_id, _ids(group, _origin_ids))
     partition = -1 if run.partition is None else run.partition.number
     columns = _columns(group) if run.partition is not None and len(group) > 1 else None
     return [
@@ -176,6 +180,7 @@ def _batches(group: list[Sent], replica: Replica, most: int, level: int) -> list
             run.recovers,
             columns and columns.part(at, at + most),
             level,
+            origin and Origin(origin.stream_id, origin.run_ids[at : at + most]),
         )
         for at in range(0, len(payloads), most)
     ]
@@ -201,11 +206,19 @@ def _columns(group: Sequence[Sent]) -> KeyColumns | None:
     return None if is_one else columns
 
 
-def _call_ids(group: Sequence[Sent]) -> Sequence[int]:
-    """The client's ids of all calls: a range where they follow one by one."""
+def _call_ids(run: Run) -> Sequence[int]:
+    return run.ids
+
+
+def _origin_ids(run: Run) -> Sequence[int]:
+    return NO_CALLS if run.origin is None else run.origin.run_ids
+
+
+def _ids(group: Sequence[Sent], ids_of: Callable[[Run], Sequence[int]]) -> Sequence[int]:
+    """Such ids of all calls: a range where they follow one by one."""
     ids: Sequence[int] = NO_CALLS
     for sent in group:
-        more = sent.run.ids[sent.lo : sent.lo + sent.count]
+        more = ids_of(sent.run)[sent.lo : sent.lo + sent.count]
         if not ids:
             ids = more
         elif isinstance(ids, range) and isinstance(more, range) and ids.stop == more.start:

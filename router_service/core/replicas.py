@@ -61,6 +61,7 @@ class Replica:
         "own",
         "ready",
         "retired",
+        "stream_id",
         "taking",
     )
 
@@ -72,6 +73,8 @@ class Replica:
         self.draining = route.draining
         self.linked = False
         """The Execute stream is up and the replica has said what it can take."""
+        self.stream_id = ""
+        """Identity of the newest stream, which no other has: with a run id it names a call for ever."""
         self.links = 0
         """Links that were lost: run ids mean something on one link only."""
         self.listed = True

@@ -243,10 +243,11 @@ class Scheduler:
 
     # -- replicas --------------------------------------------------------------------------------------------------
 
-    def link_up(self, replica: Replica, capacity: Capacity, now: float) -> list[Command]:
-        """The replica is connected and has said what it can take."""
+    def link_up(self, replica: Replica, capacity: Capacity, now: float, stream_id: str = "") -> list[Command]:
+        """The replica is connected and has said what it can take. The stream's id is what no other stream has."""
         if replica.listed:
             replica.linked = True
+            replica.stream_id = stream_id
             replica.capacity = capacity
             replica.draining = replica.draining or capacity.draining
             replica.backend.changed(replica)

@@ -172,9 +172,9 @@ class Dispatcher:
 
     # -- replicas ------------------------------------------------------------------------------------------------
 
-    def link_up(self, replica: Replica, capacity: Capacity) -> None:
-        """The replica has introduced itself."""
-        self._do(self.scheduler.link_up(replica, capacity, self.clock.now()))
+    def link_up(self, replica: Replica, capacity: Capacity, stream_id: str = "") -> None:
+        """The replica has introduced itself, on the stream of this id."""
+        self._do(self.scheduler.link_up(replica, capacity, self.clock.now(), stream_id))
         self.on_links_changed()
 
     def link_down(self, replica: Replica, why: str) -> None:

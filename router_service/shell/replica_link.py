@@ -23,6 +23,7 @@ from router_service.shell.arrivals import Arrivals
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.link_frames import LinkFrames
 from slotmesh.chunks import BadChunk
+from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import read_frame, run_stream
@@ -69,6 +70,7 @@ class ReplicaLink:
         self._task: asyncio.Task[None] | None = None
         self._heard_at = 0.0
         self._is_silent = False
+        self._stream_id = ""
         self._watch: asyncio.TimerHandle | None = None
         self._arrivals = Arrivals()
         self._frames = LinkFrames(replica, dispatcher, clock, self._wake)
@@ -193,7 +195,7 @@ class ReplicaLink:
                     self._up = True
                     self._frames.link_up()
                     _log.info("replica linked", **self._who())
-                    dispatcher.link_up(replica, capacity)
+                    dispatcher.link_up(replica, capacity, self._stream_id)
             case "refused":
                 refused = response.refused
                 dispatcher.refused(
@@ -262,6 +264,7 @@ class ReplicaLink:
 
     def _opening(self) -> Request:
         replica_id, incarnation = self._replica.key
+        self._stream_id = new_id(STREAM_ID_BYTES)
         return Request(
             open=replica_service_pb2.OpenExecute(
                 router_id=self._router_id,
@@ -269,6 +272,7 @@ class ReplicaLink:
                 incarnation=incarnation,
                 version=VERSION,
                 features=["heartbeats", "chunks"],
+                stream_id=self._stream_id,
             )
         )
 

@@ -26,7 +26,8 @@ def apply(
     """Make the mesh what a file says.
 
     Creates and updates backends and endpoints; applying the same file again changes nothing. What the file lacks stays
-    as it is, unless `--prune` is given. All mistakes of a file are told at once, and then nothing is changed.
+    as it is, unless `--prune` is given. All mistakes of a file are told at once, and then nothing is changed. Replicas
+    are not waited for: `slotmesh status` says how they do.
 
     A file looks like this:
 
@@ -48,6 +49,8 @@ async def _apply(file: Path, prune: bool, address: str) -> None:
         )
     async with Operator.at(address) as operator:
         _show(await operator.apply(mesh, prune=prune))
+    if mesh.backends:
+        typer.echo(f"slotmesh: replicas come and go now; how they do:  slotmesh status --address {address}", err=True)
 
 
 def _read(file: Path) -> Mesh:

@@ -106,6 +106,7 @@ def _replica(wire: mesh_pb2.Replica) -> ReplicaStatus:
         error=wire.error,
         start_time=_time(wire.start_time) if wire.HasField("start_time") else None,
         metrics_address=wire.metrics_address,
+        warning=wire.warning,
     )
 
 

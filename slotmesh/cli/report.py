@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slotmesh.cli.snapshot import FAILED, READY, Members, ReplicaStatus, Snapshot
+from slotmesh.cli.troubles import is_long, troubles_of
 from slotmesh.spec.model import Backend, Endpoint
 
 _PIPED_WIDTH: Final = 200
@@ -18,8 +19,12 @@ _PIPED_WIDTH: Final = 200
 _STYLES: Final = {READY: "green", FAILED: "red", "SUSPECT": "yellow", "DRAINING": "yellow", "STARTING": "cyan"}
 
 
-def print_tables(address: str, snapshot: Snapshot, out: TextIO) -> None:
-    """Writes the tables, then the whole errors of replicas. Colours only where `out` is a terminal."""
+def print_tables(address: str, snapshot: Snapshot, out: TextIO, *, tracebacks: bool = False) -> None:
+    """Writes the tables, then what replicas tell at length. Colours only where `out` is a terminal.
+
+    Of an error that is a traceback, the gist is written once for all replicas of a backend that have the same; with
+    `tracebacks` each as a whole.
+    """
     console = console_of(out)
     members = snapshot.members
     console.print(f"controller {address}  revision {members.revision}")
@@ -27,10 +32,26 @@ def print_tables(address: str, snapshot: Snapshot, out: TextIO) -> None:
     console.print(_backends(snapshot.backends, members))
     console.print(_replicas(members))
     console.print(_routers(members))
+    if not tracebacks:
+        _print_troubles(console, members)
     for replica in members.replicas:
-        if "\n" in replica.error.strip():
-            console.print(Text(f"\n{replica.replica_id} failed:", style="red"))
+        if tracebacks and is_long(replica.error):
+            console.print(Text(f"\n{replica.replica_id}, {replica.state}:", style="red"))
             console.print(Text(replica.error.rstrip()))
+        if "\n" in replica.warning.strip():
+            console.print(Text(f"\n{replica.replica_id}:", style="yellow"))
+            console.print(Text(replica.warning.rstrip()))
+
+
+def _print_troubles(console: Console, members: Members) -> None:
+    troubles = troubles_of(members.replicas)
+    for trouble in troubles:
+        count = f"{trouble.replicas} {'replica' if trouble.replicas == 1 else 'replicas'}"
+        console.print(Text(f"\n{trouble.backend}, {count}: {trouble.what}", style="red"))
+        if trouble.place:
+            console.print(Text(f"  at {trouble.place}"))
+    if troubles:
+        console.print("\nThe whole tracebacks: slotmesh status --tracebacks")
 
 
 def as_json(address: str, snapshot: Snapshot) -> dict[str, Any]:
@@ -68,6 +89,7 @@ def as_json(address: str, snapshot: Snapshot) -> dict[str, Any]:
                 "error": replica.error,
                 "start_time": _iso(replica.start_time),
                 "metrics_address": replica.metrics_address,
+                "warning": replica.warning,
             }
             for replica in members.replicas
         ],
@@ -126,7 +148,7 @@ def _backends(backends: Iterable[Backend], members: Members) -> Table:
 
 
 def _replicas(members: Members) -> Table:
-    table = new_table("Replicas", "replica", "backend", "state", "address", "pid", "slots", "since", "error")
+    table = new_table("Replicas", "replica", "backend", "state", "address", "pid", "slots", "since", "error or warning")
     for replica in members.replicas:
         table.add_row(
             replica.replica_id,
@@ -136,7 +158,7 @@ def _replicas(members: Members) -> Table:
             str(replica.pid or ""),
             str(replica.max_ongoing or ""),
             _clock(replica.start_time),
-            Text(_last_line(replica), style="red"),
+            _trouble(replica),
         )
     return table
 
@@ -161,8 +183,19 @@ def _shares(shares: Any) -> str:
     return ", ".join(f"{name} {share:.6g}" for name, share in sorted(shares.items()))
 
 
+def _trouble(replica: ReplicaStatus) -> Text:
+    """What is wrong, in a line; else what people should know."""
+    if error := _last_line(replica):
+        return Text(error, style="red")
+    return Text(_first_line(replica), style="yellow")
+
+
 def _last_line(replica: ReplicaStatus) -> str:
     return (replica.error.strip().splitlines() or [""])[-1]
+
+
+def _first_line(replica: ReplicaStatus) -> str:
+    return (replica.warning.strip().splitlines() or [""])[0]
 
 
 def _clock(time: datetime | None) -> str:

@@ -12,7 +12,9 @@ from slotmesh.cli.local.mesh import LocalMesh, run_until_stopped
 from slotmesh.cli.local.order import Order
 from slotmesh.cli.outcome import complete
 from slotmesh.cli.parameters import read_duration
+from slotmesh.cli.user_config import BadConfig, read_config
 from slotmesh.config import LogLevel
+from slotmesh.spec.model import JsonValue
 from slotmesh.spec.rules import mesh_mistakes
 
 
@@ -20,6 +22,16 @@ def run(
     handler: Annotated[
         str, typer.Argument(metavar="MODULE:NAME", help="The handler. The working directory is importable.")
     ],
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="An argument of the handler's constructor (`user_config`), by name; VALUE is JSON where it is JSON,"
+            " else text. May be given again.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
     replicas: Annotated[int, typer.Option(min=1, max=1_000, help="Processes that run the handler.")] = 1,
     routers: Annotated[int, typer.Option(min=1, max=100, help="Processes that take calls.")] = 1,
     router_port: Annotated[
@@ -55,9 +67,11 @@ def run(
     Like this:
 
         slotmesh run examples.digits.app:Digits --replicas 4
+        slotmesh run app:Model --config name=svc --config sizes='[1, 2]'
     """
     order = Order(
         handler=handler,
+        user_config=_read_config(config or []),
         replicas=replicas,
         routers=routers,
         router_port=router_port,
@@ -69,11 +83,19 @@ def run(
         told = f"must be MODULE:NAME, is {handler!r} (a mesh.yaml is for `slotmesh apply`)"
         raise typer.BadParameter(told, param_hint="MODULE:NAME")
     if mistakes := mesh_mistakes(order.mesh):
-        told = "; ".join(dict.fromkeys(mistake.message for mistake in mistakes))
-        raise typer.BadParameter(told, param_hint="MODULE:NAME")
+        of_config = [mistake for mistake in mistakes if ".user_config" in mistake.path]
+        told = "; ".join(dict.fromkeys(mistake.message for mistake in of_config or mistakes))
+        raise typer.BadParameter(told, param_hint="--config" if of_config else "MODULE:NAME")
     if router_port == controller_port != 0:
         raise typer.BadParameter(f"is {router_port} as well", param_hint="--router-port and --controller-port")
     complete(run_until_stopped(order, _tell, _announce))
+
+
+def _read_config(settings: list[str]) -> dict[str, JsonValue]:
+    try:
+        return read_config(settings)
+    except BadConfig as mistake:
+        raise typer.BadParameter(str(mistake), param_hint="--config") from None
 
 
 def _tell(progress: str) -> None:

@@ -27,6 +27,8 @@ class ReplicaStatus:
     """Why it failed, traceback included."""
     start_time: datetime | None = None
     metrics_address: str = ""
+    warning: str = ""
+    """What people should know although it goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,18 +17,22 @@ from slotmesh.cli.snapshot import Snapshot
 
 def status(
     as_document: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+    tracebacks: Annotated[
+        bool, typer.Option("--tracebacks", help="Print the whole errors of replicas below the tables.")
+    ] = False,
     address: ControllerAddress = CONTROLLER,
 ) -> None:
     """Show endpoints, backends, replicas and routers.
 
-    Replicas that failed are listed with their error, tracebacks below the tables. A router whose table is not `current`
-    has yet to hear of the newest change.
+    Replicas that failed are listed with their error. Below the tables is where it comes from, once for all replicas of
+    a backend that have the same; `--tracebacks` prints all of each, as the JSON document always does. A router whose
+    table is not `current` has yet to hear of the newest change.
     """
     snapshot = complete(_ask(address))
     if as_document:
         typer.echo(json.dumps(as_json(address, snapshot), indent=2))
     else:
-        print_tables(address, snapshot, sys.stdout)
+        print_tables(address, snapshot, sys.stdout, tracebacks=tracebacks)
 
 
 async def _ask(address: str) -> Snapshot:

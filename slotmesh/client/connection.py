@@ -28,6 +28,7 @@ from slotmesh.client.outbox import Outbox
 from slotmesh.client.outcomes import fail, give_up, refuse
 from slotmesh.client.overdue import Overdue
 from slotmesh.client.pending import PendingCalls, Settled
+from slotmesh.client.refusal import refusal_of
 from slotmesh.client.routers import Routers
 from slotmesh.client.search import FIRST_ATTEMPT_S, Search
 from slotmesh.errors import Executed, Failure, Reason
@@ -181,7 +182,7 @@ class Connection:
             self._routers.renew(address)
             return _NO_ANSWER
         except grpc.RpcError as error:
-            return from_rpc_error(error)
+            return refusal_of(error, address)
         finally:
             search.spent(self._loop.time() - began)
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, Unpack, cast
 import grpc
 
 from slotmesh.client.options import OptionChanges
+from slotmesh.client.refusal import refusal_of
 from slotmesh.client.runs import CallQueue
 from slotmesh.client.spec import CallSpec
 from slotmesh.client.stream import CLOSED, CallStream, Sink
@@ -21,7 +22,7 @@ from slotmesh.client.unary import payload_of, rpc_timeout_s
 from slotmesh.client.values import CallValues
 from slotmesh.codec import DecodeError, EncodeError
 from slotmesh.errors import Executed
-from slotmesh.status import from_rpc_error, to_exception
+from slotmesh.status import to_exception
 from slotmesh.v1 import router_service_pb2
 
 ResultT = TypeVar("ResultT")
@@ -85,10 +86,11 @@ class Method(Generic[ResultT]):
         spec = self._spec
         payload = payload_of(spec, args, kwargs)
         request = router_service_pb2.CallRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
+        address = self._stream.address
         try:
             response = await self._stream.stub.Call(request, timeout=rpc_timeout_s(spec.options.timeout_s))
         except grpc.RpcError as error:
-            failure = from_rpc_error(error)
+            failure = refusal_of(error, address)
             raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -134,7 +136,8 @@ class Method(Generic[ResultT]):
         spec = self._spec.streamed()
         payload = payload_of(spec, args, kwargs)
         request = router_service_pb2.CallStreamingRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
-        return RpcValues(spec, self._stream.stub.CallStreaming(request, timeout=rpc_timeout_s(spec.options.timeout_s)))
+        call = self._stream.stub.CallStreaming(request, timeout=rpc_timeout_s(spec.options.timeout_s))
+        return RpcValues(spec, call, self._stream.address)
 
     def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT]:
         """The same method, with calls that differ in what is given here; options as those of `Endpoint.options`.

@@ -67,9 +67,14 @@ class CallStream:
         self._closing = False
 
     @property
+    def address(self) -> str:
+        """The router that is used now."""
+        return self._connection.address or self._routers.given[0]
+
+    @property
     def stub(self) -> router_service_pb2_grpc.RouterServiceStub:
-        """Of the router that is used now: for calls without a stream."""
-        return self._routers.stub(self._connection.address or self._routers.given[0])
+        """Of that router: for calls without a stream."""
+        return self._routers.stub(self.address)
 
     # -- calls -----------------------------------------------------------------------------------------------------
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import grpc
 
+from slotmesh.client.refusal import refusal_of
 from slotmesh.codec import DecodeError
 from slotmesh.errors import Failure, Reason
-from slotmesh.status import from_rpc_error, to_exception
+from slotmesh.status import to_exception
 from slotmesh.v1 import router_service_pb2
 
 if TYPE_CHECKING:
@@ -130,11 +131,13 @@ class StreamedValues(ValueStream[ResultT]):
 class RpcValues(ValueStream[ResultT]):
     """Of a call with an rpc of its own."""
 
-    __slots__ = ("_call", "_is_over", "_loop")
+    __slots__ = ("_address", "_call", "_is_over", "_loop")
 
-    def __init__(self, spec: CallSpec, call: StreamingCall) -> None:
+    def __init__(self, spec: CallSpec, call: StreamingCall, address: str) -> None:
+        """`address` is where the call went."""
         super().__init__(spec)
         self._call = call
+        self._address = address
         self._loop = asyncio.get_running_loop()
         self._is_over = False
 
@@ -144,7 +147,7 @@ class RpcValues(ValueStream[ResultT]):
         try:
             response = await self._call.read()
         except grpc.RpcError as error:
-            failure = from_rpc_error(error)
+            failure = refusal_of(error, self._address)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():

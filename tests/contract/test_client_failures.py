@@ -15,6 +15,7 @@ from slotmesh.codec import MSGPACK, OCTET_STREAM, decode
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.v1 import call_pb2
 from tests.fakes.router import Batch, FakeRouter, Response
+from tests.support.controllers import running_controller
 
 pytestmark = pytest.mark.asyncio
 
@@ -241,6 +242,26 @@ async def test_a_router_that_refuses_streams_for_good_is_not_asked_again(
     assert "no streams here" in str(error)
     router.refusal = None
     assert await mesh.endpoint("digits").echo(2) == [2]
+
+
+async def test_the_address_of_another_server_is_told_as_no_routers() -> None:
+    async with running_controller() as other, slotmesh.connect(other.controller.address) as mesh:
+        digits, errors = mesh.endpoint("digits"), []
+        for call in (
+            lambda: digits.echo(1),
+            lambda: digits.echo.unary(1),
+            lambda: anext(digits.echo.stream(1)),
+            lambda: anext(digits.echo.unary_stream(1)),
+            lambda: digits.reserve().__aenter__(),
+        ):
+            with pytest.raises(slotmesh.NotImplementedByPeer) as caught:
+                await call()
+            errors.append(caught.value)
+    for error in errors:
+        assert error.executed is Executed.NO
+        assert f"what answers at {other.controller.address} is not a router: it does not know slotmesh.v1" in str(error)
+        assert "give connect() the address of one" in str(error)
+    assert "slotmesh.v1.SlotService" in str(errors[-1])
 
 
 async def test_a_router_that_drains_is_asked_again_until_another_one_is_there(

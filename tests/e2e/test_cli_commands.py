@@ -10,6 +10,7 @@ import pytest
 
 from slotmesh import HandlerError
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.v1 import controller_service_pb2 as pb
 from tests.fakes.router import Batch, FakeRouter
 from tests.support.controllers import running_controller
 from tests.support.shell import Said, slotmesh
@@ -43,7 +44,8 @@ async def test_a_mesh_is_applied_shown_and_pruned(tmp_path: Path) -> None:
         file.write_text(MESH)
         applied = await slotmesh("apply", str(file), env=env)
         *lines, revision = applied.out.splitlines()
-        assert (applied.status, applied.err) == (0, "")
+        assert applied.status == 0
+        assert applied.err.endswith(f"how they do:  slotmesh status --address {mesh.controller.address}\n")
         assert lines == ["created   backend/v1", "created   backend/v2", "created   endpoint/digits"]
         assert revision.split()[0] == "revision"
         file.write_text(SMALLER)
@@ -57,6 +59,7 @@ async def test_a_mesh_is_applied_shown_and_pruned(tmp_path: Path) -> None:
         )
         assert status.status == 0
         assert "0/3" in status.out
+        assert "0/any" in status.out
         assert "digits" in status.out
         assert [backend["name"] for backend in json.loads(document.out)["backends"]] == ["v1", "v2"]
         assert health == Said(1, f"{mesh.controller.address} NOT_SERVING\n", "")  # the test has not opened it
@@ -69,6 +72,21 @@ async def test_a_mesh_is_applied_shown_and_pruned(tmp_path: Path) -> None:
             "deleted   endpoint/digits",
             "deleted   backend/v2",
         ]
+
+
+@pytest.mark.asyncio
+async def test_what_is_wanted_is_shown_where_the_controller_launches() -> None:
+    async with running_controller(launches=True) as mesh:
+        env = {"SLOTMESH_ADDRESS": mesh.controller.address}
+        endpoints_only = await slotmesh("apply", "-", env=env, stdin="endpoints: {digits: {}}")
+        assert (endpoints_only.status, endpoints_only.err) == (0, "")
+        await mesh.apply('backends: {v1: {handler: "app:Digits"}}')
+        await mesh.wait_for_launches(1)
+        status, document = await asyncio.gather(slotmesh("status", env=env), slotmesh("status", "--json", env=env))
+        assert "0/1" in status.out
+        assert [backend["num_replicas"] for backend in json.loads(document.out)["backends"]] == [1]
+        got = await mesh.operator.GetBackend(pb.GetBackendRequest(name="v1"))
+        assert got.backend.num_replicas == 1
 
 
 @pytest.mark.asyncio

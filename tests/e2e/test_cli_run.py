@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from slotmesh.cli.local.child import how
+from tests.support.controllers import eventually
 from tests.support.mesh import MeshRun, mesh_run, started_mesh
 from tests.support.shell import slotmesh
 from tests.support.wait import wait_until
@@ -31,6 +34,13 @@ class Digits:
 
     async def fail(self) -> None:
         raise ValueError("too dark")
+
+class Model:
+    def __init__(self, name: str, sizes: list[int], noise: float = 0.5) -> None:
+        self.told = [name, sizes, noise]
+
+    async def which(self) -> list[object]:
+        return self.told
 
 class Broken:
     def __init__(self) -> None:
@@ -165,6 +175,61 @@ async def test_a_handler_that_cannot_start_is_told_with_its_traceback(folder: Pa
         assert told in log
         assert handler in log
         assert ("Traceback" in log) == ("Error" in told)
+
+
+@pytest.mark.asyncio
+async def test_users_read_once_what_their_handler_raised_and_where(folder: Path) -> None:
+    async with mesh_run("app:Broken", "--replicas=2", *ANY_PORTS, cwd=folder) as mesh:
+        assert await mesh.wait_ended() == 1
+        log = mesh.log_text()
+    assert log.count("Traceback") == 1
+    assert f'Traceback (most recent call last):\n  File "{folder / "app.py"}", line ' in log
+    async with mesh_run("misspelt:Any", *ANY_PORTS, cwd=folder) as mesh:
+        assert await mesh.wait_ended() == 1
+        log = mesh.log_text()
+    assert f'Traceback (most recent call last):\n  File "{folder / "misspelt.py"}", line 1, in <module>' in log
+    assert "importlib" not in log
+
+
+@pytest.mark.asyncio
+async def test_status_tells_once_why_replicas_fail(folder: Path) -> None:
+    async with started_mesh("app:Digits", cwd=folder, flags=["--log-level=info"]) as mesh:
+        env = {"SLOTMESH_ADDRESS": mesh.controller_address}
+        bad = 'backends: {bad: {handler: "app:Broken", num_replicas: 2}}'
+        assert (await slotmesh("apply", "-", env=env, stdin=bad)).status == 0
+
+        async def failed() -> list[str]:
+            return [it.error for it in (await mesh.members()).replicas if it.state == "FAILED" and "\n" in it.error]
+
+        await eventually(lambda: _are(failed, 2), what="two replicas failed")
+        status, whole = await asyncio.gather(slotmesh("status", env=env), slotmesh("status", "--tracebacks", env=env))
+        assert "Traceback" not in status.out
+        gist = r"\nbad, \d+ replicas: RuntimeError: no model here\n  at (.+):\d+, in __init__\n"
+        assert re.findall(gist, status.out) == [str(folder / "app.py")]
+        assert whole.out.count("Traceback (most recent call last):") >= 2
+        assert "replica_service" not in whole.out
+        replica_id = min(await mesh.replica_pids())
+        (ready,) = [line for line in mesh.log_text().splitlines() if "handler=app:Digits" in line]
+        assert f"replica={replica_id}" in ready
+
+
+async def _are(ask: Callable[[], Awaitable[list[str]]], count: int) -> bool:
+    return len(await ask()) >= count
+
+
+@pytest.mark.asyncio
+async def test_a_constructor_gets_what_the_command_line_says(folder: Path) -> None:
+    flags = ["--config", "name=svc", "--config", "sizes=[1, 2]"]
+    async with started_mesh("app:Model", cwd=folder, flags=flags) as mesh:
+        said = await slotmesh("call", "Model", "which", "--address", mesh.router_address)
+        assert json.loads(said.out) == ["svc", [1, 2], 0.5]
+    wrong, large = await asyncio.gather(
+        slotmesh("run", "app:Model", "--config", "name"),
+        slotmesh("run", "app:Model", "--config", "name=123456789012345678901"),
+    )
+    assert (wrong.status, wrong.out, large.status, large.out) == (2, "", 2, "")
+    assert "--config: must be KEY=VALUE" in wrong.err
+    assert "--config: integers over 2^53" in large.err
 
 
 @pytest.mark.asyncio

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
+from slotmesh.spec.model import Backend, Endpoint, JsonValue, Mesh, TrafficPolicy
 
 GRACEFUL_TIMEOUT_S: Final = 10.0
 """What calls that run get to end when the mesh is taken down. Shorter than elsewhere: somebody sits there and waits."""
@@ -18,6 +19,8 @@ class Order:
 
     handler: str
     """`MODULE:NAME`."""
+    user_config: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Arguments of the handler's constructor, by name."""
     replicas: int
     routers: int
     router_port: int
@@ -45,6 +48,7 @@ class Order:
                     name=self.name,
                     handler=self.handler,
                     num_replicas=self.replicas,
+                    user_config=self.user_config,
                     graceful_timeout_s=GRACEFUL_TIMEOUT_S,
                 ),
             ),

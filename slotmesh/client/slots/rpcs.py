@@ -15,10 +15,10 @@ from typing import Any, Final, TypeVar, cast
 
 import grpc
 
+from slotmesh.client.refusal import refusal_of
 from slotmesh.client.routers import Routers
 from slotmesh.client.search import Search
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.status import from_rpc_error
 from slotmesh.v1 import slot_service_pb2_grpc
 
 ResponseT = TypeVar("ResponseT")
@@ -133,11 +133,12 @@ class SlotRpcs:
         )
 
     async def _send(self, ask: Ask[ResponseT]) -> ResponseT | Failure:
-        call = ask(self._routers.slot_stub(self._address))
+        address = self._address
+        call = ask(self._routers.slot_stub(address))
         try:
             return await call
         except grpc.RpcError as error:
-            failure = from_rpc_error(error)
+            failure = refusal_of(error, address, "SlotService")
             return self.lost(failure.message) if failure.reason is Reason.ROUTER_LOST else failure
         except asyncio.CancelledError:
             if cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():

@@ -37,6 +37,8 @@ def test_endpoint_and_backend_are_named_after_the_handler() -> None:
     assert [backend.name for backend in mesh.backends] == ["Digits"]
     assert [endpoint.name for endpoint in mesh.endpoints] == ["Digits"]
     assert mesh.backends[0].num_replicas == 2
+    assert mesh.backends[0].user_config == {}
+    assert replace(ORDER, user_config={"k": [1]}).mesh.backends[0].user_config == {"k": [1]}
     assert not mesh_mistakes(mesh)
 
 

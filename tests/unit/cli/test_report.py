@@ -10,7 +10,12 @@ from slotmesh.cli.report import as_json, print_tables
 from slotmesh.cli.snapshot import Members, ReplicaStatus, RouterStatus, Snapshot
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 
-TRACEBACK = 'Traceback (most recent call last):\n  File "[app].py", line 3\nValueError: no [bold]model[/bold] :boom:'
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "[app].py", line 3, in load\nValueError: no [bold]model[/bold] :boom:'
+)
+WARNING = (
+    'block blocked the event loop for 5.0 s at 12:00:00 UTC\n  File "app.py", line 7, in block\n    time.sleep(5)\n'
+)
 SNAPSHOT = Snapshot(
     backends=(Backend(name="v1", handler="app:Digits", num_replicas=2), Backend(name="v2", handler="app:Digits")),
     endpoints=(
@@ -27,6 +32,7 @@ SNAPSHOT = Snapshot(
                 pid=4711,
                 max_ongoing=64,
                 start_time=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+                warning=WARNING,
             ),
             ReplicaStatus(replica_id="v1-ghijkl", backend="v1", state="FAILED", error=TRACEBACK),
         ),
@@ -70,11 +76,22 @@ def test_tables_tell_who_does_what_and_who_is_missing() -> None:
     assert table["v1"] == ["app:Digits", "1/2"]
     assert table["v2"] == ["app:Digits", "0/any"]
     assert table["v1-abcdef"][:5] == ["v1", "READY", "[::1]:7072", "4711", "64"]
+    assert table["v1-abcdef"][-1] == WARNING.splitlines()[0]
+    assert f"\nv1-abcdef:\n{WARNING}" in text
     assert table["v1-ghijkl"][-1] == TRACEBACK.splitlines()[-1]
     assert table["router-1"][:3] == ["127.0.0.1:7071", "11 behind", "1/1"]
     assert table["router-2"][:3] == ["127.0.0.1:7081", "12 current", "0/1"]
-    assert text.rstrip().endswith(TRACEBACK)
+    assert f"\nv1, 1 replica: {TRACEBACK.splitlines()[-1]}\n  at [app].py:3, in load\n" in text
+    assert "slotmesh status --tracebacks" in text
+    assert TRACEBACK not in text
     assert "\x1b" not in text
+
+
+def test_tracebacks_are_shown_as_a_whole_to_whoever_asks() -> None:
+    out = io.StringIO()
+    print_tables("127.0.0.1:7070", SNAPSHOT, out, tracebacks=True)
+    assert f"\nv1-ghijkl, FAILED:\n{TRACEBACK}\n" in out.getvalue()
+    assert "--tracebacks" not in out.getvalue()
 
 
 def test_json_says_the_same() -> None:
@@ -90,6 +107,7 @@ def test_json_says_the_same() -> None:
     }
     ready, failed = document["replicas"]
     assert (ready["state"], ready["pid"], ready["start_time"]) == ("READY", 4711, "2026-01-02T03:04:05+00:00")
+    assert (ready["warning"], failed["warning"]) == (WARNING, "")
     assert (failed["state"], failed["error"], failed["start_time"]) == ("FAILED", TRACEBACK, None)
     assert [router["current"] for router in document["routers"]] == [False, True]
     assert document["routers"][0]["linked_replica_ids"] == ["v1-abcdef"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from router_service.core.calls import Origin
 from slotmesh.chunks import joined
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.world import OK, Fields, World, caller
@@ -79,6 +80,29 @@ def test_idempotent_calls_are_executed_again_in_order(fields: Fields) -> None:
     world.complete("r2")
     assert world.reasons(range(1, 7)) == {OK}
     assert world.scheduler.counters.retries == {("b",): 4}
+
+
+def test_another_attempt_says_which_calls_of_which_stream_it_is_at() -> None:
+    world = pair()
+    earn_retries(world, 10)
+    sent = len(world.batches["r1"])
+    world.replicas["r1"].stream_id = "first"
+    world.submit([1, 2, 3], idempotent=True)
+    world.submit([4, 5], idempotent=True)
+    ids = [batch.first_run_id + at for batch in world.batches["r1"][sent:] for at in range(len(batch.payloads))]
+    assert len(ids) == 5
+    world.complete("r1", 2)
+    world.lose("r1")
+    move(world)
+    (batch,) = world.batches["r2"]
+    assert batch.origin == Origin("first", [ids[0], *ids[2:]])
+    world.replicas["r2"].stream_id = "second"
+    world.link("r1")
+    world.lose("r2")
+    world.push()
+    *_, batch = world.batches["r1"]
+    assert batch.attempt == 2
+    assert batch.origin == Origin("first", [ids[0], *ids[2:]]), "the first attempt's, not the second's"
 
 
 def test_what_goes_on_keeps_its_place_before_what_came_later() -> None:

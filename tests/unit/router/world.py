@@ -197,6 +197,12 @@ class World:
         ids = self._take(name, calls)
         self.do(self.scheduler.completed(self.replicas[name], [], [(ids, failure)], None, self.now))
 
+    def cut_off(self, name: str, *calls: int) -> None:
+        """The grace of the replica is over, and it has cancelled these calls."""
+        failure = Failure(reason=Reason.DRAINING, message="cancelled", executed=Executed.UNKNOWN)
+        ids = self._take(name, calls)
+        self.do(self.scheduler.completed(self.replicas[name], [], [(ids, failure)], None, self.now))
+
     def give(self, name: str, **values: Sequence[Payload]) -> None:
         """Handlers yield: `c7=[b"x"]` is a value of call 7. Those of several calls come in turns, in one batch."""
         run_ids = {call_id: run_id for run_id, call_id in self.held[name].items()}

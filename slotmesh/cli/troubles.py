@@ -1,0 +1,59 @@
+"""What replicas say is wrong with them, in short: once for all of a backend that say the same. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from slotmesh.cli.snapshot import ReplicaStatus
+
+_FRAME: Final = re.compile(r'^ +File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.MULTILINE)
+_LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python", "/lib64/python", "<frozen ")
+"""What the names of files contain that are nobody's here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """The same trouble of some replicas of one backend."""
+
+    backend: str
+    what: str
+    """In a line, as `ValueError: no`."""
+    place: str
+    """Where in the user's own files, as `/srv/app.py:12, in __init__`; empty where it is not known."""
+    replicas: int
+
+
+def troubles_of(replicas: Iterable[ReplicaStatus]) -> list[Trouble]:
+    """Of those whose errors have more to tell than a line, in the order in which they come."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for replica in replicas:
+        if is_long(replica.error):
+            key = replica.backend, _what(replica.error), _place(replica.error)
+            counts[key] = counts.get(key, 0) + 1
+    return [Trouble(*key, count) for key, count in counts.items()]
+
+
+def is_long(error: str) -> bool:
+    """Whether it is more than a line: a traceback."""
+    return "\n" in error.strip()
+
+
+def _what(error: str) -> str:
+    """The line of the exception, and what the replica has added below."""
+    lines = error.strip().splitlines()
+    own = next((at for at in range(len(lines), 0, -1) if lines[at - 1].startswith(" ")), 0)
+    told = lines[own:] or lines[-1:]
+    return "; ".join(dict.fromkeys((told[0].strip(), told[-1].strip())))
+
+
+def _place(error: str) -> str:
+    """Of the innermost frame that is no library's."""
+    frames = [match for match in _FRAME.finditer(error) if not any(part in match["file"] for part in _LIBRARIES)]
+    if not frames:
+        return ""
+    frame = frames[-1]
+    name = f", in {frame['name']}" if frame["name"] else ""
+    return f"{frame['file']}:{frame['line']}{name}"

@@ -1,0 +1,22 @@
+"""What an rpc to a router says that has failed, where it may have gone to a server of another kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import grpc
+
+from slotmesh.errors import Failure, Reason
+from slotmesh.status import from_rpc_error, is_unknown_there
+
+
+def refusal_of(error: grpc.RpcError, address: str, service: str = "RouterService") -> Failure:
+    """As `from_rpc_error`; a server that does not know the rpc is told by its address, as the transport does not."""
+    failure = from_rpc_error(error)
+    if failure.reason is not Reason.NOT_IMPLEMENTED or not is_unknown_there(error):
+        return failure
+    message = (
+        f"what answers at {address} is not a router: it does not know slotmesh.v1.{service} ({failure.message});"
+        " give connect() the address of one"
+    )
+    return replace(failure, message=message)

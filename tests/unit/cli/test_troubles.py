@@ -1,0 +1,51 @@
+"""What replicas say is wrong with them, in short."""
+
+from __future__ import annotations
+
+import pytest
+
+from slotmesh.cli.snapshot import ReplicaStatus
+from slotmesh.cli.troubles import Trouble, troubles_of
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/app.py", line 3, in __init__
+    self.load()
+  File "/srv/app.py", line 6, in load
+    json.loads("")
+  File "/usr/lib/python3.12/json/__init__.py", line 346, in loads
+    return _default_decoder.decode(s)
+json.decoder.JSONDecodeError: no
+"""
+
+
+def failed(backend: str, error: str) -> ReplicaStatus:
+    return ReplicaStatus(replica_id="r", backend=backend, state="FAILED", error=error)
+
+
+def test_the_same_of_one_backend_is_told_once() -> None:
+    other = TRACEBACK.replace("no\n", "still no\n")
+    replicas = [failed("v1", TRACEBACK), failed("v2", TRACEBACK), failed("v1", TRACEBACK), failed("v1", other)]
+    place = "/srv/app.py:6, in load"
+    assert troubles_of([*replicas, failed("v1", ""), failed("v1", "was killed by SIGKILL")]) == [
+        Trouble("v1", "json.decoder.JSONDecodeError: no", place, 2),
+        Trouble("v2", "json.decoder.JSONDecodeError: no", place, 1),
+        Trouble("v1", "json.decoder.JSONDecodeError: still no", place, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "what", "place"),
+    [
+        (
+            f"{TRACEBACK}health check failed: 1 of 3 in a row",
+            "json.decoder.JSONDecodeError: no; health check failed: 1 of 3 in a row",
+            "/srv/app.py:6, in load",
+        ),
+        ('  File "/srv/app.py", line 3\n    def\n       ^\nSyntaxError: bad', "SyntaxError: bad", "/srv/app.py:3"),
+        ("one\ntwo\nthree", "one; three", ""),
+        ("one\n  two", "two", ""),
+        ('Traceback:\n  File "/v/site-packages/a.py", line 3, in b\nValueError: no', "ValueError: no", ""),
+    ],
+)
+def test_what_and_where(error: str, what: str, place: str) -> None:
+    assert troubles_of([failed("v1", error)]) == [Trouble("v1", what, place, 1)]
