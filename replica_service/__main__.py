@@ -1,6 +1,8 @@
 """`python -m replica_service`: runs a replica, or describes a handler.
 
-Exit status: 0 drained · 1 the handler cannot start, or calls still ran at the end of the grace · 2 wrong settings.
+Exit status: 0 drained: each call that had come has an answer, be it that it was cancelled at the end of the grace ·
+1 the handler cannot start, or its health checks failed, or calls ran on although they were cancelled, or slots were out
+· 2 wrong settings.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ def main() -> None:
         raise SystemExit(print_description(settings.describe))
     from replica_service import app  # noqa: PLC0415 - it loads gRPC
 
-    run(lambda: app.main(settings), log_format=settings.log_format, log_level=settings.log_level)
+    replica_id = settings.make_replica_id()
+    named = settings.model_copy(update={"replica_id": replica_id})
+    fields = {"replica": replica_id}
+    run(lambda: app.main(named), log_format=settings.log_format, log_level=settings.log_level, log_fields=fields)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from replica_service.convert import Issuer
 from replica_service.servicer import Identity, ReplicaServicer
 from replica_service.shell.controller_link import ControllerLink
 from replica_service.shell.engine import Engine
+from replica_service.shell.handler_loop import HandlerLoop
+from replica_service.shell.loading import LoadHandler, load_handler
 from replica_service.shell.methods import Method
 from replica_service.shell.metrics import observe
 from replica_service.shell.replica import Replica
@@ -23,8 +25,9 @@ from slotmesh.ids import new_id
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.clock import Clock, MonotonicClock
+from slotmesh.runtime.exits import CannotStart, exit_within
 from slotmesh.runtime.parent import watch_parent
-from slotmesh.runtime.server import GrpcServer
+from slotmesh.runtime.server import GrpcServer, Server
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.telemetry.setup import setup_metrics
@@ -32,7 +35,11 @@ from slotmesh.v1 import membership_service_pb2, replica_service_pb2_grpc, slot_s
 from slotmesh.version import VERSION
 
 EXIT_LOST_CALLS = 1
-"""Exit status of a replica whose calls still ran at the end of the grace."""
+"""Exit status of a replica whose calls ran on when they were cancelled at the end of the grace."""
+EXIT_UNHEALTHY = 1
+"""Exit status of a replica that ended because its health checks had failed."""
+EXIT_S = 1.0
+"""How long the process has to end once all is said and done."""
 ROUTER_GRACE_S = 2.0
 """How long routers have to half-close their streams once all was answered."""
 STREAM_GRACE_S = 5.0
@@ -41,35 +48,55 @@ STREAM_GRACE_S = 5.0
 
 async def main(settings: ReplicaSettings) -> int:
     """Runs a replica until it is told to stop; returns the exit status."""
-    with stop_signals(ignore_interrupt=True) as stop:
+    with stop_signals(ignore_interrupt=True, is_last=True) as stop:
         if settings.parent_fd is not None:
             watch_parent(settings.parent_fd, stop.set)
         app = ReplicaApp(settings)
         app.replica.stop_asked = stop
-        return await app.run()
+        status = CannotStart.exit_code
+        try:
+            status = await app.run()
+        finally:
+            exit_within(EXIT_S, status)
+        return status
 
 
 class ReplicaApp:
     """A replica on the running event loop."""
 
-    def __init__(self, settings: ReplicaSettings, clock: Clock | None = None) -> None:
-        """`clock` tells the time; the system's where it is None."""
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        clock: Clock | None = None,
+        *,
+        server: Server | None = None,
+        load: LoadHandler = load_handler,
+    ) -> None:
+        """`clock` tells the time; the system's where it is None.
+
+        `server` stands in for the one that the settings describe, and `load` for importing the handler that they name.
+        """
         self._settings = settings
         self._clock = clock or MonotonicClock()
         self.identity = Identity(
             replica_id=settings.make_replica_id(), incarnation=new_id(), backend=settings.backend_name
         )
-        self._servicer = ReplicaServicer(self.identity, self._clock)
+        self.servicer = ReplicaServicer(self.identity, self._clock)
         self._slot_servicer = SlotServicer(self._clock)
-        self.server = GrpcServer("replica", host=settings.host, port=settings.port, insecure=settings.insecure)
-        self.server.add(replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server, self._servicer)
+        self.server = server or GrpcServer(
+            "replica", host=settings.host, port=settings.port, insecure=settings.insecure
+        )
+        self.server.add(replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server, self.servicer)
         self.server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, self._slot_servicer)
         self.replica = Replica(
             settings.handler or "",
             self._make_engine,
             graceful_timeout_s=settings.graceful_timeout.total_seconds(),
             resume_ttl_s=settings.resume_ttl.total_seconds(),
+            load=load,
+            clock=self._clock,
         )
+        self.replica.on_sick = lambda: self.server.set_serving(False)
 
     async def run(self) -> int:
         """From start to stop; returns the exit status.
@@ -86,7 +113,7 @@ class ReplicaApp:
             async with Supervisor(on_failure=replica.stop_asked.set) as tasks:
                 link = self._attach(tasks)
                 try:
-                    return await self._live(attached=link is not None)
+                    return await self._live(tasks, attached=link is not None)
                 finally:
                     if link is not None:
                         await link.goodbye()
@@ -94,22 +121,25 @@ class ReplicaApp:
             await self.server.stop()
             if replica.engine is not None:
                 await replica.engine.stop()
+            await replica.close()
             metrics.shutdown()
 
-    async def _live(self, *, attached: bool) -> int:
+    async def _live(self, tasks: Supervisor, *, attached: bool) -> int:
         """From the handler's construction to the end of the last call; returns the exit status."""
         replica = self.replica
         is_complete = True
         if (not attached or await replica.wait_configured()) and await replica.start():
             if self._settings.announce_fd is not None:
                 announce(self._settings.announce_fd, self.server.address)
+            replica.look_after(tasks)
             await replica.stop_asked.wait()
             self.server.set_serving(False)
             is_complete = await replica.finish()
-            if is_complete:
-                await self._servicer.end_streams(ROUTER_GRACE_S)
-            await self.server.stop(STREAM_GRACE_S if is_complete else 0.0)
+            await self.servicer.end_streams(ROUTER_GRACE_S, answers=is_complete)
+            await self.server.stop(STREAM_GRACE_S)
         replica.stopped()
+        if replica.is_sick:
+            return EXIT_UNHEALTHY
         return 0 if is_complete else EXIT_LOST_CALLS
 
     def _attach(self, tasks: Supervisor) -> ControllerLink | None:
@@ -125,10 +155,13 @@ class ReplicaApp:
         )
         link = ControllerLink(self._settings.controller, hello, self.replica, Backoff())
         self.replica.on_change = link.report_soon
+        self.replica.has_controller = True
         tasks.start(link.run(), name="controller link")
         return link
 
-    def _make_engine(self, methods: dict[str, Method], max_ongoing: int, prefetch: int) -> Engine:
+    def _make_engine(
+        self, methods: dict[str, Method], max_ongoing: int, prefetch: int, handler_loop: HandlerLoop
+    ) -> Engine:
         """The handler is there: from now on routers get streams."""
         engine = Engine(
             methods,
@@ -144,9 +177,10 @@ class ReplicaApp:
                 self.identity.backend,
                 lambda: self.replica.address,
             ),
+            handler_loop=handler_loop,
         )
         observe(self._metrics, engine, self.identity.backend)
-        self._servicer.engine = engine
+        self.servicer.engine = engine
         self._slot_servicer.serve(engine)
         self.server.set_serving()
         return engine

@@ -56,7 +56,7 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             raise to_exception(
                 Failure(reason=Reason.BACKEND_UNAVAILABLE, message="the replica is starting", retry_delay_s=1.0)
             )
-        stream = RouterStream(self.engine, context, self._clock, request.open.features)
+        stream = RouterStream(self.engine, context, self._clock, request.open.features, request.open.stream_id)
         self._streams.add(stream)
         if self._is_ending:
             stream.dismiss()
@@ -68,16 +68,22 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
             self._stream_ended.set()
             _log.info("router link ended", router=router_id)
 
-    async def end_streams(self, grace_s: float) -> None:
-        """All is answered. Routers are asked to half-close; after `grace_s` streams of those that did not are ended.
+    async def end_streams(self, grace_s: float, *, answers: bool = True) -> None:
+        """Routers are asked to half-close; after `grace_s` streams of those that did not are ended.
 
         A stream that ended before its router has half-closed would take runs with it that are still on their way.
+        `answers`: all is answered. Where it is not, streams do not end by themselves, but after the half-close: what
+        they owe then, their routers tell callers, may have been executed.
         """
         self._is_ending = True
         for stream in self._streams:
             stream.dismiss()
         try:
             async with asyncio.timeout(grace_s):
+                if not answers:
+                    await asyncio.gather(*[stream.heard_out() for stream in self._streams])
+                    for stream in self._streams:
+                        stream.end()
                 while self._streams:
                     self._stream_ended.clear()
                     await self._stream_ended.wait()

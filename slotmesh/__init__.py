@@ -80,9 +80,13 @@ if TYPE_CHECKING:
         SyncValueStream,
         connect_sync,
     )
-    from slotmesh.handlers import batch, deployment
+    from slotmesh.handlers import BatchState, RunningBatch, batch, deployment
+    from slotmesh.handlers.aborting import abort
+    from slotmesh.handlers.context import CallContext, context, contexts
 
 _LATER = {
+    "BatchState": "slotmesh.handlers",
+    "CallContext": "slotmesh.handlers.context",
     "Endpoint": "slotmesh.client",
     "Lane": "slotmesh.client",
     "Mesh": "slotmesh.client",
@@ -90,6 +94,7 @@ _LATER = {
     "ReplicaLoad": "slotmesh.client",
     "Reservation": "slotmesh.client",
     "ReservationOfAll": "slotmesh.client",
+    "RunningBatch": "slotmesh.handlers",
     "Slot": "slotmesh.client",
     "SlotMethod": "slotmesh.client",
     "SyncEndpoint": "slotmesh.client.sync",
@@ -102,9 +107,12 @@ _LATER = {
     "SyncSlotMethod": "slotmesh.client.sync",
     "SyncValueStream": "slotmesh.client.sync",
     "ValueStream": "slotmesh.client",
+    "abort": "slotmesh.handlers.aborting",
     "batch": "slotmesh.handlers",
     "connect": "slotmesh.client",
     "connect_sync": "slotmesh.client.sync",
+    "context": "slotmesh.handlers.context",
+    "contexts": "slotmesh.handlers.context",
     "deployment": "slotmesh.handlers",
 }
 
@@ -118,7 +126,9 @@ __all__ = [
     "BadArguments",
     "BadRequest",
     "BatchSizeMismatch",
+    "BatchState",
     "CallCancelled",
+    "CallContext",
     "DeadlineExceeded",
     "DeadlineInQueue",
     "DeadlineRunning",
@@ -151,6 +161,7 @@ __all__ = [
     "ResourceExhausted",
     "ResultEvicted",
     "RouterLost",
+    "RunningBatch",
     "SessionFenced",
     "Slot",
     "SlotError",
@@ -173,9 +184,12 @@ __all__ = [
     "ValueStream",
     "WindowExceeded",
     "__version__",
+    "abort",
     "batch",
     "connect",
     "connect_sync",
+    "context",
+    "contexts",
     "deployment",
 ]
 

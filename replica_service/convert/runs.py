@@ -5,14 +5,14 @@ Cost is once a batch, and once a key; what is wrong with a batch fails its calls
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from math import inf
 from operator import lt
 from typing import NamedTuple
 
 from replica_service.convert.options import NO_OPTIONS, bad_request, options_from_wire, with_credit
-from replica_service.core.calls import Link, Run
+from replica_service.core.calls import Link, Origin, Run
 from replica_service.core.records import Record
 from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.errors import Failure, Reason
@@ -69,6 +69,9 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: Link, now: float) -> Arri
             continue
         if session_id := batch.session_id:
             run.record = _record(batch, session_id, len(payloads))
+        elif batch.attempt and batch.origin_stream_id:
+            ids = _ids(batch.origin_run_ids, len(payloads))
+            run.origin = Origin(batch.origin_stream_id, ids, batch.attempt)
         if not has_columns or batch.recover:
             runs.append(run)
         elif batch.chunked_sizes:
@@ -118,7 +121,7 @@ def _by_key(batch: replica_service_pb2.RunBatch, whole: Run, begin: int) -> list
             continue
         run = Run(link, first, payloads, options, endpoint, now, deadline, begin=lo, end=hi)
         run.ordering_key, run.partition, run.owner_epoch = lane
-        run.record = record
+        run.record, run.origin = record, whole.origin
         runs.append(run)
         lo = hi
     if record is not None:
@@ -128,9 +131,13 @@ def _by_key(batch: replica_service_pb2.RunBatch, whole: Run, begin: int) -> list
 
 def _record(batch: replica_service_pb2.RunBatch, session_id: str, count: int) -> Record:
     """What is to be kept of a run of a session, whose fields are sound."""
-    sent = batch.call_ids
-    ids = range(sent[0], sent[0] + count) if len(sent) == 1 else tuple(sent)
+    ids = _ids(batch.call_ids, count)
     return Record(session_id, batch.epoch, ids, count, attempt=batch.attempt, recovers=batch.recover)
+
+
+def _ids(sent: Sequence[int], count: int) -> Sequence[int]:
+    """So many ids, of which the first may stand for all."""
+    return range(sent[0], sent[0] + count) if len(sent) == 1 else tuple(sent)
 
 
 def _mistake(batch: replica_service_pb2.RunBatch, run: Run) -> Failure | None:
@@ -138,6 +145,8 @@ def _mistake(batch: replica_service_pb2.RunBatch, run: Run) -> Failure | None:
     if not 0 <= run.partition < PARTITIONS:
         return bad_request("partition", f"must be 0 … {PARTITIONS - 1}, got {run.partition}")
     if not batch.session_id:
+        if batch.origin_stream_id and len(batch.origin_run_ids) not in {1, run.hi}:
+            return bad_request("origin_run_ids", "with origin_stream_id there is one, or one for each call")
         return bad_request("session_id", "required with recover") if batch.recover else None
     if batch.epoch < 1:
         return bad_request("epoch", f"must be at least 1 with a session, got {batch.epoch}")

@@ -1,206 +1,175 @@
 """Batches of one batch method: gathered until one may run, cut then.
 
 Purpose: under load a batch fills while the one before it runs; without load its first call waits a bounded time.
-Invariants: a batch is cut only when one of `max_concurrent_batches` is free; it has 1 … `max_batch_size` calls, of a
-lane the first ones, in order; a lane is in one batch at a time. `waiting` is the number of calls in the queue.
+Invariants: a batch is cut only when one of `max_concurrent_batches` is free, by the settings of that moment; it has at
+least one call, and not more than fit, of a lane the first ones, in order; a lane is in one batch at a time. What does
+not fit keeps its place: nothing overtakes it.
 Owner: the scheduler, which gives each unkeyed call and each lane in here a permit before.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from replica_service.core.commands import Part, StartBatch
+from replica_service.core.gathering import Gathering
 from replica_service.core.lanes import Lane
 from replica_service.core.progress import is_passed
-from replica_service.core.stops import is_stopped
+from replica_service.core.stops import is_stopped, note_failure
+from replica_service.core.weighing import Weigh, weighed
+from slotmesh.errors import Failure
 
 if TYPE_CHECKING:
     from replica_service.core.calls import Run
-    from slotmesh.handlers import BatchSettings
+    from slotmesh.handlers import BatchControl
 
 
-class Piece:
-    """Unkeyed calls from `lo` up to `hi` of a run, each with a permit."""
+class Cut(NamedTuple):
+    """A batch, and what was found on the way."""
 
-    __slots__ = ("hi", "lo", "run")
+    batch: StartBatch
+    """Without calls it does not count as running."""
+    expired: list[Part]
+    stale: list[Part]
+    """Their links are not fresh."""
+    failed: list[tuple[Run, int, Failure]]
+    """Single calls, by index, that cannot be executed."""
+    left: list[Lane]
+    """Lanes that are out of the queue, and of which the batch has no call."""
 
-    def __init__(self, run: Run, lo: int, hi: int) -> None:
-        self.run = run
-        self.lo = lo
-        self.hi = hi
+
+class _Room:
+    """What still fits into a batch."""
+
+    __slots__ = ("calls", "weight")
+
+    def __init__(self, calls: int, weight: float) -> None:
+        self.calls = calls
+        """0: the batch is closed."""
+        self.weight = weight
 
 
-class Batcher:
-    """The queue of one batch method."""
+class Batcher(Gathering):
+    """Decides when a batch is cut, and what is in it."""
 
-    __slots__ = ("_max_batch_size", "_most_running", "_wait_s", "method", "queue", "running", "size", "waiting")
+    __slots__ = ("running",)
 
-    def __init__(self, method: str, settings: BatchSettings, max_ongoing: int) -> None:
-        self.method = method
-        self._max_batch_size = settings.max_batch_size
-        self._wait_s = settings.batch_wait_timeout_s
-        self._most_running = settings.max_concurrent_batches
-        self.queue: deque[Piece | Lane] = deque()
-        self.waiting = 0
-        self.running = 0
-        """Batches that run."""
-        self.size = 0
-        """Calls that fill a batch."""
-        self.limit(max_ongoing)
-
-    def limit(self, max_ongoing: int) -> None:
-        """No batch is larger than all permits together: it would never fill."""
-        self.size = min(self._max_batch_size, max_ongoing)
-        for entry in self.queue:
-            if isinstance(entry, Lane):
-                self.recount(entry)
-
-    # -- in --------------------------------------------------------------------------------------------------------
-
-    def add(self, run: Run, lo: int, hi: int) -> None:
-        """Unkeyed calls with permits."""
-        self.queue.append(Piece(run, lo, hi))
-        self.waiting += hi - lo
-
-    def offer(self, lane: Lane) -> None:
-        """A lane with a permit, whose head is a call of this method."""
-        lane.batcher = self
-        self.queue.append(lane)
-        self.recount(lane)
-
-    def recount(self, lane: Lane) -> bool:
-        """The lane's calls have changed. Returns False where it has none of this method at its head: it is out then."""
-        self.waiting -= lane.offered
-        lane.offered = lane.offered_runs = 0
-        lane.head()  # drops what is empty
-        for run in lane.runs:
-            if lane.offered >= self.size or run.options.method != self.method or run.awaits:
-                break
-            lane.offered += run.hi - run.lo
-            lane.offered_runs += 1
-        self.waiting += lane.offered
-        if lane.offered:
-            return True
-        self.queue.remove(lane)
-        lane.batcher = None
-        return False
-
-    def extend(self, lane: Lane, run: Run) -> None:
-        """The run was just put at the end of the lane."""
-        if (
-            lane.offered < self.size
-            and lane.offered_runs == len(lane.runs) - 1
-            and run.options.method == self.method
-            and not run.awaits
-        ):
-            lane.offered += run.hi - run.lo
-            lane.offered_runs += 1
-            self.waiting += run.hi - run.lo
-
-    # -- out -------------------------------------------------------------------------------------------------------
+    def __init__(self, method: str, control: BatchControl, max_ongoing: int, weigh: Weigh | None = None) -> None:
+        """`control` has the settings, which may change at any time. `weigh`: a batch is bounded by weight, too."""
+        super().__init__(method, control, max_ongoing, weigh)
+        self.running: dict[StartBatch, None] = {}
+        """Batches that run, in the order in which they were cut."""
 
     def next_deadline(self) -> float | None:
-        """When the first call has waited long enough; None while nothing waits or no batch may start."""
-        if not self.queue or self.running >= self._most_running:
+        """When one of the calls has waited long enough; None while nothing waits or no batch may start."""
+        if not self.queue or len(self.running) >= self._control.max_concurrent_batches:
             return None
-        first = self.queue[0]
-        run = first.head() if isinstance(first, Lane) else first.run
-        return run.arrived + self._wait_s if run is not None else None
+        return self.oldest() + self._control.batch_wait_timeout_s
 
     def is_due(self, now: float) -> bool:
         """Whether a batch is to be cut now."""
-        if not self.queue or self.running >= self._most_running:
+        if not self.queue or len(self.running) >= self._control.max_concurrent_batches:
             return False
-        if self.waiting >= self.size:
+        self.follow()
+        if self.waiting >= self.size or (self._weigh is not None and self.load >= self._max_batch_size):
             return True
-        deadline = self.next_deadline()
-        return deadline is None or deadline <= now
+        return self.oldest() + self._control.batch_wait_timeout_s <= now
 
-    def cut(self, now: float) -> tuple[StartBatch, list[Part], list[Part], list[Lane]]:
-        """The next batch, and what was found on the way.
-
-        That is expired calls, calls whose link is not fresh, and lanes of which the batch has no call. A batch without
-        calls does not count as running.
-        """
+    def cut(self, now: float) -> Cut:
+        """The next batch. Only when one is due."""
         parts: list[Part] = []
-        expired: list[Part] = []
-        stale: list[Part] = []
         lanes: list[Lane] = []
-        left: list[Lane] = []
-        room = self.size
+        batch = StartBatch(self, parts, lanes, 0)
+        cut = Cut(batch, [], [], [], [])
+        room = _Room(self.size, self._max_batch_size)
         queue = self.queue
-        while room and queue:
+        self._oldest = None
+        while room.calls and queue:
             entry = queue[0]
             if isinstance(entry, Lane):
                 queue.popleft()
-                taken = self._take(entry, room, parts, expired, stale, now)
-                (lanes if taken else left).append(entry)
-                room -= taken
+                if taken := self._take(entry, room, parts, cut, now):
+                    batch.count += taken
+                    lanes.append(entry)
+                elif room.calls:
+                    cut.left.append(entry)
+                else:  # its first call does not fit
+                    queue.appendleft(entry)
+                    entry.batcher = self
+                    self.recount(entry)
                 continue
             run, lo, hi = entry.run, entry.lo, entry.hi
             if run.deadline <= now:
-                expired.append((run, lo, hi))
-                self.waiting -= hi - lo
+                cut.expired.append((run, lo, hi))
+            elif run.link.fresh_until <= now:
+                cut.stale.append((run, lo, hi))
+            elif (failure := self._unfit(run, lo)) is not None:
+                hi = lo + 1
+                cut.failed.append((run, lo, failure))
+            else:
+                hi = self._fit(run, lo, hi, room)
+                batch.count += hi - lo
+                if lo < hi:
+                    parts.append((run, lo, hi))
+            self._gone(run, lo, hi)
+            entry.lo = hi
+            if hi == entry.hi:
                 queue.popleft()
-                continue
-            if run.link.fresh_until <= now:
-                stale.append((run, lo, hi))
-                self.waiting -= hi - lo
-                queue.popleft()
-                continue
-            count = min(room, hi - lo)
-            parts.append((run, lo, lo + count))
-            room -= count
-            self.waiting -= count
-            entry.lo = lo + count
-            if entry.lo == hi:
-                queue.popleft()
-        count = self.size - room
-        if count:
-            self.running += 1
-        return StartBatch(self, parts, lanes, count), expired, stale, left
+        if not queue:
+            self.load = 0.0  # sums of fractions do not come out even
+        if batch.count:
+            self.running[batch] = None
+        return cut
 
-    def _take(
-        self, lane: Lane, room: int, parts: list[Part], expired: list[Part], stale: list[Part], now: float
-    ) -> int:
+    def ended(self, batch: StartBatch) -> None:
+        """The batch runs no more."""
+        del self.running[batch]
+
+    def _take(self, lane: Lane, room: _Room, parts: list[Part], cut: Cut, now: float) -> int:
         """Takes the lane's first calls; returns how many."""
-        self.waiting -= lane.offered
-        lane.offered = lane.offered_runs = 0
+        self._discount(lane)
         lane.batcher = None
         taken = 0
-        while taken < room and (run := lane.head()) is not None and run.options.method == self.method:
+        while room.calls and (run := lane.head()) is not None and run.options.method == self.method:
             if run.awaits or is_stopped(run, run.lo) or is_passed(run):
                 break  # that is seen to where the lane asks for its next permit
             lo = run.lo
             if run.deadline <= now:
                 run.lo = run.hi
-                expired.append((run, lo, run.hi))
-                continue
-            if run.link.fresh_until <= now:
+                cut.expired.append((run, lo, run.hi))
+            elif run.link.fresh_until <= now:
                 lane.runs.popleft()
-                stale.append((run, lo, run.hi))
+                cut.stale.append((run, lo, run.hi))
                 continue
-            run.lo = lo + min(room - taken, run.hi - lo)
-            parts.append((run, lo, run.lo))
-            taken += run.lo - lo
+            elif (failure := self._unfit(run, lo)) is not None:
+                run.lo = lo + 1
+                cut.failed.append((run, lo, failure))
+            else:
+                run.lo = self._fit(run, lo, run.hi, room)
+                if lo < run.lo:
+                    parts.append((run, lo, run.lo))
+                    taken += run.lo - lo
+                continue
+            if run.options.stop_generation:
+                note_failure(run, lo)  # at once: what follows is not to be in this batch either
         return taken
 
-    def withdraw(self, run: Run, lo: int, hi: int) -> list[tuple[int, int]]:
-        """Takes unkeyed calls of the run from `lo` up to `hi` out of the queue; returns the parts that were in it."""
-        taken: list[tuple[int, int]] = []
-        kept: deque[Piece | Lane] = deque()
-        for entry in self.queue:
-            if isinstance(entry, Lane) or entry.run is not run or entry.hi <= lo or hi <= entry.lo:
-                kept.append(entry)
-                continue
-            begin, end = max(lo, entry.lo), min(hi, entry.hi)
-            taken.append((begin, end))
-            self.waiting -= end - begin
-            if entry.lo < begin:
-                kept.append(Piece(run, entry.lo, begin))
-            if end < entry.hi:
-                kept.append(Piece(run, end, entry.hi))
-        self.queue = kept
-        return taken
+    def _fit(self, run: Run, lo: int, hi: int, room: _Room) -> int:
+        """Takes room for calls that are fit, from `lo` on; returns the index behind them.
+
+        Where one finds no room, the batch is closed.
+        """
+        if self._weigh is None:
+            hi = min(hi, lo + room.calls)
+            room.calls -= hi - lo
+            return hi
+        index = lo
+        while index < hi and room.calls and self._unfit(run, index) is None:
+            weight = weighed(run, index, self._weigh).weight
+            if weight > room.weight:
+                room.calls = 0
+                break
+            room.weight -= weight
+            room.calls -= 1
+            index += 1
+        return index

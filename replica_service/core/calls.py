@@ -15,15 +15,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slotmesh.chunks import MAX_INLINE_BYTES
-from slotmesh.handlers.context import NO_METADATA
 
 if TYPE_CHECKING:
     from replica_service.core.lanes import Lane
     from replica_service.core.records import Record, Taker
     from replica_service.core.slots import Slot
+    from replica_service.core.weighing import Weighed
+
+NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 FRESH_S = 3.0
 """Seconds for which a router's echo of a stamp lets its runs start, counted from the stamp."""
@@ -76,6 +79,7 @@ class Link:
         "parked",
         "sent",
         "splits",
+        "stream_id",
         "unkeyed",
         "untold_until",
         "uploads",
@@ -86,6 +90,8 @@ class Link:
         """`outbox` is the shell's: where answers go. Opaque here."""
         self.outbox = outbox
         self.closed = False
+        self.stream_id = ""
+        """No other link of any replica has it: with a run id it names a call for ever."""
         self.last_run_id = 0
         """Run ids strictly increase on a link."""
         self.unkeyed = 0
@@ -119,6 +125,16 @@ class Link:
         """Not before this moment it is told again that there is room."""
 
 
+class Origin(NamedTuple):
+    """Where calls without a session ran first that run once more."""
+
+    stream_id: str
+    run_ids: Sequence[int]
+    """On it, parallel to the payloads."""
+    attempt: int
+    """At least 1."""
+
+
 class Run:
     """Consecutive calls of one router that share their options."""
 
@@ -140,11 +156,13 @@ class Run:
         "open",
         "options",
         "ordering_key",
+        "origin",
         "owner_epoch",
         "partition",
         "payloads",
         "record",
         "slot",
+        "weighed",
         "withdrawn",
     )
 
@@ -190,10 +208,14 @@ class Run:
         self.lane: Lane | None = None
         self.record: Record | None = None
         """What is kept of its calls, where they belong to a session."""
+        self.origin: Origin | None = None
+        """Set where it is another attempt at calls without a session."""
         self.lease_s = 0.0
         """Length of the lease where it is a reservation: one call, which starts by becoming a slot. 0: it is none."""
         self.slot: Slot | None = None
         """The slot that it runs in; it is a single call then, and holds that permit as long as it is here."""
+        self.weighed: dict[int, Weighed] | None = None
+        """What is known of its calls' weights, by index; shared with runs that were split off."""
         self.withdrawn: set[int] | None = None
         """Indices of calls that were handed to an executor and must not start any more, if it has not started them."""
 
@@ -204,6 +226,8 @@ class Run:
         )
         part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
         part.awaits = self.awaits
+        if self.origin is not None:
+            part.origin = self.origin._replace(run_ids=self.origin.run_ids[lo:hi])
         if self.record is not None:
             part.record = self.record.cut_out(lo, hi)
         return part
@@ -222,7 +246,8 @@ class Run:
             end=hi,
         )
         part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
-        part.lane, part.slot = self.lane, self.slot
+        part.lane, part.slot, part.weighed = self.lane, self.slot, self.weighed
+        part.origin = self.origin
         link.splits += 1
         part.key = -link.splits
         self.is_split = part.is_split = True

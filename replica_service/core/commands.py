@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from replica_service.core.batcher import Batcher
@@ -52,7 +52,7 @@ class StartTurn:
 class StartBatch:
     """Hand the calls to the batch method, all at once."""
 
-    __slots__ = ("batcher", "count", "lanes", "parts")
+    __slots__ = ("batcher", "began", "count", "lanes", "parts", "runner")
 
     def __init__(self, batcher: Batcher, parts: Sequence[Part], lanes: Sequence[Lane], count: int) -> None:
         self.batcher = batcher
@@ -62,6 +62,10 @@ class StartBatch:
         """The lanes whose calls are among them."""
         self.count = count
         """Calls in all parts."""
+        self.began: float | None = None
+        """When an executor handed it to the method; monotonic seconds."""
+        self.runner: Any = None
+        """Who executes it then: the executor's, opaque here."""
 
 
 @dataclass(slots=True, eq=False)
@@ -101,4 +105,6 @@ class TellCapacity:
     link: Link
 
 
-Command = StartCalls | StartTurn | StartBatch | Refuse | Fail | Grant | TellCapacity
+Work = StartCalls | StartTurn | StartBatch
+"""What executors take."""
+Command = Work | Refuse | Fail | Grant | TellCapacity

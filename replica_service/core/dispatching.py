@@ -24,7 +24,7 @@ class Dispatching(Starting):
 
     def dispatch(self, run: Run, secret: bytes, now: float) -> list[Command]:
         """A router sent a call, a run of one without ordering key, for a slot. `run.slot` says whether it has it."""
-        slot = self.slots.dispatch(secret, run.endpoint, now)
+        slot = verdicts.DRAINING if self.ended else self.slots.dispatch(secret, run.endpoint, now)
         if isinstance(slot, Failure):
             self._out.append(Fail(run, run.lo, run.hi, slot))
             return self._settle(now)

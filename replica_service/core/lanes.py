@@ -14,9 +14,9 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from replica_service.core.batcher import Batcher
     from replica_service.core.calls import Run
     from replica_service.core.commands import StartTurn
+    from replica_service.core.gathering import Gathering
 
 MAX_TURN_CALLS = 256
 """Calls that a lane executes before others get their turn."""
@@ -27,7 +27,18 @@ MAX_TURN_S = 0.050
 class Lane:
     """The queue of one ordering key. Compared by identity."""
 
-    __slots__ = ("batcher", "is_blocked", "is_idle", "key", "offered", "offered_runs", "partition", "runs", "turn")
+    __slots__ = (
+        "batcher",
+        "is_blocked",
+        "is_idle",
+        "key",
+        "offered",
+        "offered_runs",
+        "offered_weight",
+        "partition",
+        "runs",
+        "turn",
+    )
 
     def __init__(self, key: tuple[str, str], partition: int) -> None:
         self.key = key
@@ -39,12 +50,14 @@ class Lane:
         """Neither in the ready queue nor with a permit."""
         self.is_blocked = False
         """Likewise, with calls: the payload of the first one is under way."""
-        self.batcher: Batcher | None = None
+        self.batcher: Gathering | None = None
         """The batcher that its first calls are offered to."""
         self.offered = 0
         """Calls that the batcher counts as its own."""
         self.offered_runs = 0
         """Runs at the head that these calls belong to."""
+        self.offered_weight = 0.0
+        """What they weigh, where the batcher weighs."""
         self.turn: StartTurn | None = None
         """The turn that it has."""
 

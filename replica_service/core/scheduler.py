@@ -170,7 +170,7 @@ class Scheduler(Dispatching):
 
     def batch_ended(self, batch: StartBatch, now: float) -> list[Command]:
         """All calls of the batch have ended, however."""
-        batch.batcher.running -= 1
+        batch.batcher.ended(batch)
         had_room = self._has_room
         for run, lo, hi in batch.parts:
             if run.lane is None:
@@ -195,7 +195,7 @@ class Scheduler(Dispatching):
         if isinstance(work, StartCalls):
             parts: Sequence[Part] = ((work.run, work.lo, work.hi),)
         else:
-            work.batcher.running -= 1
+            work.batcher.ended(work)
             parts = work.parts
         for run, lo, hi in reversed(parts):
             part = run.reopen(lo, hi)
@@ -250,6 +250,23 @@ class Scheduler(Dispatching):
         for lane in self._lanes.all():
             self._hand_back(lane, verdicts.DRAINING)
         return self._settle(now)
+
+    def end(self, now: float) -> list[Command]:
+        """Drains, and honours slots no longer: a call in one is handed back, if it has not started."""
+        self.ended = True
+        self._unpark_all()
+        for run in list(self._entered):
+            self._take_back_waiting(run, run.lo, run.hi, verdicts.DRAINING)
+        for batcher in self._gathering:
+            for entry in list(batcher.queue):
+                if not isinstance(entry, Lane):
+                    self._take_back(entry.run, entry.run.begin, entry.run.end, verdicts.DRAINING)
+        return self.drain(now)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no call runs, nor waits with a permit."""
+        return self.in_use == self.slots.reserved
 
     @property
     def is_idle(self) -> bool:

@@ -141,8 +141,10 @@ class Starting(Waiting):
     def _start_with_permits(self, run: Run, lo: int, hi: int) -> None:
         batcher = self._batchers.get(run.options.method)
         if batcher is not None:
-            batcher.add(run, lo, hi)
             self._gathering[batcher] = None
+            for index, failure in batcher.add(run, lo, hi):
+                self.in_use -= 1
+                self._answer(run, index, index + 1, failure)
         else:
             self._close(run, hi - lo)
             self._out.append(StartCalls(run, lo, hi))
@@ -185,7 +187,7 @@ class Starting(Waiting):
         in_use = self.in_use
         for batcher in list(self._gathering):
             while batcher.is_due(now):
-                batch, expired, stale, left = batcher.cut(now)
+                batch, expired, stale, failed, left = batcher.cut(now)
                 for run, lo, hi in batch.parts:
                     self._close(run, hi - lo)
                     if run.lane is not None:
@@ -194,6 +196,10 @@ class Starting(Waiting):
                     if run.lane is None:
                         self.in_use -= hi - lo
                     self._answer(run, lo, hi, verdicts.EXPIRED)
+                for run, index, failure in failed:
+                    if run.lane is None:
+                        self.in_use -= 1
+                    self._answer(run, index, index + 1, failure)
                 for run, lo, hi in stale:
                     self._park_gathered(run, lo, hi)
                 if batch.count:

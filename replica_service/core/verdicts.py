@@ -19,11 +19,27 @@ OVERDUE = Failure(
     executed=Executed.UNKNOWN,
 )
 EXPIRED = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadline passed before the call started")
+UNHEARD = Failure(
+    reason=Reason.BACKEND_UNAVAILABLE,
+    message="the router that has sent the call was not heard of for too long, and the call had not started",
+)
 STOPPED = Failure(
     reason=Reason.PREDECESSOR_FAILED,
     message="a call before it, of the same ordering key and generation, has failed; reset the lane to go on",
 )
 DRAINING = Failure(reason=Reason.DRAINING, message="the replica drains and takes no new calls")
+CUT_OFF = Failure(
+    reason=Reason.DRAINING,
+    message="the replica was told to stop, and the call still ran when its grace was over; it was cancelled",
+    executed=Executed.UNKNOWN,
+)
+"""For routers, who execute it again elsewhere if it is `idempotent`, or tell their caller that the replica is lost."""
+ENDED = Failure(
+    reason=Reason.REPLICA_LOST,
+    message="the replica was told to stop, and the call still ran when its grace was over",
+    executed=Executed.UNKNOWN,
+)
+"""The same for callers who speak to the replica itself."""
 STALE = Failure(
     reason=Reason.STALE_TABLE, message="the replica is not the partition's owner at this epoch: the table is older"
 )
@@ -92,6 +108,17 @@ def no_room(max_ongoing: int, prefetch: int) -> Failure:
             f"the replica is full: {max_ongoing} calls and slots (max_ongoing) are under way, and {prefetch} "
             "(prefetch) may wait here; routers find a place elsewhere, or wait"
         ),
+    )
+
+
+def too_heavy(weight: float, max_batch_size: int) -> Failure:
+    return Failure(
+        reason=Reason.BAD_ARGUMENTS,
+        message=(
+            f"the call weighs {weight} by the method's batch_size_fn, and a batch at most {max_batch_size} "
+            "(max_batch_size): send less in a call"
+        ),
+        metadata={"weight": f"{weight}", "max_batch_size": str(max_batch_size)},
     )
 
 

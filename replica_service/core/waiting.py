@@ -24,8 +24,9 @@ from replica_service.core.ownership import Ownership
 from replica_service.core.slots import Slot, SlotTable
 from replica_service.core.stops import note_failure
 from replica_service.core.vacancies import CAPACITY_GAP_S, Vacancies
+from replica_service.core.weighing import Weigh
 from slotmesh.errors import Failure
-from slotmesh.handlers import BatchSettings
+from slotmesh.handlers import BatchControl
 
 DEFAULT_KEYED_WINDOW = 8192
 """Keyed calls that one router may have unanswered."""
@@ -40,8 +41,9 @@ class Waiting:
 
     def __init__(
         self,
-        methods: Mapping[str, BatchSettings | None],
+        methods: Mapping[str, BatchControl | None],
         *,
+        weigh: Mapping[str, Weigh] | None = None,
         max_ongoing: int,
         prefetch: int = 0,
         keyed_window: int = DEFAULT_KEYED_WINDOW,
@@ -51,12 +53,15 @@ class Waiting:
     ) -> None:
         """`methods`: those that can be called, by name, with the settings of batch methods.
 
+        `weigh`: who says what calls of a batch method weigh, for those where they have a weight.
         `capacity_gap_s` and `chance`: see `Vacancies`. `new_secret` draws 128 random bits, for each slot.
         """
         self.max_ongoing = max_ongoing
         self.prefetch = prefetch
         self.keyed_window = keyed_window
         self.draining = False
+        self.ended = False
+        """Nothing starts any more, be it in a slot."""
         self.in_use = 0
         """Permits in use: calls that run or are in a batcher, lanes that have their turn, slots."""
         self.waiting = 0
@@ -65,7 +70,9 @@ class Waiting:
         """Keyed calls that are here, running or not."""
         self._methods = methods
         self._batchers = {
-            name: Batcher(name, settings, max_ongoing) for name, settings in methods.items() if settings is not None
+            name: Batcher(name, control, max_ongoing, (weigh or {}).get(name))
+            for name, control in methods.items()
+            if control is not None
         }
         self._gathering: dict[Batcher, None] = {}
         """Batchers in which calls wait."""
@@ -94,6 +101,11 @@ class Waiting:
         """Who gets the odd permit when lanes and unkeyed runs share: 1 for lanes."""
         self._vacancies = Vacancies(capacity_gap_s, chance)
         self._out: list[Command] = []
+
+    @property
+    def batchers(self) -> Mapping[str, Batcher]:
+        """Those of the batch methods, by name."""
+        return self._batchers
 
     # -- links that are not fresh ----------------------------------------------------------------------------------
 
@@ -212,7 +224,7 @@ class Waiting:
 
     def _verdict_on(self, run: Run) -> Failure | None:
         """Why calls that came back from an executor cannot wait for another turn, if they cannot."""
-        if self.draining and run.slot is None:
+        if self.ended or (self.draining and run.slot is None):
             return verdicts.DRAINING
         if run.link.closed:
             return verdicts.CANCELLED

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from replica_service.shell.drives import Drive, Script, Stage
-from slotmesh.handlers.context import current_metadata
+from slotmesh.handlers.context import current_place
 
 STEP_S = 0.005
 
@@ -45,7 +45,7 @@ class AsyncDrive(Drive):
     def _post(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback, context=self._stage.context)
 
-    def end(self) -> asyncio.Task[None] | None:
+    def end(self) -> asyncio.Future[None] | None:
         self._is_ending = True
         if self._task is not None:
             self._task.cancel()
@@ -55,11 +55,14 @@ class AsyncDrive(Drive):
         if self._begin():
             await self._serve()
         if not self._is_ending:
-            # What follows is not the handler's: neither is the context.
-            self._stage.context.run(self._ended)
+            self._say_over()
+
+    def _say_over(self) -> None:
+        # What follows is not the handler's: neither is the context.
+        self._stage.context.run(self._ended)
 
     async def _serve(self) -> None:
-        current_metadata.set(self._script.metadata)
+        current_place.set(self._script.place)
         generator: AsyncGenerator[Any, None] | None = None
         try:
             generator = self._script.generate()

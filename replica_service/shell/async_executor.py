@@ -18,57 +18,56 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from replica_service.core.calls import Link, Run
-from replica_service.core.commands import StartBatch, StartCalls, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
 from replica_service.core.lanes import MAX_TURN_S
 from replica_service.core.stops import is_stopped
-from replica_service.core.verdicts import CANCELLED, EXPIRED, TAKEN_BACK
+from replica_service.core.verdicts import CANCELLED, CUT_OFF, EXPIRED, TAKEN_BACK
 from replica_service.shell.batches import invocations, is_fresh, is_of
 from replica_service.shell.handler_errors import HandlerErrors
+from replica_service.shell.lateness import in_time
 from replica_service.shell.methods import Method
-from replica_service.shell.sink import Sink
+from replica_service.shell.places import SinglePlace, TaskPlace, batch_place, marking
+from replica_service.shell.sink import CLOSE_S, Sink
+from replica_service.shell.streaks import Streak, StreakPlace, follows, is_followed
 from slotmesh.errors import Failure
-from slotmesh.handlers.context import NO_METADATA, current_metadata
+from slotmesh.handlers.context import asking, current_place
 
 STEP_S = 0.005
 """After this long without waiting, runners let the rest of the process have the loop."""
 MAX_RUNNERS = 64
 """Runners that are started at once when calls wait: 1, 2, 4, … for as long as all of them do."""
 
-Work = StartCalls | StartTurn | StartBatch
-
-
-class _Streak:
-    """Turns of one call each whose runs are neighbours: their results leave together."""
-
-    __slots__ = ("run", "turns")
-
-    def __init__(self, turn: StartTurn) -> None:
-        self.run = turn.run
-        self.turns = [turn]
-
 
 class AsyncExecutor:
     """Executes work of `async def` methods."""
 
     def __init__(
-        self, methods: Mapping[str, Method], sink: Sink, errors: HandlerErrors, now: Callable[[], float]
+        self,
+        methods: Mapping[str, Method],
+        sink: Sink,
+        errors: HandlerErrors,
+        now: Callable[[], float],
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
+        """`loop` is where calls run; the running one where it is None."""
         self._methods = methods
         self._sink = sink
         self._errors = errors
         self._now = now
         self._queue: deque[Work] = deque()
         self._tasks: set[asyncio.Task[None] | None] = set()
-        self._sites: dict[asyncio.Task[Any], _Site] = {}
+        self._sites: dict[asyncio.Task[Any], TaskPlace] = {}
         """Where each runner that executes calls is: between two steps of the loop, in a call that waits."""
-        self._cancelled: set[asyncio.Task[Any]] = set()
-        """Runners whose call was taken back, and that have not noticed yet."""
-        self._loop = asyncio.get_running_loop()
+        self._batching: set[asyncio.Task[Any]] = set()
+        """Runners that execute a batch."""
+        self._cancelled: dict[asyncio.Task[Any], Failure] = {}
+        """Runners whose call was taken back, and that have not noticed yet: what becomes of it if it ends by that."""
+        self._loop = loop or asyncio.get_running_loop()
         self._context = copy_context()
         """What runners start from: never that of a call whose end has led to the next one's start."""
         self._generation = 0
@@ -82,7 +81,7 @@ class AsyncExecutor:
         """When the time of this generation is over; set by its first runner."""
         self._closing = False
         # What the runner that is in its first step has gathered.
-        self._streak: StartCalls | StartTurn | _Streak | None = None
+        self._streak: StartCalls | StartTurn | Streak | None = None
         self._streak_lo = 0
         self._streak_values: list[Any] = []
 
@@ -97,18 +96,34 @@ class AsyncExecutor:
         for first, last in ranges:
             for run_id in range(first, last + 1) if last - first < len(waiting) else list(waiting):
                 task = waiting.get(run_id)
-                if task is not None and first <= run_id <= last and task not in self._cancelled:
-                    self._cancelled.add(task)
-                    task.cancel()
+                if task is not None and first <= run_id <= last:
+                    self._cancel(task, TAKEN_BACK)
+
+    def abandon(self, link: Link) -> None:
+        for task, site in list(self._sites.items()):
+            if site.run.link is link and site.run.record is None and not site.run.options.no_reply:
+                self._cancel(task, TAKEN_BACK)
+
+    def cut_off(self) -> None:
+        for task in [*self._sites, *self._batching]:
+            self._cancelled.setdefault(task, CUT_OFF)
+            task.cancel()  # once more where it has gone on before
+
+    def _cancel(self, task: asyncio.Task[Any], failure: Failure) -> None:
+        """Cancels what a runner executes, once, unless it ends in this very step of the loop."""
+        if task not in self._cancelled:
+            self._cancelled[task] = failure
+            task.cancel()
 
     def hold(self, turn: StartTurn) -> None:
         turn.stop = turn.next
 
     def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
-        recalled = [work for work in self._queue if not isinstance(work, StartTurn) and is_of(work, is_wanted)]
-        for work in recalled:
-            self._queue.remove(work)
-        return recalled
+        return [
+            work
+            for work in self._queue.copy()
+            if not isinstance(work, StartTurn) and is_of(work, is_wanted) and self._take_out(work)
+        ]
 
     async def close(self) -> None:
         self._closing = True
@@ -117,7 +132,35 @@ class AsyncExecutor:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=CLOSE_S)
+
+    # -- the queue: each operation is a single one, so that another thread may add to it and take from it ------------
+
+    def _take_out(self, work: Work) -> bool:
+        """Takes work that has not started out of the queue; False where it has started meanwhile."""
+        try:
+            self._queue.remove(work)
+        except ValueError:
+            return False
+        return True
+
+    def _follower(self, turn: StartTurn) -> StartTurn | None:
+        """The next work, where it goes on with a streak: from here on it has started."""
+        work = self._queue.popleft()
+        if follows(work, turn):
+            work.next = work.hi
+            return work
+        self._queue.appendleft(work)
+        return None
+
+    def _claim(self, turn: StartTurn, hi: int) -> int:
+        """The turn's calls before index `hi` start now. Returns up to where they may."""
+        turn.next = hi
+        return hi
+
+    def _claimed(self, _turn: StartTurn, _lo: int, payloads: Iterable[bytes]) -> Iterable[bytes]:
+        """The payloads of the turn's calls from index `lo` on, for as long as these may start."""
+        return payloads
 
     # -- runners ---------------------------------------------------------------------------------------------------
 
@@ -157,7 +200,7 @@ class AsyncExecutor:
             self._sink.results(work.run, lo, values)
             if isinstance(work, StartCalls):
                 self._sink.calls_ended(work.run, len(values))
-            elif isinstance(work, _Streak):
+            elif isinstance(work, Streak):
                 self._sink.turns_ended(work.turns[: len(values)])
 
     async def _run(self, generation: int) -> None:
@@ -172,17 +215,15 @@ class AsyncExecutor:
         if not self._until:
             self._until = self._now() + STEP_S
         queue = self._queue
-        metadata = NO_METADATA
         while queue and generation == self._generation and not self._is_late:
-            work = queue.popleft()
-            wanted = NO_METADATA if isinstance(work, StartBatch) else work.run.options.metadata
-            if wanted is not metadata:
-                current_metadata.set(wanted)
-                metadata = wanted
+            try:
+                work = queue.popleft()
+            except IndexError:  # another thread has taken it in this moment
+                return
             if isinstance(work, StartCalls):
                 await self._run_calls(work, generation)
             elif isinstance(work, StartTurn):
-                if queue and _goes_on(work, queue[0]):
+                if queue and is_followed(work, queue):
                     await self._run_streak(work, generation)
                 else:
                     await self._run_turn(work, generation)
@@ -226,8 +267,9 @@ class AsyncExecutor:
         while index < turn.stop:
             now = self._now()
             if now >= run.deadline:
-                sink.failed(run, index, turn.stop - index, EXPIRED)
-                index = turn.stop
+                if (stop := self._claim(turn, turn.stop)) > index:
+                    sink.failed(run, index, stop - index, EXPIRED)
+                    index = stop
                 break
             if now >= link.fresh_until:
                 break
@@ -242,12 +284,15 @@ class AsyncExecutor:
             if stops and is_stopped(run, index):
                 break  # the lane's next turn answers the rest
             if run.withdrawn is not None and index in run.withdrawn:
+                if self._claim(turn, index + 1) == index:
+                    break
                 sink.failed(run, index, 1, CANCELLED)
                 index += 1
             elif run.withdrawn is None and not stops and generation == self._generation:
                 index = await self._execute(turn, index, generation, min(until, run.deadline, link.fresh_until))
             else:
-                turn.next = index + 1
+                if self._claim(turn, index + 1) == index:
+                    break
                 await self._execute_one(run, index)
                 index += 1
         sink.turn_ended(turn, index)
@@ -261,39 +306,47 @@ class AsyncExecutor:
             return
         until = min(self._until, run.deadline, run.link.fresh_until)
         sink, queue, payloads, clock = self._sink, self._queue, run.payloads, self._now
+        if self._claim(turn, turn.hi) == turn.lo:
+            sink.turn_ended(turn, turn.lo)
+            return
         values: list[Any] = []
-        streak = _Streak(turn)
+        streak = Streak(turn)
         self._streak, self._streak_lo, self._streak_values = streak, lo, values
-        error: BaseException | None = None
+        failure: Failure | None = None
         task = _this_task()
-        self._sites[task] = _Site(run, lo, values)
+        cancelling = task.cancelling
+        site = self._sites[task] = StreakPlace(streak, lo, values, clock, task)
+        current_place.set(site)
+        asks = asking.is_known
         try:
             start = self._methods[run.options.method].start(run.options.content_type)
             while True:
-                turn.next = turn.hi
+                if asks:
+                    current_place.set(SinglePlace(turn.run, turn.lo, clock))
                 value = await start(payloads[turn.lo])
+                if cancelling():
+                    await self._uncancelled(task)
                 if generation != self._generation:
-                    self._was_cancelled(task)  # but the handler went on
+                    self._cancelled.pop(task, None)  # but the handler went on
                     sink.results(turn.run, turn.lo, (value,))
                     break
                 values.append(value)
-                if not queue or not _goes_on(turn, queue[0]) or clock() >= until:
+                if not queue or clock() >= until or (after := self._follower(turn)) is None:
                     break
-                turn = cast("StartTurn", queue.popleft())
+                turn = after
                 streak.turns.append(turn)
-        except BaseException as caught:
-            if self._closing:
-                raise
-            error = caught
+        except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
+            failure = await self._failure_of(error, task, run.options.method)
         finally:
             del self._sites[task]
+            site.task = None
         has_waited = generation != self._generation
         if not has_waited:
             self._streak = None
             if values:
                 sink.results(run, lo, values)
-        if error is not None:
-            sink.failed(turn.run, turn.lo, 1, self._failure_of(error, task, run))
+        if failure is not None:
+            sink.failed(turn.run, turn.lo, 1, failure)
         sink.turns_ended((turn,) if has_waited else streak.turns)
 
     async def _run_batch(self, batch: StartBatch) -> None:
@@ -302,14 +355,22 @@ class AsyncExecutor:
             sink.returned(batch)
             return
         method = self._methods[batch.batcher.method]
-        for invocation in invocations(batch, method, sink.failed):
+        task = _this_task()
+        for whole in invocations(batch, method, sink.failed):
+            invocation = in_time(whole, batch, method, self._now(), sink.failed) if batch.began is not None else whole
+            if invocation is None:
+                continue
+            self._batching.add(task)
+            current_place.set(batch_place(invocation.parts, self._now))
             try:
-                returned = invocation.checked(await invocation.call(method), method)
-            except BaseException as error:
-                if self._closing:
-                    raise
-                returned = self._errors.failure_of(error, method.name)
-            invocation.deliver(returned, sink.results, sink.failed)
+                batch.began, batch.runner = self._now(), invocation.call(method)
+                returned = invocation.checked(await batch.runner, method)
+                await self._uncancelled(task)  # but the handler went on
+            except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
+                returned = await self._failure_of(error, task, method.name)
+            finally:
+                self._batching.discard(task)
+            invocation.deliver(returned, method, self._errors.failure_of, sink.results, sink.failed)
         sink.batch_ended(batch)
 
     # -- calls -----------------------------------------------------------------------------------------------------
@@ -324,95 +385,90 @@ class AsyncExecutor:
         values: list[Any] = []
         append = values.append
         self._streak, self._streak_lo, self._streak_values = work, lo, values
-        error: BaseException | None = None
+        failure: Failure | None = None
         task = _this_task()
-        self._sites[task] = _Site(run, lo, values)
+        cancelling = task.cancelling
+        site = self._sites[task] = TaskPlace(run, lo, values, now, task)
         try:
             start = self._methods[run.options.method].start(run.options.content_type)
             # Where calls wait, runners take one each: a copy of all that is left would be too much for that.
             hi = work.hi if isinstance(work, StartCalls) else work.stop
             if self._runners > 1:
                 hi = min(hi, lo + MAX_RUNNERS)
-            for payload in run.payloads[lo:hi]:
+            if isinstance(work, StartTurn):
+                hi = self._claim(work, hi)
+            if asking.is_known:
+                payloads: Iterable[bytes] = marking(run, lo, hi, now)
+            else:
+                payloads = run.payloads[lo:hi]
+                current_place.set(site)
+            if isinstance(work, StartTurn):
+                payloads = self._claimed(work, lo, payloads)
+            for payload in payloads:
                 value = await start(payload)
+                if cancelling():
+                    await self._uncancelled(task)
                 if generation != self._generation:
-                    self._was_cancelled(task)  # but the handler went on
+                    self._cancelled.pop(task, None)  # but the handler went on
                     index = lo + len(values)
                     self._sink.results(run, index, (value,))
                     return index + 1
                 append(value)
                 if now() >= until:
                     break
-        except BaseException as caught:
-            if self._closing:
-                raise
-            error = caught
+        except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
+            failure = await self._failure_of(error, task, run.options.method)
         finally:
             del self._sites[task]
+            site.task = None
         index = lo + len(values)
         if generation == self._generation:
             self._streak = None
             if values:
                 self._sink.results(run, lo, values)
-        if error is not None:
-            self._sink.failed(run, index, 1, self._failure_of(error, task, run))
+        if failure is not None:
+            self._sink.failed(run, index, 1, failure)
             index += 1
         return index
 
     async def _execute_one(self, run: Run, index: int) -> None:
         task = _this_task()
-        self._sites[task] = _Site(run, index, ())
+        site = self._sites[task] = TaskPlace(run, index, (), self._now, task)
+        current_place.set(site)
         try:
             start = self._methods[run.options.method].start(run.options.content_type)
             value = await start(run.payloads[index])
-        except BaseException as error:
-            if self._closing:
-                raise
-            self._sink.failed(run, index, 1, self._failure_of(error, task, run))
+            await self._uncancelled(task)  # but the handler went on
+        except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
+            self._sink.failed(run, index, 1, await self._failure_of(error, task, run.options.method))
         else:
-            self._was_cancelled(task)  # but the handler went on
             self._sink.results(run, index, (value,))
         finally:
             del self._sites[task]
 
-    def _failure_of(self, error: BaseException, task: asyncio.Task[Any], run: Run) -> Failure:
-        if self._was_cancelled(task) and isinstance(error, asyncio.CancelledError):
-            return TAKEN_BACK
-        return self._errors.failure_of(error, run.options.method)
+    async def _failure_of(self, error: BaseException, task: asyncio.Task[Any], method: str) -> Failure:
+        """What callers hear of it. Where the process ends, the runner does."""
+        if self._closing:
+            raise asyncio.CancelledError
+        failure = await self._uncancelled(task)
+        if failure is not None and isinstance(error, asyncio.CancelledError):
+            return failure
+        return self._errors.failure_of(error, method)
 
-    def _was_cancelled(self, task: asyncio.Task[Any]) -> bool:
-        """Whether the call that the runner has ended was taken back. The runner goes on as if nothing had been."""
-        if task not in self._cancelled:
-            return False
-        self._cancelled.remove(task)
-        task.uncancel()
-        return True
+    async def _uncancelled(self, task: asyncio.Task[Any]) -> Failure | None:
+        """Why what the runner has ended was taken back, if it was.
 
-
-class _Site(NamedTuple):
-    """Which call a runner is in: the one behind those whose values it has."""
-
-    run: Run
-    lo: int
-    values: Sequence[Any]
-
-    @property
-    def run_id(self) -> int:
-        return self.run.first + self.lo + len(self.values)
-
-
-def _goes_on(turn: StartTurn, work: Work) -> bool:
-    """Whether two pieces of work are turns of one call each, of neighbours, the second right behind the first."""
-    if not isinstance(work, StartTurn):
-        return False
-    run, after = turn.run, work.run
-    return (
-        after.payloads is run.payloads
-        and turn.stop == turn.hi == turn.lo + 1 == work.lo
-        and work.stop == work.hi == work.lo + 1
-        and run.withdrawn is None
-        and after.withdrawn is None
-    )
+        The runner goes on as if nothing had been: what is left of cancelling it, be it by its handler, hits no other
+        call.
+        """
+        while task.cancelling():
+            task.uncancel()
+            try:
+                await asyncio.sleep(0)  # what was not thrown yet is thrown here
+            except asyncio.CancelledError:
+                if self._closing:
+                    raise
+        return self._cancelled.pop(task, None)
 
 
 def _this_task() -> asyncio.Task[Any]:

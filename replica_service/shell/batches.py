@@ -1,43 +1,62 @@
 """The calls of a batch as a batch method takes them, and its results as calls take them.
 
-Purpose: shared by both executors. Payloads that are arguments as they are pass as slices, without an object a call.
+Purpose: shared by all executors. Its calls become columns as a whole (`slotmesh/codec/columns.py`), and an array
+that was returned is encoded as a whole. An entry of a list that is an exception is what that one call has raised.
 Invariants: a call whose arguments are unsound fails alone and is not executed; calls that give their arguments in
 different ways (other names, fewer of them) never share an invocation, so that a default of the method is a default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from replica_service.core.calls import Run
 from replica_service.core.commands import Part, StartBatch, StartCalls
 from replica_service.shell.handler_errors import wrong_length
 from replica_service.shell.methods import Method
-from slotmesh.codec import DecodeError
+from replica_service.shell.weights import arguments
+from slotmesh.codec import Columns, DecodeError, Flaw, is_rows
 from slotmesh.errors import Failure
 
 OnFailed = Callable[[Run, int, int, Failure], None]
 """Told of calls that failed: run, first index, count, why."""
+FailureOf = Callable[[BaseException, str], Failure]
+"""What the callers of a method, by name, hear of an exception."""
 OnResults = Callable[[Run, int, Sequence[Any]], None]
 """Told of results: run, first index, values."""
 
-_Shape = tuple[int, tuple[str, ...]]
-_ONE: _Shape = (1, ())
-
 
 class Invocation:
-    """The arguments of one invocation of the batch method: lists, an entry a call."""
+    """The arguments of one invocation of the batch method: lists, an entry a call, or arrays, a row a call."""
 
-    __slots__ = ("columns", "named", "parts", "shape")
+    __slots__ = ("args", "named", "parts", "shape")
 
-    def __init__(self, shape: _Shape) -> None:
+    def __init__(self, shape: Hashable) -> None:
         self.shape = shape
-        """Number of positional arguments, names of the others."""
-        self.columns: list[list[Any]] = [[] for _ in range(shape[0])]
-        self.named: dict[str, list[Any]] = {name: [] for name in shape[1]}
+        """What its calls have in common: how they give their arguments."""
+        self.args: list[list[Any]] = []
+        self.named: dict[str, list[Any]] = {}
         self.parts: list[Part] = []
         """Whose entries these are, in order."""
+
+    def extend(self, columns: Columns, parts: Sequence[Part]) -> None:
+        """These calls come next; their columns are made for this, and are kept."""
+        if not self.parts:
+            self.args, self.named = list(columns.args), dict(columns.named)
+            self.parts.extend(parts)
+            return
+        for column, entries in zip(self.args, columns.args, strict=True):
+            column.extend(entries)
+        for name, entries in columns.named.items():
+            self.named[name].extend(entries)
+        (run, lo, hi), (last, begin, end) = parts[0], self.parts[-1]
+        if run is last and lo == end:
+            self.parts[-1] = (run, begin, hi)
+            parts = parts[1:]
+        self.parts.extend(parts)
 
     @property
     def count(self) -> int:
@@ -46,9 +65,10 @@ class Invocation:
 
     def call(self, method: Method) -> Any:
         """Calls the method; a coroutine where it is `async def`."""
-        return method.function(*self.columns, **self.named)
+        args, named = method.columns.passed(self.args, self.named)
+        return method.function(*args, **named)
 
-    def checked(self, returned: Any, method: Method) -> list[Any] | Failure:
+    def checked(self, returned: Any, method: Method) -> Sequence[Any] | Failure:
         """What the method returned: a result for each call, or why there is none for any."""
         values = _as_list(returned)
         count = self.count
@@ -57,55 +77,103 @@ class Invocation:
         got = f"a list of {len(values)}" if values is not None else f"a {type(returned).__name__}"
         return wrong_length(method.name, count, got)
 
-    def deliver(self, returned: list[Any] | Failure, on_results: OnResults, on_failed: OnFailed) -> None:
+    def deliver(
+        self,
+        returned: Sequence[Any] | Failure,
+        method: Method,
+        failure_of: FailureOf,
+        on_results: OnResults,
+        on_failed: OnFailed,
+    ) -> None:
         """Gives each call its result; `returned` is what `checked` or `HandlerErrors` made of what happened."""
         if isinstance(returned, Failure):
             for run, lo, hi in self.parts:
                 on_failed(run, lo, hi - lo, returned)
             return
         begin = 0
+        raised = _exceptions_in(returned)
         for run, lo, hi in self.parts:
             end = begin + hi - lo
-            on_results(run, lo, returned[begin:end])
+            while raised and raised[-1] < end:
+                index = raised.pop()
+                if begin < index:
+                    on_results(run, hi - (end - begin), returned[begin:index])
+                on_failed(run, hi - (end - index), 1, failure_of(returned[index], method.name))
+                begin = index + 1
+            if begin < end:
+                on_results(run, hi - (end - begin), returned[begin:end])
             begin = end
 
 
 def invocations(batch: StartBatch, method: Method, on_failed: OnFailed) -> Iterator[Invocation]:
     """The invocations that the batch takes, in order: one, unless calls differ in how they give their arguments."""
     current: Invocation | None = None
-    for run, lo, hi in batch.parts:
-        content_type = run.options.content_type
-        if method.takes_payloads(content_type):
-            if current is None or current.shape != _ONE:
-                if current is not None:
-                    yield current
-                current = Invocation(_ONE)
-            current.columns[0] += run.payloads[lo:hi]
-            current.parts.append((run, lo, hi))
-            continue
-        for index in range(lo, hi):
-            try:
-                args, kwargs = method.decode(content_type, run.payloads[index])
-            except DecodeError as error:
-                on_failed(run, index, 1, error.failure)
+    for parts, pieces in _pieces(batch, method):
+        size = sum(hi - lo for _, lo, hi in parts)
+        left = deque(parts)
+        for columns in pieces:
+            if isinstance(columns, Flaw):
+                for run, lo, _ in _take(left, 1):
+                    on_failed(run, lo, 1, columns.failure)
                 continue
-            shape = (len(args), tuple(kwargs))
-            if current is None or current.shape != shape:
+            if current is None or current.shape != columns.shape:
                 if current is not None:
                     yield current
-                current = Invocation(shape)
-            for column, value in zip(current.columns, args, strict=True):
-                column.append(value)
-            for name, value in kwargs.items():
-                current.named[name].append(value)
-            _extend(current.parts, run, index)
+                current = Invocation(columns.shape)
+            current.extend(columns, parts if columns.size == size else _take(left, columns.size))
     if current is not None:
         yield current
 
 
+def _pieces(batch: StartBatch, method: Method) -> Iterator[tuple[list[Part], Iterable[Columns | Flaw]]]:
+    """The arguments of the batch's calls: of all of one content type at once, whoever sent them.
+
+    Those that were decoded before, to be weighed, are taken one by one.
+    """
+    alike: list[Part] = []
+    for part in batch.parts:
+        run, lo, hi = part
+        if alike and (run.weighed is not None or run.options.content_type != alike[0][0].options.content_type):
+            yield alike, _split(alike, method)
+            alike = []
+        if run.weighed is None:
+            alike.append(part)
+        else:
+            yield [part], map(partial(_column_of_one, method, run), range(lo, hi))
+    if alike:
+        yield alike, _split(alike, method)
+
+
+def _split(parts: Sequence[Part], method: Method) -> Iterator[Columns | Flaw]:
+    payloads: list[bytes] = []
+    for run, lo, hi in parts:
+        payloads += run.payloads[lo:hi]
+    return method.columns.split(parts[0][0].options.content_type, payloads)
+
+
+def _column_of_one(method: Method, run: Run, index: int) -> Columns | Flaw:
+    try:
+        return method.columns.of_one(*arguments(method, run, index))
+    except DecodeError as error:
+        return Flaw(error.failure)
+
+
+def _take(parts: deque[Part], count: int) -> list[Part]:
+    """Takes the first calls off the parts."""
+    taken: list[Part] = []
+    while count:
+        run, lo, hi = parts.popleft()
+        end = min(hi, lo + count)
+        taken.append((run, lo, end))
+        count -= end - lo
+        if end < hi:
+            parts.appendleft((run, end, hi))
+    return taken
+
+
 def is_fresh(batch: StartBatch, now: float) -> bool:
-    """Whether all of its calls may start."""
-    return all(now < run.link.fresh_until for run, _, _ in batch.parts)
+    """Whether all of its calls may start: their links are fresh, and their deadlines have not passed."""
+    return all(now < run.link.fresh_until and now < run.deadline for run, _, _ in batch.parts)
 
 
 def is_of(work: StartCalls | StartBatch, is_wanted: Callable[[Run], bool]) -> bool:
@@ -115,17 +183,27 @@ def is_of(work: StartCalls | StartBatch, is_wanted: Callable[[Run], bool]) -> bo
     return any(is_wanted(run) for run, _, _ in work.parts)
 
 
-def _extend(parts: list[Part], run: Run, index: int) -> None:
-    if parts and parts[-1][0] is run and parts[-1][2] == index:
-        parts[-1] = (run, parts[-1][1], index + 1)
-    else:
-        parts.append((run, index, index + 1))
+def ends_call(entry: Any) -> bool:
+    """Whether this entry of a list that was yielded says that its call has no more values."""
+    return (
+        entry is StopIteration or entry is StopAsyncIteration or isinstance(entry, StopIteration | StopAsyncIteration)
+    )
 
 
-def _as_list(returned: Any) -> list[Any] | None:
-    """A list of what a batch method returned: lists, tuples, arrays and their like; None for anything else."""
+def _exceptions_in(values: Sequence[Any]) -> list[int]:
+    """Where there are exceptions among the values, from the last one on."""
+    if is_rows(values) or not any(issubclass(each, BaseException) for each in set(map(type, values))):
+        return []
+    return [index for index in range(len(values) - 1, -1, -1) if isinstance(values[index], BaseException)]
+
+
+def _as_list(returned: Any) -> Sequence[Any] | None:
+    """What a batch method returned, one result each: lists, tuples, arrays and their like; None for anything else."""
     if isinstance(returned, list):
         return returned
+    if is_rows(returned):
+        rows: Sequence[Any] = returned
+        return rows
     if isinstance(returned, tuple):
         return list(returned)
     tolist = getattr(returned, "tolist", None)  # an array: one result a row

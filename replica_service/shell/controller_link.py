@@ -15,13 +15,14 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import grpc
+from google.protobuf import duration_pb2
 
 from replica_service.core.lifecycle import State
 from slotmesh.codec.json_values import struct_from_wire
-from slotmesh.errors import Reason
+from slotmesh.errors import Reason, sendable
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame, run_stream
@@ -39,6 +40,8 @@ Call = grpc.aio.StreamStreamCall[Request, Response]
 REPORT_INTERVAL_S = 1.0
 GOODBYE_S = 2.0
 """How long the controller has to hear the last report."""
+MAX_REPORTED_CHARS = 16_384
+"""Of an error or a warning. Of a traceback, the end says what went wrong."""
 
 _BROKEN = (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
 """What gRPC raises, besides AioRpcError, on a call that has ended."""
@@ -54,6 +57,10 @@ class Configuration:
     prefetch: int | None = None
     user_config: dict[str, Any]
     graceful_timeout_s: float | None = None
+    health_check_period_s: float | None = None
+    health_check_timeout_s: float | None = None
+    own_loop: bool | None = None
+    """Read at the start only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +73,14 @@ class Report:
     max_ongoing: int = 0
     ongoing: int = 0
     error: str = ""
-    """The traceback of what kept it from starting."""
+    """What is wrong with it, mostly a traceback."""
     metrics_address: str = ""
+    unhealthy: bool = False
+    """Its handler should be replaced."""
+    reconfigures: bool = False
+    """Its handler takes new configurations while it lives."""
+    warning: str = ""
+    """What people should know although it goes on."""
 
 
 class Member(Protocol):
@@ -223,10 +236,17 @@ class ControllerLink:
                 address=report.address,
                 max_ongoing=report.max_ongoing,
                 ongoing=report.ongoing,
-                error=report.error,
+                error=_end_of(report.error),
                 metrics_address=report.metrics_address,
+                unhealthy=report.unhealthy,
+                reconfigures=report.reconfigures,
+                warning=_end_of(report.warning),
             )
         )
+
+
+def _end_of(text: str) -> str:
+    return sendable(text[-MAX_REPORTED_CHARS:], MAX_REPORTED_CHARS)
 
 
 def _configuration(frame: wire.ReplicaConfiguration) -> Configuration:
@@ -234,7 +254,15 @@ def _configuration(frame: wire.ReplicaConfiguration) -> Configuration:
         max_ongoing=frame.max_ongoing if frame.HasField("max_ongoing") else None,
         prefetch=frame.prefetch if frame.HasField("prefetch") else None,
         user_config=struct_from_wire(frame.user_config),
-        graceful_timeout_s=(
-            frame.graceful_timeout.ToNanoseconds() / 1e9 if frame.HasField("graceful_timeout") else None
-        ),
+        graceful_timeout_s=_seconds(frame, "graceful_timeout"),
+        health_check_period_s=_seconds(frame, "health_check_period"),
+        health_check_timeout_s=_seconds(frame, "health_check_timeout"),
+        own_loop=frame.own_loop if frame.HasField("own_loop") else None,
     )
+
+
+def _seconds(
+    frame: wire.ReplicaConfiguration, name: Literal["graceful_timeout", "health_check_period", "health_check_timeout"]
+) -> float | None:
+    duration: duration_pb2.Duration = getattr(frame, name)
+    return duration.ToNanoseconds() / 1e9 if frame.HasField(name) else None

@@ -11,7 +11,7 @@ from slotmesh.errors import Reason
 class Counters:
     """Totals since the start."""
 
-    __slots__ = ("batches", "calls", "failures", "on_batch")
+    __slots__ = ("batches", "blocked_s", "blocks", "calls", "failures", "on_batch")
 
     def __init__(self) -> None:
         self.calls = 0
@@ -19,5 +19,9 @@ class Counters:
         self.failures: Counter[Reason] = Counter()
         """Calls that ended in a failure here."""
         self.batches = 0
+        self.blocks = 0
+        """Times that the handler has blocked its event loop."""
+        self.blocked_s = 0.0
+        """For how long, those that have ended."""
         self.on_batch: Callable[[int], None] | None = None
         """Told of each batch's number of calls."""

@@ -14,7 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from replica_service.convert import Granted, SlotAnswer
 from replica_service.core.calls import Link
+from replica_service.core.verdicts import CUT_OFF, ENDED
 from slotmesh.errors import Failure
+from slotmesh.ids import STREAM_ID_BYTES, new_id
 
 WriteValue = Callable[[bytes, str], Awaitable[object]]
 """Takes a payload and its content type."""
@@ -58,6 +60,7 @@ class DirectLink:
 
     def __init__(self) -> None:
         self.link = Link(outbox=self)
+        self.link.stream_id = new_id(STREAM_ID_BYTES)
         self._calls: dict[int, DirectCall] = {}
         self._reservations: dict[int, Callable[[Granted | Failure], None]] = {}
 
@@ -96,7 +99,8 @@ class DirectLink:
         self._over(first, count, None)
 
     def failed(self, first: int, count: int, failure: Failure) -> None:
-        self._over(first, count, failure)
+        # What routers see to, callers would have to.
+        self._over(first, count, ENDED if failure is CUT_OFF else failure)
 
     def refused(self, first: int, count: int, failure: Failure) -> None:
         """Nobody is here who could send it elsewhere."""
@@ -112,6 +116,11 @@ class DirectLink:
 
     def tell_capacity(self) -> None:
         """Callers ask, and hear at once whether there is room."""
+
+    def end(self) -> None:
+        """The replica ends, whatever still runs."""
+        for run_id in list(self._calls):
+            self._over(run_id, 1, ENDED)
 
     def _over(self, first: int, count: int, failure: Failure | None) -> None:
         for run_id in range(first, first + count):

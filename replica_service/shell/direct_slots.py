@@ -32,6 +32,7 @@ class DirectSlots:
         self._slots = engine.slots
         self._now = clock.now
         self._line = DirectLink()
+        engine.at_end.append(self._line.end)
         self._requests = SlotRequests()
 
     async def reserve(self, wish: Wish, patience_s: float | None, request_id: str) -> Granted | Failure:

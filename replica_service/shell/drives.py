@@ -14,15 +14,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
+from replica_service.shell.batches import ends_call
 from replica_service.shell.handler_errors import HandlerErrors
 from replica_service.shell.recipients import Recipient
 from replica_service.shell.sink import Sink
 from slotmesh.errors import Failure
+from slotmesh.handlers.context import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,8 @@ class Script:
     values_of: Callable[[Any], Sequence[Any] | Failure] | None
     """What it yields is split by this into a value for each recipient, in a batch; None where it is the value."""
     recipients: Sequence[Recipient]
-    metadata: Mapping[str, str]
+    place: Place
+    """What `slotmesh.context()` asks in the handler."""
     may_begin: Callable[[], bool]
     """Asked where the handler runs, right before it begins."""
     then: Callable[[bool], None]
@@ -86,7 +89,7 @@ class Drive(ABC):
         """Nobody wants anything of it any more: it ends as soon as it waits."""
 
     @abstractmethod
-    def end(self) -> asyncio.Task[None] | None:
+    def end(self) -> asyncio.Future[None] | None:
         """The process ends: so does this, without a word. Returns what to wait for."""
 
     def take(self, recipient: Recipient, count: int) -> None:
@@ -94,10 +97,10 @@ class Drive(ABC):
         recipient.take(count)
         self.resume()
 
-    def cancel(self, recipient: Recipient, unstarted: Failure, started: Failure) -> None:
-        """The call is taken back: it ends with one of the two failures."""
+    def cancel(self, recipient: Recipient, unstarted: Failure | None, started: Failure) -> None:
+        """The call is taken back: it ends with one of the two failures. None leaves one that has not begun alone."""
         with self._stage.lock:
-            if recipient.verdict is not None or self._is_over:
+            if not recipient.is_wanting or self._is_over:
                 return
             has_begun = self._has_begun
             recipient.verdict = started if has_begun else unstarted
@@ -110,16 +113,15 @@ class Drive(ABC):
             self._stop()
 
     def _deliver(self) -> None:
-        """Sends what has come. Calls of a batch that have failed by themselves hear of it while others go on."""
+        """Sends what has come. Calls of a batch that have ended by themselves hear of it while others go on."""
         self._is_due = False  # before the first look: whoever has something later says so again
         sink = self._stage.sink
         for recipient in self.recipients:
             if recipient.is_told:
                 continue
             recipient.deliver(sink)
-            if recipient.verdict is not None and self._is_wanted:
-                recipient.is_told = True
-                sink.failed(recipient.run, recipient.index, 1, recipient.verdict)
+            if not recipient.is_wanting and self._is_wanted:
+                self._tell(recipient, recipient.verdict)
 
     def _ended(self) -> None:
         """The generator is closed, or has not begun: callers hear how their calls ended."""
@@ -131,26 +133,30 @@ class Drive(ABC):
             if recipient.is_told:
                 continue
             recipient.deliver(sink)
-            recipient.is_told = True
-            if (failure := recipient.verdict or self._failure) is not None:
-                sink.failed(recipient.run, recipient.index, 1, failure)
-            else:
-                recipient.end(sink)
+            self._tell(recipient, recipient.verdict or (None if recipient.has_ended else self._failure))
         self._script.then(True)
+
+    def _tell(self, recipient: Recipient, failure: Failure | None) -> None:
+        """The caller, which has all values, hears how its call has ended."""
+        recipient.is_told = True
+        if failure is not None:
+            self._stage.sink.failed(recipient.run, recipient.index, 1, failure)
+        else:
+            recipient.end(self._stage.sink)
 
     @property
     def _is_wanted(self) -> bool:
         """Whether a caller wants more values."""
         if self._only is not None:
             return self._only.verdict is None
-        return any(recipient.verdict is None for recipient in self.recipients)
+        return any(recipient.is_wanting for recipient in self.recipients)
 
     @property
     def _is_full(self) -> bool:
         """Whether it is as far ahead of a caller as it may be."""
         if self._only is not None:
             return self._only.is_full
-        return any(recipient.is_full for recipient in self.recipients if recipient.verdict is None)
+        return any(recipient.is_full for recipient in self.recipients if recipient.is_wanting)
 
     # -- where the handler runs ------------------------------------------------------------------------------------
 
@@ -184,9 +190,20 @@ class Drive(ABC):
             self._failure = values
             return False
         for recipient, each in zip(self.recipients, values, strict=True):
-            if recipient.verdict is None and (failure := recipient.put(each)) is not None:
-                recipient.verdict = failure
+            if recipient.is_wanting:
+                self._put(recipient, each)
         return self._is_wanted
+
+    def _put(self, recipient: Recipient, entry: Any) -> None:
+        """Takes the value of one call of a batch, or what stands in its place: its end, or what it has raised."""
+        if ends_call(entry):
+            recipient.has_ended = True
+        elif isinstance(entry, BaseException):
+            recipient.verdict = self._stage.errors.failure_of(entry, self._script.method)
+        else:
+            recipient.verdict = recipient.put(entry) or recipient.verdict
+        if not recipient.is_wanting:
+            self._are_heard = True  # its caller need not wait for the others
 
     @abstractmethod
     def _post(self, callback: Callable[[], None]) -> None:

@@ -20,18 +20,24 @@ from replica_service.core.scheduler import Scheduler
 from replica_service.core.sessions import RESUME_TTL_S, Report
 from replica_service.core.verdicts import FENCED
 from replica_service.shell.async_executor import AsyncExecutor
+from replica_service.shell.batch_hosts import BatchHosts
 from replica_service.shell.generator_executor import GeneratorExecutor
 from replica_service.shell.handler_errors import HandlerErrors
+from replica_service.shell.handler_loop import HandlerLoop
 from replica_service.shell.methods import Method
 from replica_service.shell.outbox import Outbox
 from replica_service.shell.outcomes import Outcomes
+from replica_service.shell.own_loop_executor import OwnLoopExecutor
+from replica_service.shell.recalls import Recalls
 from replica_service.shell.sessions import Question, Sessions
 from replica_service.shell.sink import Executor
 from replica_service.shell.slots import Slots
 from replica_service.shell.thread_executor import ThreadExecutor
+from replica_service.shell.weights import weigher
 from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.errors import Failure
 from slotmesh.handlers import Kind
+from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.clock import Clock
 from slotmesh.slots.token import SECRET_BYTES
 
@@ -52,15 +58,22 @@ class Engine(Outcomes):
         chance: Callable[[], float] = lambda: 0.5,
         resume_ttl_s: float = RESUME_TTL_S,
         issuer: Issuer | None = None,
+        handler_loop: HandlerLoop | None = None,
     ) -> None:
         """Made on the event loop that it works on. `chance` draws from [0, 1), for what is told to routers.
 
-        `issuer` is under whose name slots are given.
+        `issuer` is under whose name slots are given. `handler_loop` is where `async def` methods run, if not here.
         """
         super().__init__(Sessions(self._fence_runs, clock.now, resume_ttl_s))
         self.methods = methods
+        errors = HandlerErrors(clock.now)
         self.scheduler = Scheduler(
-            {name: method.batch for name, method in methods.items()},
+            {name: method.control for name, method in methods.items()},
+            weigh={
+                name: weigher(method, control.batch_size_fn, errors)
+                for name, method in methods.items()
+                if (control := method.control) is not None and control.batch_size_fn is not None
+            },
             max_ongoing=max_ongoing,
             prefetch=prefetch,
             chance=chance,
@@ -68,12 +81,20 @@ class Engine(Outcomes):
         )
         self._now = clock.now
         self._loop = asyncio.get_running_loop()
-        errors = HandlerErrors(clock.now)
-        self._async = AsyncExecutor(methods, self, errors, clock.now)
+        self.batch_hosts = BatchHosts(methods, self.scheduler.batchers, clock.now, self._batch_settings_changed)
+        self.batch_hosts.warn_of_unfillable(max_ongoing, prefetch)
+        self._async = (
+            OwnLoopExecutor(methods, self, errors, clock.now, handler_loop)
+            if handler_loop is not None and handler_loop.is_own
+            else AsyncExecutor(methods, self, errors, clock.now)
+        )
         self._threads = ThreadExecutor(methods, self, errors, clock.now, lambda: self.scheduler.max_ongoing)
-        self._generators = GeneratorExecutor(methods, self, errors, clock.now, self._threads.step)
+        self._generators = GeneratorExecutor(methods, self, errors, clock.now, self._threads.step, handler_loop)
         by_kind: dict[Kind, Executor] = {Kind.ASYNC: self._async, Kind.DEF: self._threads}
-        self._executors = {name: by_kind.get(method.kind, self._generators) for name, method in methods.items()}
+        self._use(
+            {name: by_kind.get(method.kind, self._generators) for name, method in methods.items()},
+            (self._async, self._threads, self._generators),
+        )
         self.slots = Slots(
             self.scheduler,
             issuer or Issuer(clock),
@@ -86,15 +107,28 @@ class Engine(Outcomes):
         self._timer_at = 0.0
         self._links: dict[Link, Outbox] = {}
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self.at_end: list[Callable[[], None]] = []
+        """Called when nobody waits any longer for what still runs, for callers who are at no router."""
+
+    def _use(self, executor_of: Mapping[str, Executor], executors: Sequence[Executor]) -> None:
+        self._executors, self._each_executor = executor_of, executors
+        self._recalls = Recalls(
+            self.scheduler,
+            self.sessions,
+            executor_of,
+            executors,
+            lambda work: self._carry_out(self.scheduler.returned(work, self._now())),
+        )
 
     # -- routers ---------------------------------------------------------------------------------------------------
 
-    def open(self, *, echoes: bool = False, cuts: bool = False) -> tuple[Link, Outbox]:
+    def open(self, *, echoes: bool = False, cuts: bool = False, stream_id: str = "") -> tuple[Link, Outbox]:
         """A router's stream begins. One that echoes stamps has its runs started only for as long as it does.
 
-        `cuts`: it takes large results in chunks.
+        `cuts`: it takes large results in chunks. `stream_id` is what the router calls the stream, if it says so.
         """
         link = Link()
+        link.stream_id = stream_id or new_id(STREAM_ID_BYTES)
         if echoes:
             link.fresh_until = self._now() + FRESH_S
         if cuts:
@@ -148,12 +182,9 @@ class Engine(Outcomes):
         """
         ranges = list(ranges)
         self._carry_out(self.scheduler.cancel(link, ranges, self._now()))
-        self._async.cancel(link, ranges)
-        self._generators.cancel(link, ranges)
+        self._recalls.take_back(link, ranges)
         for run, first, last in self.sessions.running_of(link, ranges):
-            joined = [(run.first + first, run.first + last)]
-            self._async.cancel(run.link, joined)
-            self._generators.cancel(run.link, joined)
+            self._recalls.take_back(run.link, [(run.first + first, run.first + last)])
         if self._waiters:
             self._look_around()
 
@@ -177,9 +208,10 @@ class Engine(Outcomes):
             outbox.discard()
             self.sessions.close(link)
             self._carry_out(self.scheduler.close(link, self._now()))
-            self._hold(link.waiting.values())
-            self._recall(lambda run: run.link is link)
-            self._generators.abandon(link)
+            self._recalls.hold(link.waiting.values())
+            self._recalls.recall(lambda run: run.link is link)
+            for executor in self._each_executor:
+                executor.abandon(link)
             if self._waiters:
                 self._look_around()
 
@@ -187,6 +219,7 @@ class Engine(Outcomes):
 
     def configure(self, *, max_ongoing: int, prefetch: int) -> None:
         """New settings; routers hear of them."""
+        self.batch_hosts.warn_of_unfillable(max_ongoing, prefetch)
         self._carry_out(self.scheduler.configure(max_ongoing=max_ongoing, prefetch=prefetch, now=self._now()))
         for outbox in self._links.values():
             outbox.tell_capacity()
@@ -194,9 +227,31 @@ class Engine(Outcomes):
     def drain(self) -> None:
         """Takes nothing new, hands back what has not started, tells the routers. Slots that were given are honoured."""
         self._carry_out(self.scheduler.drain(self._now()))
+        for link in self._links:
+            self._recalls.hold(link.waiting.values())
+        self._recalls.recall(lambda run: run.slot is None)
         for outbox in self._links.values():
             outbox.go_away(_GOING)
         self._look_around()
+
+    def cut_off(self) -> None:
+        """The grace is over: what has not started is handed back, in slots too, and what runs is cancelled."""
+        self._carry_out(self.scheduler.end(self._now()))
+        for link in self._links:
+            self._recalls.hold(link.waiting.values())
+        self._recalls.recall(lambda _run: True)
+        for executor in self._each_executor:
+            executor.cut_off()
+        self._look_around()
+
+    def give_up(self) -> None:
+        """Calls that run on although they were cancelled are lost. Routers notice that by the end of their streams."""
+        for tell in self.at_end:
+            tell()
+
+    async def quiet(self) -> None:
+        """Returns when no call runs. Slots may be out."""
+        await self._until(lambda: self.scheduler.is_quiet)
 
     async def idle(self) -> None:
         """Returns when nothing runs and nothing waits."""
@@ -237,6 +292,7 @@ class Engine(Outcomes):
         if self._timer is not None:
             self._timer.cancel()
         self.sessions.stop()
+        self.batch_hosts.close()
         await self._async.close()
         await self._generators.close()
         await self._threads.close()
@@ -272,23 +328,10 @@ class Engine(Outcomes):
 
     def _fence_runs(self, runs: Sequence[Run]) -> None:
         """Sessions went on elsewhere: what of these runs has not started is handed back."""
-        self._hold(runs)
+        self._recalls.hold(runs)
         # What waits goes before what executors give back: that makes room, and whatever waits then would start.
         self._carry_out(self.scheduler.hand_back(runs, FENCED, self._now()))
-        self._recall(frozenset(runs).__contains__)
-
-    def _hold(self, runs: Iterable[Run]) -> None:
-        """No further call of their turns starts."""
-        for turn in self.scheduler.turns_of(runs):
-            self._executors[turn.run.options.method].hold(turn)
-            if turn.run.record is not None:
-                self.sessions.unstarted(turn.run.record, turn.stop, turn.hi)
-
-    def _recall(self, is_one_of_them: Callable[[Run], bool]) -> None:
-        """Takes from the executors what else has not started."""
-        for executor in (self._async, self._threads):
-            for work in executor.recall(is_one_of_them):
-                self._carry_out(self.scheduler.returned(work, self._now()))
+        self._recalls.recall(frozenset(runs).__contains__)
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
@@ -298,8 +341,8 @@ class Engine(Outcomes):
                 case StartTurn() | StartCalls():
                     self._executors[command.run.options.method].start(command)
                 case StartBatch():
-                    self._count_batch(command)
                     self._executors[command.batcher.method].start(command)
+                    self._count_batch(command)
                 case Refuse(run=run, lo=lo, hi=hi, failure=failure):
                     self._no_upload(run, lo)
                     if run.record is None:
@@ -327,6 +370,11 @@ class Engine(Outcomes):
         """Calls of the run from index `lo` on are answered: one that waits for its payload is alone."""
         if (uploads := run.link.uploads) is not None:
             uploads.forget(run.first + lo)
+
+    def _batch_settings_changed(self) -> None:
+        """A handler has set something: what waits may be due, or its time another."""
+        self.batch_hosts.warn_of_unfillable(self.scheduler.max_ongoing, self.scheduler.prefetch)
+        self._carry_out(self.scheduler.passed(self._now()))
 
     def _count_batch(self, batch: StartBatch) -> None:
         self.counters.batches += 1

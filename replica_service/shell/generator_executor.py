@@ -17,23 +17,26 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from replica_service.core.calls import MAX_CREDIT, Link, Run
-from replica_service.core.commands import StartBatch, StartCalls, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
 from replica_service.core.lanes import MAX_TURN_S
 from replica_service.core.stops import is_stopped
-from replica_service.core.verdicts import CANCELLED, EXPIRED, OVERDUE, TAKEN_BACK
+from replica_service.core.verdicts import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, TAKEN_BACK
 from replica_service.shell.async_drive import AsyncDrive
-from replica_service.shell.batches import invocations, is_fresh
+from replica_service.shell.batches import Invocation, invocations, is_fresh
 from replica_service.shell.drives import Drive, Script, Stage
 from replica_service.shell.handler_errors import HandlerErrors
+from replica_service.shell.handler_loop import HandlerLoop
+from replica_service.shell.lateness import in_time
 from replica_service.shell.methods import Method
+from replica_service.shell.own_loop_drive import OwnLoopDrive
+from replica_service.shell.places import SinglePlace, batch_place
 from replica_service.shell.recipients import Recipient, mistake_in, recipient_of
-from replica_service.shell.sink import Sink
+from replica_service.shell.sink import CLOSE_S, Sink
 from replica_service.shell.thread_drive import InThread, ThreadDrive
 from slotmesh.errors import Failure
-from slotmesh.handlers.context import NO_METADATA
 
 
 class _Entry(NamedTuple):
@@ -55,9 +58,11 @@ class GeneratorExecutor:
         errors: HandlerErrors,
         now: Callable[[], float],
         in_thread: InThread,
+        handler_loop: HandlerLoop | None = None,
     ) -> None:
-        """`in_thread` has `def` methods stepped."""
+        """`in_thread` has `def` methods stepped; `handler_loop` is where `async def` ones are, if not on this loop."""
         self._methods = methods
+        self._handler_loop = handler_loop
         self._sink = sink
         self._now = now
         self._in_thread = in_thread
@@ -65,10 +70,12 @@ class GeneratorExecutor:
         self._stage = Stage(
             sink=sink, errors=errors, now=now, context=contextvars.copy_context(), lock=threading.Lock()
         )
+        self._is_cut_off = False
+        """Nothing begins any more."""
         self._running: dict[Link, dict[int, _Entry]] = {}
         """Calls that run, or are about to, by link and run id. No entry where there are none."""
 
-    def start(self, work: StartCalls | StartTurn | StartBatch) -> None:
+    def start(self, work: Work) -> None:
         if isinstance(work, StartCalls):
             self._start_calls(work)
         elif isinstance(work, StartTurn):
@@ -87,7 +94,7 @@ class GeneratorExecutor:
         drives = {entry.drive for running in self._running.values() for entry in running.values()}
         tasks = [task for task in [drive.end() for drive in drives] if task is not None]
         if tasks:
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=CLOSE_S)
 
     # -- what routers say ------------------------------------------------------------------------------------------
 
@@ -113,10 +120,17 @@ class GeneratorExecutor:
                         entry.drive.cancel(entry.recipient, CANCELLED, TAKEN_BACK)
 
     def abandon(self, link: Link) -> None:
-        """Nobody reads on this link any more: calls whose values were to leave on it are cancelled."""
         for entry in list(self._running.get(link, {}).values()):
-            if entry.recipient.is_heard:
+            run = entry.recipient.run
+            if entry.recipient.is_heard or (run.record is None and not run.options.no_reply):
                 entry.drive.cancel(entry.recipient, CANCELLED, TAKEN_BACK)
+
+    def cut_off(self) -> None:
+        """What has not begun is handed back when it would."""
+        self._is_cut_off = True
+        for running in list(self._running.values()):
+            for entry in list(running.values()):
+                entry.drive.cancel(entry.recipient, None, CUT_OFF)
 
     # -- work ------------------------------------------------------------------------------------------------------
 
@@ -176,8 +190,8 @@ class GeneratorExecutor:
             generate=lambda: method.start(options.content_type)(payload),
             values_of=None,
             recipients=(recipient_of(run, index),),
-            metadata=options.metadata,
-            may_begin=lambda: _may_start(run, self._now()),
+            place=SinglePlace(run, index, self._now),
+            may_begin=lambda: not self._is_cut_off and _may_start(run, self._now()),
             then=then,
         )
         self._drive(method, script)
@@ -189,7 +203,7 @@ class GeneratorExecutor:
 
     def _invoke(self, batch: StartBatch, method: Method, calls: _Calls, *, is_first: bool) -> None:
         """The next invocation of the batch. As long as none has begun, the batch can be handed back as a whole."""
-        invocation = next(calls.invocations, None)
+        invocation = next(calls.invocations, None) if is_first else calls.next_in_time(self._now())
         if invocation is None or not is_first:
             calls.tell_unsound()
         if invocation is None:
@@ -201,7 +215,9 @@ class GeneratorExecutor:
         def may_begin() -> bool:
             if not is_first:
                 return True
-            if not is_fresh(batch, self._now()) or any(_is_fenced(run) for run, _, _ in batch.parts):
+            if self._is_cut_off or not is_fresh(batch, self._now()):
+                return False
+            if any(_is_fenced(run) for run, _, _ in batch.parts):
                 return False
             if calls.unsound:
                 self._loop.call_soon_threadsafe(calls.tell_unsound, context=self._stage.context)
@@ -216,12 +232,16 @@ class GeneratorExecutor:
                     recipient.run.withdraw(recipient.index, recipient.index + 1)
             self._sink.returned(batch)
 
+        def generate() -> Any:
+            batch.began, batch.runner = self._now(), invocation.call(method)
+            return batch.runner
+
         script = Script(
             method=method.name,
-            generate=lambda: invocation.call(method),
+            generate=generate,
             values_of=lambda value: invocation.checked(value, method),
             recipients=recipients,
-            metadata=NO_METADATA,
+            place=batch_place(invocation.parts, self._now),
             may_begin=may_begin,
             then=then,
         )
@@ -241,7 +261,7 @@ class GeneratorExecutor:
         script = replace(script, then=over)
         drive: Drive
         if method.kind.is_async:
-            drive = AsyncDrive(script, self._stage)
+            drive = self._make_async_drive(script)
         else:
             drive = ThreadDrive(script, self._stage, self._in_thread)
         for recipient in recipients:
@@ -254,6 +274,12 @@ class GeneratorExecutor:
                 )
             self._running.setdefault(run.link, {})[run.first + recipient.index] = _Entry(drive, recipient, timer)
         drive.start()
+
+    def _make_async_drive(self, script: Script) -> Drive:
+        handler_loop = self._handler_loop
+        if handler_loop is None or not handler_loop.is_own:
+            return AsyncDrive(script, self._stage)
+        return OwnLoopDrive(script, self._stage, handler_loop.loop)
 
     def _forget(self, recipient: Recipient) -> None:
         run = recipient.run
@@ -278,8 +304,16 @@ class _Calls:
                 self.unsound.append((run, lo, hi - lo, mistake))
             else:
                 sound.append((run, lo, hi))
-        whole = StartBatch(batch.batcher, sound, batch.lanes, batch.count)
-        self.invocations = invocations(whole, method, lambda *failed: self.unsound.append(failed))
+        self._whole = StartBatch(batch.batcher, sound, batch.lanes, batch.count)
+        self._method = method
+        self.invocations = invocations(self._whole, method, lambda *failed: self.unsound.append(failed))
+
+    def next_in_time(self, now: float) -> Invocation | None:
+        """The next one of which something may still begin, with that alone."""
+        for invocation in self.invocations:
+            if (left := in_time(invocation, self._whole, self._method, now, self._sink.failed)) is not None:
+                return left
+        return None
 
     def tell_unsound(self) -> None:
         unsound, self.unsound = self.unsound, []
@@ -288,7 +322,7 @@ class _Calls:
 
 
 def _may_start(run: Run, now: float) -> bool:
-    return now < run.link.fresh_until and not _is_fenced(run)
+    return now < run.link.fresh_until and now < run.deadline and not _is_fenced(run)
 
 
 def _is_fenced(run: Run) -> bool:

@@ -1,7 +1,8 @@
 """What callers hear when a handler goes wrong; the traceback stays here, in the log.
 
 Invariants: every exception of a handler becomes a failure of its call, SystemExit and KeyboardInterrupt too; a message
-can always be sent (valid UTF-8, bounded); a handler that always fails does not fill the disk with tracebacks.
+can always be sent (valid UTF-8, bounded); a handler that always fails does not fill the disk with tracebacks; one that
+chooses a status has made a decision, which leaves none.
 """
 
 from __future__ import annotations
@@ -12,15 +13,13 @@ from collections.abc import Callable
 from replica_service.shell.methods import BadCall
 from slotmesh.errors import Executed, Failure, HandlerError, Reason
 from slotmesh.handlers import CALL
-from slotmesh.status import is_status_number, name_of
+from slotmesh.status import STATUS_NUMBERS
 from slotmesh.telemetry.log import get_logger
 
 MAX_MESSAGE_CHARS = 4_096
 MAX_TRACEBACKS_PER_S = 5
 
 _log = get_logger(__name__)
-
-_STATUS_NUMBERS = {name_of(number): number for number in range(1, 17) if is_status_number(number)}
 
 
 class HandlerErrors:
@@ -36,14 +35,23 @@ class HandlerErrors:
         """What the caller hears. Called on any thread."""
         if isinstance(error, BadCall):
             return error.failure
-        self._log(error, method)
-        code = None
-        text = _text_of(error)
-        if type(error) is HandlerError and error.status in _STATUS_NUMBERS:
-            code = _STATUS_NUMBERS[error.status]
+        code, text, metadata = None, _text_of(error), dict[str, str]()
+        if type(error) is HandlerError and error.status in STATUS_NUMBERS:
+            code = STATUS_NUMBERS[error.status]
+        if code is not None and isinstance(error, HandlerError) and not error.endpoint:
+            # Raised by `slotmesh.abort`, or as it does: a decision, of which the log need not know.
+            metadata = {_sendable(name): _sendable(value) for name, value in error.metadata.items()}
         else:
+            self._log(error, method)
+        if code is None:
             text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        return Failure(reason=Reason.HANDLER_ERROR, message=_sendable(text), executed=Executed.YES, code=code)
+        return Failure(
+            reason=Reason.HANDLER_ERROR,
+            message=_sendable(text),
+            executed=Executed.YES,
+            code=code,
+            metadata=metadata,
+        )
 
     def _log(self, error: BaseException, method: str) -> None:
         now = self._now()
@@ -97,7 +105,7 @@ def wrong_length(method: str, count: int, got: str) -> Failure:
 
 
 def _text_of(error: BaseException) -> str:
-    with contextlib.suppress(Exception):  # a handler's exception class may fail at this, too
+    with contextlib.suppress(BaseException):  # a handler's exception class may fail at this, too
         return str(error)
     return "(no text)"
 

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from slotmesh.handlers import describe
 from slotmesh.runtime.exits import CannotStart
 
 Handler = type | Callable[..., Any]
+LoadHandler = Callable[[str], Handler]
+"""From the name of a handler to the class or function."""
 
 
 def load_handler(path: str) -> Handler:
@@ -54,7 +57,14 @@ def construct(handler: Handler, user_config: dict[str, Any]) -> Any:
         Exception: whatever the constructor raises.
     """
     if inspect.isclass(handler):
-        return handler(**user_config)
+        try:
+            return handler(**deepcopy(user_config))  # its own, to keep and to change
+        except TypeError as error:
+            inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+            if inside or "argument" not in str(error):
+                raise
+            given = ", ".join(user_config) or "nothing"
+            raise TypeError(f"{error}; its arguments come from user_config, which has {given}") from None
     if user_config:
         names = ", ".join(user_config)
         raise TypeError(f"user_config ({names}) goes to a constructor; {handler.__qualname__} is a function")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from slotmesh.codec import OCTET_STREAM, ArgumentsDecoder, DecodeError
+from slotmesh.codec import OCTET_STREAM, ArgumentsDecoder, ColumnsDecoder, DecodeError, Signature
 from slotmesh.errors import Failure
-from slotmesh.handlers import CALL, BatchSettings, HandlerDescription, Kind
+from slotmesh.handlers import CALL, BatchControl, BatchSettings, HandlerDescription, Kind, batch_control
 
 Start = Callable[[bytes], Any]
 """Calls the method with the arguments in a payload. Raises BadCall where they are unsound."""
@@ -38,9 +38,18 @@ class Method:
         self.function = function
         self.kind = kind
         self.batch = batch
+        self.control = None if batch is None else _control_of(function, batch)
+        """The settings of a batch method, as they are in force."""
         self._decoder = ArgumentsDecoder.for_handler(function, batched=batch is not None)
         self._takes_bytes = _takes_bytes(self._decoder)
+        self.columns = ColumnsDecoder(self._decoder, takes_bytes=self._takes_bytes)
+        """What a batch method is given for many calls."""
         self._starts: dict[str, Start] = {}
+
+    @property
+    def signature(self) -> Signature:
+        """What a call gives."""
+        return self._decoder.signature
 
     def takes_payloads(self, content_type: str) -> bool:
         """Whether the payload itself is the one argument."""
@@ -92,6 +101,11 @@ def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Met
         except TypeError as error:
             raise TypeError(f"{description.name}.{name}: {error}") from error
     return methods
+
+
+def _control_of(function: Callable[..., Any], batch: BatchSettings) -> BatchControl:
+    """What `@batch` left on the function, or on the `__call__` of an instance."""
+    return batch_control(function) or batch_control(getattr(function, "__call__", None)) or BatchControl(batch)  # noqa: B004
 
 
 def _takes_bytes(decoder: ArgumentsDecoder) -> bool:

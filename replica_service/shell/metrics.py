@@ -21,6 +21,9 @@ def observe(metrics: MetricsServer, engine: Engine, backend: str) -> None:
         lambda: {(backend, reason.value): count for reason, count in counters.failures.items()},
     )
     observe_counter(meter, names.REPLICA_BATCHES, lambda: {(backend,): counters.batches})
+    observe_gauge(meter, names.REPLICA_BATCH_AGE, lambda: {(backend,): engine.batch_hosts.oldest_s()})
+    observe_counter(meter, names.REPLICA_BLOCKS, lambda: {(backend,): counters.blocks})
+    observe_counter(meter, names.REPLICA_BLOCKED_TIME, lambda: {(backend,): counters.blocked_s})
     observe_gauge(meter, names.REPLICA_ONGOING, lambda: {(backend,): scheduler.in_use})
     observe_gauge(meter, names.REPLICA_WAITING, lambda: {(backend,): scheduler.waiting + scheduler.keyed})
     observe_gauge(meter, names.REPLICA_SLOTS_RESERVED, lambda: {(backend,): slots.reserved})

@@ -10,49 +10,22 @@ Owner: the engine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from replica_service.core.calls import Run
 from replica_service.core.records import Mark
 from replica_service.shell.counters import Counters
-from replica_service.shell.handler_errors import too_large, unsendable
+from replica_service.shell.encoding import Encoding
+from replica_service.shell.handler_errors import too_large
 from replica_service.shell.sessions import Sessions
-from slotmesh.codec import OCTET_STREAM, encoder
 from slotmesh.errors import Executed, Failure
 
-_BYTES = {bytes}
 
-
-class Outcomes:
+class Outcomes(Encoding):
     """The half of the executors' sink that brings outcomes to callers."""
 
     def __init__(self, sessions: Sessions) -> None:
         self.counters = Counters()
         self.sessions = sessions
-
-    def results(self, run: Run, lo: int, values: Sequence[Any]) -> None:
-        if run.options.no_reply:
-            self._done(run, lo, len(values))
-            return
-        content_type = run.options.content_type
-        payloads: Sequence[bytes] | None = None
-        if content_type == OCTET_STREAM and set(map(type, values)) == _BYTES:
-            payloads = values
-        else:
-            try:
-                payloads = list(map(encoder(content_type), values))
-            except Exception:  # noqa: BLE001 - a foreign object may fail in any way when it is read; see below
-                payloads = None
-        if payloads is not None:
-            self.payloads(run, lo, payloads)
-            return
-        for index, value in enumerate(values, lo):
-            try:
-                payload = encoder(content_type)(value)
-            except Exception as error:  # noqa: BLE001 - as above: this call fails, and no other
-                self.failed(run, index, 1, unsendable(error))
-            else:
-                self.payloads(run, index, (payload,))
 
     def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
         if run.options.no_reply:

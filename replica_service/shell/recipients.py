@@ -24,7 +24,7 @@ from slotmesh.errors import Failure
 class Recipient:
     """One call of a handler that yields. This one drops its values."""
 
-    __slots__ = ("index", "is_told", "run", "verdict")
+    __slots__ = ("has_ended", "index", "is_told", "run", "verdict")
 
     is_heard = False
     """Whether values are to be delivered as they come."""
@@ -35,8 +35,15 @@ class Recipient:
         """Index of its payload in the run."""
         self.verdict: Failure | None = None
         """Why it wants no more values: what its caller hears in the end."""
+        self.has_ended = False
+        """In a batch: the handler has no more values for it, and it ends well."""
         self.is_told = False
         """Its caller has its outcome."""
+
+    @property
+    def is_wanting(self) -> bool:
+        """Whether it takes more values."""
+        return self.verdict is None and not self.has_ended
 
     @property
     def is_full(self) -> bool:
@@ -71,7 +78,7 @@ class ListRecipient(Recipient):
     def put(self, value: Any) -> Failure | None:
         try:
             self._values.append(self._encode(value))
-        except Exception as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
+        except BaseException as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
             return unsendable(error)
         limit = self.run.link.max_result_bytes
         return too_large(self._values.size, limit) if self._values.size > limit else None
@@ -120,7 +127,7 @@ class StreamRecipient(Recipient):
     def put(self, value: Any) -> Failure | None:
         try:
             payload = self._encode(value)
-        except Exception as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
+        except BaseException as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
             return unsendable(error)
         size = len(payload)
         if size > self._limit:

@@ -1,38 +1,44 @@
 """One replica's life: from its configuration over its handler to its drain.
 
 Purpose: moves through the table of `core.lifecycle` and tells the controller of each step.
-Invariants: the handler is constructed once, in a thread, so that the event loop goes on; routers get streams only while
-the replica is ready; STOPPED is said after the last answer was written, or after the grace was over.
+Invariants: the handler is constructed once, in a thread, so that the service's event loop goes on; routers get streams
+only while the replica is ready; STOPPED is said after the last answer was written, or after the grace was over.
 Owner: the app.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
-import traceback
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
+from replica_service.core.health import HealthSettings
 from replica_service.core.lifecycle import Event, State, next_state
 from replica_service.core.sessions import RESUME_TTL_S
+from replica_service.shell.asking import asks_for_contexts
+from replica_service.shell.block_reports import BlockReports
 from replica_service.shell.controller_link import Configuration, Report
+from replica_service.shell.drain import Drain
 from replica_service.shell.engine import Engine
-from replica_service.shell.loading import construct, load_handler
+from replica_service.shell.handler_loop import HandlerLoop, OwnLoop, SharedLoop
+from replica_service.shell.hooks import Hooks
+from replica_service.shell.loading import Handler, LoadHandler, construct, load_handler
+from replica_service.shell.loop_watch import LoopWatch
 from replica_service.shell.methods import Method, bind_methods
+from replica_service.shell.tracebacks import users_traceback
+from replica_service.shell.upkeep import Upkeep
 from slotmesh.handlers import HandlerDescription, describe
+from slotmesh.handlers.context import asking
+from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.tasks import Supervisor
 from slotmesh.telemetry.log import get_logger
 
-MakeEngine = Callable[[dict[str, Method], int, int], Engine]
-"""From methods, `max_ongoing` and `prefetch`."""
+MakeEngine = Callable[[dict[str, Method], int, int, HandlerLoop], Engine]
+"""From methods, `max_ongoing`, `prefetch`, and where `async def` methods run."""
 
-ResultT = TypeVar("ResultT")
-
-ROUTER_RETURN_S = 3.0
-"""How long a replica that drains waits for a router where there is none. One that is started anew may need as long."""
-
+REPLACED_WITHIN_S = 30.0
+"""How long the controller has to replace a replica whose health checks fail, before it drains by itself."""
 _log = get_logger(__name__)
 
 
@@ -46,23 +52,39 @@ class Replica:
         *,
         graceful_timeout_s: float,
         resume_ttl_s: float = RESUME_TTL_S,
+        load: LoadHandler = load_handler,
+        clock: Clock | None = None,
     ) -> None:
+        """`load` gives the class or function that `handler` names."""
         self.state = State.STARTING
         self.stop_asked = asyncio.Event()
         self.configured = asyncio.Event()
         """The first configuration is there."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change that the controller should hear of."""
+        self.on_sick: Callable[[], None] = lambda: None
+        """Called once, when the health checks of the handler have failed too often."""
+        self.has_controller = False
+        """Somebody may replace it."""
         self.address = ""
         self.metrics_address = ""
         self.engine: Engine | None = None
+        self.handler: Any = None
+        """The constructed object, or the function; None before."""
         self._handler = handler
+        self._load = load
         self._make_engine = make_engine
         self._graceful_timeout_s = graceful_timeout_s
         self._resume_ttl_s = resume_ttl_s
         self._configuration = Configuration(user_config={})
         self._description: HandlerDescription | None = None
         self._error = ""
+        self._clock = clock or MonotonicClock()
+        self._handler_loop: HandlerLoop = SharedLoop()
+        self._upkeep: Upkeep | None = None
+        self._blocks: BlockReports | None = None
+        self._loop_watch: LoopWatch | None = None
+        self._giving_up: asyncio.TimerHandle | None = None
 
     # -- a member of the mesh --------------------------------------------------------------------------------------
 
@@ -73,22 +95,31 @@ class Replica:
             address=self.address if self.state in {State.READY, State.DRAINING} else "",
             max_ongoing=scheduler.max_ongoing if scheduler is not None else 0,
             ongoing=scheduler.in_use if scheduler is not None else 0,
-            error=self._error,
+            error=self._error or (self._upkeep.problem if self._upkeep is not None else ""),
             metrics_address=self.metrics_address,
+            unhealthy=self.is_sick,
+            reconfigures=self._upkeep is not None and self._upkeep.reconfigures,
+            warning=self._blocks.warning if self._blocks is not None else "",
         )
+
+    @property
+    def is_sick(self) -> bool:
+        """Its health checks have failed too often: it should be replaced."""
+        return self._upkeep is not None and self._upkeep.is_sick
 
     def configure(self, configuration: Configuration) -> None:
         before, self._configuration = self._configuration, configuration
         self.configured.set()
-        if self.engine is None:
+        if self.engine is None or self._upkeep is None:
             return
+        self._upkeep.configure(self._health())
         max_ongoing, prefetch = self._limits()
         if (max_ongoing, prefetch) != (self.engine.scheduler.max_ongoing, self.engine.scheduler.prefetch):
             _log.info("configured", max_ongoing=max_ongoing, prefetch=prefetch)
             self.engine.configure(max_ongoing=max_ongoing, prefetch=prefetch)
             self.on_change()
         if configuration.user_config != before.user_config:
-            _log.warning("user_config has changed: it reaches replicas that start from now on, not this one")
+            self._reconfigure(self._upkeep)
 
     def drain(self, message: str) -> None:
         _log.info("told to stop", reason=message)
@@ -106,22 +137,38 @@ class Replica:
         """Constructs the handler, and is ready; False where the replica was told to stop meanwhile.
 
         Raises:
-            CannotStart: the handler cannot be imported or constructed; its traceback was logged.
+            CannotStart: the handler cannot be imported or constructed; its traceback was reported or logged.
         """
-        constructing = _in_thread(lambda: self._construct(self._configuration.user_config))
+        user_config = self._configuration.user_config
+        constructing = asyncio.ensure_future(self._construct(user_config))
         if not await self._unless_stopped(constructing):
             return False
-        methods = constructing.result()
-        if isinstance(methods, CannotStart):
-            self._failed(str(methods))
-            raise methods
-        if isinstance(methods, BaseException):
-            self._failed("".join(traceback.format_exception(methods)))
-            _log.error("handler cannot start", handler=self._handler, exc_info=methods)
-            words = f"{type(methods).__name__}: {methods}"
-            raise CannotStart(f"handler {self._handler} cannot start: {words}") from methods
+        error = constructing.exception()
+        if isinstance(error, CannotStart):
+            self._failed(str(error))
+            raise error
+        if error is not None:
+            self._failed(users_traceback(error))
+            # A controller has the traceback, for whoever asks.
+            log = _log.info if self.has_controller else _log.error
+            log("handler cannot start", handler=self._handler, exc_info=error)
+            words = f"{type(error).__name__}: {error}"
+            raise CannotStart(f"handler {self._handler} cannot start: {words}") from error
+        constructed = constructing.result()
+        self.handler = constructed.handler
         max_ongoing, prefetch = self._limits()
-        self.engine = self._make_engine(methods, max_ongoing, prefetch)
+        self._upkeep = Upkeep(
+            constructed.hooks,
+            user_config,
+            self._health(),
+            self._clock,
+            on_change=self.on_change,
+            on_sick=self._got_sick,
+        )
+        self.engine = self._make_engine(constructed.methods, max_ongoing, prefetch, self._handler_loop)
+        if self._configuration.user_config != user_config:
+            self._reconfigure(self._upkeep)
+        self._watch(self.engine)
         self._move(Event.CONSTRUCTED)
         _log.info("ready", handler=self._handler, address=self.address, max_ongoing=max_ongoing, prefetch=prefetch)
         return True
@@ -130,58 +177,70 @@ class Replica:
         """Waits for the first configuration; False where the replica was told to stop meanwhile."""
         return await self._unless_stopped(asyncio.ensure_future(self.configured.wait()))
 
-    async def finish(self) -> bool:
-        """Drains. False where calls still ran when the grace was over.
+    def look_after(self, tasks: Supervisor) -> None:
+        """From now on the handler is checked, and told of new configurations, in these tasks."""
+        if self._upkeep is not None:
+            self._upkeep.start(tasks)
 
-        What is kept of sessions goes with this process: it stays, within the grace, until clients have it.
-        """
-        if self.engine is None:
+    async def finish(self) -> bool:
+        """Drains. False where calls went on when the grace was over and they were cancelled: threads cannot be."""
+        if self.engine is None or self._upkeep is None:
             return True
         self._move(Event.STOP_ASKED)
-        self.engine.drain()
+        if self._giving_up is not None:
+            self._giving_up.cancel()
         grace_s = self._configuration.graceful_timeout_s
         grace_s = self._graceful_timeout_s if grace_s is None else grace_s
-        scheduler = self.engine.scheduler
-        _log.info("draining", running=scheduler.in_use, grace_s=grace_s)
-        now = asyncio.get_running_loop().time
-        ends = now() + grace_s
-        try:
-            async with asyncio.timeout_at(ends):
-                await self.engine.idle()
-        except TimeoutError:
-            _log.error("calls still run at the end of the grace; they are lost", running=scheduler.in_use)
-            return False
-        await self._stay(self.engine, min(ends, now() + self._resume_ttl_s))
-        return True
-
-    async def _stay(self, engine: Engine, ends: float) -> None:
-        """Until clients have all outcomes, for as long as there are routers to bring them."""
-        acknowledged = asyncio.ensure_future(engine.acknowledged())
-        deserted = asyncio.ensure_future(engine.deserted(ROUTER_RETURN_S))
-        try:
-            async with asyncio.timeout_at(ends):
-                await asyncio.wait((acknowledged, deserted), return_when=asyncio.FIRST_COMPLETED)
-        except TimeoutError:
-            pass
-        finally:
-            acknowledged.cancel()
-            deserted.cancel()
-            await asyncio.gather(acknowledged, deserted, return_exceptions=True)
-        if runs := engine.sessions.unacknowledged:
-            _log.warning("clients have not acknowledged all results", runs=runs)
+        return await Drain(self.engine, self._upkeep, grace_s, self._resume_ttl_s).run()
 
     def stopped(self) -> None:
         """Nothing runs any more, and nothing is left to be said to routers."""
         self._move(Event.EMPTIED if self.state is State.DRAINING else Event.STOP_ASKED)
 
-    def _construct(self, user_config: dict[str, Any]) -> dict[str, Method]:
-        try:
-            handler = load_handler(self._handler)
-            self._description = describe(handler)
-            return bind_methods(construct(handler, user_config), self._description)
-        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            # Handed on as they are, these would end the event loop before anybody heard why.
-            raise RuntimeError(f"the handler tried to end the process: {error!r}") from error
+    def _watch(self, engine: Engine) -> None:
+        """The handler's loop is watched from now on, unless its decorator says never."""
+        after_s = self._description.blocked_after_s if self._description is not None else 0.0
+        if after_s:
+            handler_loop = self._handler_loop
+            self._blocks = BlockReports(engine.counters, self._clock.now, own_loop=handler_loop.is_own)
+            self._loop_watch = LoopWatch(handler_loop, engine.methods.values(), self._blocks, after_s)
+
+    async def close(self) -> None:
+        """After all else: ends what the handler still has on a loop of its own."""
+        if self._loop_watch is not None:
+            self._loop_watch.close()
+        await self._handler_loop.close()
+
+    def _reconfigure(self, upkeep: Upkeep) -> None:
+        if not upkeep.reconfigures:
+            _log.warning("user_config has changed, and the handler has no reconfigure: only later replicas have it")
+        upkeep.reconfigure(self._configuration.user_config)
+
+    def _got_sick(self) -> None:
+        """A controller may start another replica first; it will not be waited for without end."""
+        self.on_sick()
+        if not self.has_controller:
+            self.stop_asked.set()
+        else:
+            self._giving_up = asyncio.get_running_loop().call_later(REPLACED_WITHIN_S, self.stop_asked.set)
+
+    async def _construct(self, user_config: dict[str, Any]) -> _Constructed:
+        def read() -> tuple[Handler, HandlerDescription]:
+            handler = self._load(self._handler)
+            asking.is_known = asking.is_known or asks_for_contexts()
+            return handler, describe(handler)
+
+        def make() -> _Constructed:
+            constructed = construct(handler, user_config)
+            hooks = Hooks(constructed, self._handler_loop)
+            return _Constructed(constructed, bind_methods(constructed, description), hooks)
+
+        handler, description = await self._handler_loop.construct(read)
+        self._description = description
+        own_loop = self._configuration.own_loop
+        if description.own_loop if own_loop is None else own_loop:
+            self._handler_loop = OwnLoop()
+        return await self._handler_loop.construct(make)
 
     def _limits(self) -> tuple[int, int]:
         described, told = self._description, self._configuration
@@ -190,6 +249,16 @@ class Replica:
         return (
             described.max_ongoing if told.max_ongoing is None else told.max_ongoing,
             described.prefetch if told.prefetch is None else told.prefetch,
+        )
+
+    def _health(self) -> HealthSettings:
+        described, told = self._description, self._configuration
+        if described is None:
+            raise RuntimeError("the handler has not been read yet")
+        period_s, timeout_s = told.health_check_period_s, told.health_check_timeout_s
+        return HealthSettings(
+            period_s=described.health_check_period_s if period_s is None else period_s,
+            timeout_s=described.health_check_timeout_s if timeout_s is None else timeout_s,
         )
 
     async def _unless_stopped(self, task: asyncio.Future[Any]) -> bool:
@@ -211,31 +280,14 @@ class Replica:
         self.on_change()
 
 
+class _Constructed(NamedTuple):
+    """A handler that is ready to be called."""
+
+    handler: Any
+    methods: dict[str, Method]
+    hooks: Hooks
+
+
 async def _at_once(epochs: dict[int, int]) -> AsyncGenerator[dict[int, int], None]:
     """Nothing has come yet, so nothing is left."""
     yield epochs
-
-
-def _in_thread(work: Callable[[], ResultT]) -> asyncio.Future[ResultT | BaseException]:
-    """Runs it beside the loop, in a thread that does not keep the process: users' constructors may take for ever.
-
-    What it raises is the result: a future would not take every exception.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[ResultT | BaseException] = loop.create_future()
-
-    def settle(outcome: ResultT | BaseException) -> None:
-        if not future.done():
-            future.set_result(outcome)
-
-    def run() -> None:
-        outcome: ResultT | BaseException
-        try:
-            outcome = work()
-        except BaseException as error:  # noqa: BLE001 - handed on to whoever awaits the future
-            outcome = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
-            loop.call_soon_threadsafe(settle, outcome)
-
-    threading.Thread(target=run, name="constructor", daemon=True).start()
-    return future

@@ -50,18 +50,20 @@ class RouterStream:
         context: grpc.aio.ServicerContext[Request, Response],
         clock: Clock,
         features: Collection[str] = (),
+        stream_id: str = "",
     ) -> None:
-        """`features`: the router's."""
+        """`features`: the router's, which calls this stream `stream_id`."""
         self._engine = engine
         self._context = context
         self._clock = clock
         self._echoes = HEARTBEATS in features
-        self._link, self._outbox = engine.open(echoes=self._echoes, cuts=CHUNKS in features)
+        self._link, self._outbox = engine.open(echoes=self._echoes, cuts=CHUNKS in features, stream_id=stream_id)
         self._uploads = Uploads(engine, self._link)
         self._heard_stamp = 0
         self._heartbeat: asyncio.TimerHandle | None = None
         self._pump: StreamPump[Response] = StreamPump(context.write, self._next_frame)
         self._outbox.connect(self._pump.wake)
+        self._heard_out = asyncio.Event()
         self._ended = asyncio.Event()
         self._is_ending = False
         self._written = asyncio.Event()
@@ -73,6 +75,7 @@ class RouterStream:
         try:
             await run_stream(self._pump, self._converse())
         finally:
+            self._heard_out.set()
             if self._heartbeat is not None:
                 self._heartbeat.cancel()
             self._engine.close(self._link)
@@ -80,6 +83,10 @@ class RouterStream:
     def dismiss(self) -> None:
         """The replica needs nothing more of the router, which should half-close."""
         self._outbox.go_away("the replica ends", now=True)
+
+    async def heard_out(self) -> None:
+        """Returns when the router has half-closed, or the stream has ended."""
+        await self._heard_out.wait()
 
     def end(self) -> None:
         """The replica has nothing more to say: the stream ends OK once everything was written."""
@@ -113,6 +120,7 @@ class RouterStream:
         while (request := await read_request(self._context)) is not None:
             self._handle(request)
         self._uploads.end()
+        self._heard_out.set()
         await self._engine.finish(self._link)
 
     def _handle(self, request: Request) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from replica_service.core.calls import Run
-from replica_service.core.commands import StartBatch, StartCalls, StartTurn
+from replica_service.core.calls import Link, Run
+from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
 from slotmesh.errors import Failure
+
+CLOSE_S = 1.0
+"""How long handlers have to end when the process does. Whoever goes on ends with it."""
 
 
 class Sink(Protocol):
@@ -47,7 +50,7 @@ class Sink(Protocol):
 class Executor(Protocol):
     """Runs what the scheduler has decided to start."""
 
-    def start(self, work: StartCalls | StartTurn | StartBatch) -> None:
+    def start(self, work: Work) -> None:
         """Takes work, and returns at once."""
 
     def hold(self, turn: StartTurn) -> None:
@@ -56,5 +59,17 @@ class Executor(Protocol):
     def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
         """Gives up what has not started of the wanted runs, and of batches in which they are."""
 
+    # What runs ends by these three where it can be ended: no code in a thread can. Each call has its outcome all the
+    # same, and one alone: what its code comes to in the end.
+
+    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+        """Cancels those of the router's calls that run, by run ids, both ends included. A batch goes on."""
+
+    def abandon(self, link: Link) -> None:
+        """Nobody reads on this link any more: cancels its calls, but for those of sessions and those without reply."""
+
+    def cut_off(self) -> None:
+        """Cancels all that runs: it comes to `CUT_OFF`."""
+
     async def close(self) -> None:
-        """Ends what still runs, as far as it can be ended."""
+        """Ends what still runs, as far as it can be ended within `CLOSE_S`."""

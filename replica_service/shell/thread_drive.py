@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from replica_service.core.verdicts import CANCELLED
 from replica_service.shell.drives import Drive, Script, Stage
-from slotmesh.handlers.context import current_metadata
+from slotmesh.handlers.context import current_place
 
 _END: Final = object()
 
@@ -74,7 +74,7 @@ class ThreadDrive(Drive):
         if self._generator is None:
             if not self._begin():
                 return
-            current_metadata.set(self._script.metadata)
+            current_place.set(self._script.place)
         try:
             if self._generator is None:
                 self._generator = self._script.generate()

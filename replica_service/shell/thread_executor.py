@@ -17,28 +17,35 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from replica_service.core.calls import Run
-from replica_service.core.commands import StartBatch, StartCalls, StartTurn
+from replica_service.core.calls import Link, Run
+from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
 from replica_service.core.lanes import MAX_TURN_S
 from replica_service.core.verdicts import CANCELLED, EXPIRED
 from replica_service.shell.batches import invocations, is_fresh, is_of
 from replica_service.shell.handler_errors import HandlerErrors, unsendable
+from replica_service.shell.lateness import in_time
 from replica_service.shell.methods import Method
+from replica_service.shell.places import SinglePlace, ThreadPlace, batch_place
 from replica_service.shell.sink import Sink
-from slotmesh.codec import encoder
+from slotmesh.codec import encode_each, encoder
 from slotmesh.errors import Failure
-from slotmesh.handlers.context import NO_METADATA, current_metadata
+from slotmesh.handlers.context import asking, current_place
+from slotmesh.telemetry.log import get_logger
 
 MAX_THREADS = 1024
 SLOW_S = 0.0001
 """Calls that take longer than this in the mean are worth a thread each."""
 LOOK_S = 0.001
 """How often somebody looks whether the threads get on."""
+SLOW_BATCH_S = 0.001
+"""After a batch of this length, the loop waits until the next one is under way."""
+HAND_OVER_S = 0.0002
+"""But no longer than this."""
 
-Work = StartCalls | StartTurn | StartBatch
+_log = get_logger(__name__)
 
 
 class _Stint:
@@ -53,7 +60,7 @@ class _Stint:
 Done = tuple[Work, Run | None, int, Any]
 """Work, run, index of the first call, outcome: a payload, payloads, a (count, Failure), or None for the end.
 
-Without a run and with the outcome `_UNSTARTED`: the work comes back as it is.
+Without a run it is the outcomes of a whole batch, each as (run, index, outcome), or `_UNSTARTED`: the work comes back.
 """
 _UNSTARTED = "unstarted"
 
@@ -77,10 +84,10 @@ class ThreadExecutor:
         self._max_threads = max_threads
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._wanted = threading.Condition(self._lock)
+        self._sleepers: list[threading.Lock] = []
+        """What idle workers wait for, the latest last: who was at work just now has its memory at hand."""
         self._queue: deque[Work | _Stint] = deque()
         self._threads = 0
-        self._idle = 0
         self._waking = 0
         """Workers that were woken or started and have not looked at the queue yet."""
         self._taken = 0
@@ -90,6 +97,12 @@ class ThreadExecutor:
         self._look: asyncio.TimerHandle | None = None
         self._taken_at_look = 0
         self._is_closed = False
+        self._is_short = False
+        """A thread could not be started, which was told."""
+        self._hands_over = False
+        """A batch has ended that took long: the next one is not to wait for the interpreter."""
+        self._at_work = threading.Lock()
+        """Released when a worker has taken work; who waits for that acquires it twice."""
         self._done: deque[Done] = deque()
         self._is_posted = False
 
@@ -105,6 +118,8 @@ class ThreadExecutor:
             self._queue.append(work)
             if not self._waking:
                 self._wake(1)
+        if self._hands_over:
+            self._hand_over()
         if self._look is None:
             self._taken_at_look = self._taken
             self._look = self._loop.call_later(LOOK_S, self._look_after)
@@ -122,6 +137,15 @@ class ThreadExecutor:
                 self._queue.remove(work)
             return recalled
 
+    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+        """What runs goes on: nothing interrupts a thread."""
+
+    def abandon(self, link: Link) -> None:
+        """Likewise."""
+
+    def cut_off(self) -> None:
+        """Likewise."""
+
     async def close(self) -> None:
         """Threads end with the call they are in; a call that never ends does not keep the process."""
         if self._look is not None:
@@ -129,7 +153,8 @@ class ThreadExecutor:
         with self._lock:
             self._is_closed = True
             self._queue.clear()
-            self._wanted.notify_all()
+            while self._sleepers:
+                self._sleepers.pop().release()
 
     # -- on the loop -----------------------------------------------------------------------------------------------
 
@@ -141,8 +166,8 @@ class ThreadExecutor:
                 return
             taken = self._taken - self._taken_at_look
             self._taken_at_look = self._taken
-            if taken * SLOW_S < LOOK_S:
-                self._wake(max(1, self._threads - self._idle))
+            if taken * SLOW_S < LOOK_S and not self._waking:
+                self._wake(max(1, self._threads - len(self._sleepers)))
         self._look = self._loop.call_later(LOOK_S, self._look_after)
 
     def _collect(self) -> None:
@@ -166,7 +191,7 @@ class ThreadExecutor:
             elif isinstance(work, StartTurn):
                 sink.turn_ended(work, index)
             elif isinstance(work, StartBatch):
-                sink.batch_ended(work)
+                self._tell_batch(work, outcome)
             return
         if isinstance(outcome, list):
             count = len(outcome)
@@ -177,25 +202,71 @@ class ThreadExecutor:
         if isinstance(work, StartCalls):
             sink.calls_ended(run, count)
 
+    def _tell_batch(self, batch: StartBatch, outcomes: Sequence[tuple[Run, int, Any]]) -> None:
+        """The next batch starts before outcomes are seen to, in this very step of the loop: nothing waits for them.
+
+        But lanes do, which may stop at a failure.
+        """
+        sink = self._sink
+        if not batch.lanes:
+            self._hands_over = batch.began is not None and self._now() - batch.began >= SLOW_BATCH_S
+            sink.batch_ended(batch)
+            self._hands_over = False
+        for run, index, outcome in outcomes:
+            if isinstance(outcome, list):
+                sink.payloads(run, index, outcome)
+            elif isinstance(outcome, bytes):
+                sink.payloads(run, index, (outcome,))
+            else:
+                sink.failed(run, index, *outcome)
+        if batch.lanes:
+            sink.batch_ended(batch)
+
+    def _hand_over(self) -> None:
+        """Lets the worker that was woken have the interpreter, before all else that the loop has to do, once.
+
+        Whoever holds the interpreter's lock keeps it for 5 ms or until it waits, and the worker needs it to go to work.
+        """
+        self._hands_over = False
+        with self._lock:
+            if not self._queue or not self._waking:
+                return
+            self._at_work.acquire(blocking=False)
+        self._at_work.acquire(timeout=HAND_OVER_S)
+
     # -- in a thread -----------------------------------------------------------------------------------------------
 
     def _wake(self, count: int) -> None:
         """Under the lock: that many more workers should look at the queue."""
         if self._is_closed:
             return
-        idle = min(count, self._idle)
-        self._idle -= idle
+        idle = min(count, len(self._sleepers))
         self._waking += idle
-        self._wanted.notify(idle)
+        for _ in range(idle):
+            self._sleepers.pop().release()
         room = min(self._max_threads(), MAX_THREADS) - self._threads
         for _ in range(min(count - idle, room)):
+            try:
+                threading.Thread(target=self._serve, name=f"handler-{self._threads + 1}", daemon=True).start()
+            except RuntimeError as error:  # the machine has no more of them: those that there are go on
+                self._say_short(error)
+                return
             self._waking += 1
             self._threads += 1
-            threading.Thread(target=self._serve, name=f"handler-{self._threads}", daemon=True).start()
+
+    def _say_short(self, error: RuntimeError) -> None:
+        """Calls wait for threads that could not be started. Whoever looks after them tries again."""
+        if not self._is_short:
+            self._is_short = True
+            _log.error("threads cannot be started, so calls wait", threads=self._threads, exc_info=error)
 
     def _serve(self) -> None:
         is_new = True
-        while (taken := self._take(is_new=is_new)) is not None:
+        wanted = threading.Lock()
+        wanted.acquire()  # its worker sleeps by acquiring it again
+        place = ThreadPlace(self._now)
+        current_place.set(place)
+        while (taken := self._take(wanted, is_new=is_new)) is not None:
             is_new = False
             work, index = taken
             if isinstance(work, _Stint):
@@ -206,18 +277,16 @@ class ThreadExecutor:
             if index is None:
                 self._put(work, None, 0, _UNSTARTED)
                 continue
-            metadata = NO_METADATA if isinstance(work, StartBatch) else work.run.options.metadata
-            token = current_metadata.set(metadata) if metadata else None
             if isinstance(work, StartCalls):
-                self._execute(work, work.run, index)
+                self._execute(work, work.run, index, place)
             elif isinstance(work, StartTurn):
-                self._execute_turn(work)
+                self._execute_turn(work, place)
             else:
                 self._execute_batch(work)
-            if token is not None:
-                current_metadata.reset(token)
+                current_place.set(place)
+            place.run = None
 
-    def _take(self, *, is_new: bool) -> tuple[Work | _Stint, int | None] | None:
+    def _take(self, wanted: threading.Lock, *, is_new: bool) -> tuple[Work | _Stint, int | None] | None:
         """The next call of a StartCalls, or a whole turn, batch or stint; None at the end.
 
         Without an index it is work that must not start, whole. What was taken has started: nobody recalls it.
@@ -228,8 +297,10 @@ class ThreadExecutor:
             while not self._queue:
                 if self._is_closed:
                     return None
-                self._idle += 1
-                self._wanted.wait()  # whoever wakes it takes it off the idle ones
+                self._sleepers.append(wanted)
+                self._lock.release()
+                wanted.acquire()  # whoever wakes it takes it off the sleepers
+                self._lock.acquire()
                 self._waking -= 1
             work = self._queue[0]
             index: int | None = 0
@@ -244,11 +315,13 @@ class ThreadExecutor:
             if index is None or not isinstance(work, StartCalls) or work.lo == work.hi:
                 self._queue.popleft()
             self._taken += 1
+            if self._at_work.locked():
+                self._at_work.release()
             if self._queue and self._mean_s > SLOW_S and not self._waking:
                 self._wake(1)
             return work, index
 
-    def _execute_turn(self, turn: StartTurn) -> None:
+    def _execute_turn(self, turn: StartTurn, place: ThreadPlace) -> None:
         run = turn.run
         index = turn.lo
         over = self._now() + MAX_TURN_S
@@ -257,7 +330,7 @@ class ThreadExecutor:
                 self._put(turn, run, index, (1, CANCELLED))
                 has_failed = True
             else:
-                has_failed = not self._execute(turn, run, index)
+                has_failed = not self._execute(turn, run, index, place)
             index += 1
             if has_failed and run.options.stop_generation:
                 break  # the lane's next turn answers the rest
@@ -277,30 +350,49 @@ class ThreadExecutor:
     def _execute_batch(self, batch: StartBatch) -> None:
         method = self._methods[batch.batcher.method]
 
+        outcomes: list[tuple[Run, int, Any]] = []
+
         def on_failed(run: Run, lo: int, count: int, failure: Failure) -> None:
-            self._put(batch, run, lo, (count, failure))
+            outcomes.append((run, lo, (count, failure)))
 
         def on_results(run: Run, lo: int, values: Sequence[Any]) -> None:
-            for index, value in enumerate(values, lo):
-                self._put(batch, run, index, self._encoded(run, value))
+            try:
+                if run.options.no_reply:
+                    payloads = [b""] * len(values)
+                else:
+                    payloads = encode_each(run.options.content_type, values)
+            except BaseException:  # noqa: BLE001 - a foreign object may fail in any way; each by itself, then
+                outcomes.extend((run, index, self._encoded(run, value)) for index, value in enumerate(values, lo))
+            else:
+                outcomes.append((run, lo, payloads))
 
-        for invocation in invocations(batch, method, on_failed):
+        for whole in invocations(batch, method, on_failed):
             began = self._now()
+            invocation = in_time(whole, batch, method, began, on_failed) if batch.began is not None else whole
+            if invocation is None:
+                continue
+            batch.began = began
+            batch.runner = threading.get_ident()
+            current_place.set(batch_place(invocation.parts, self._now))
             try:
                 returned = invocation.checked(invocation.call(method), method)
             except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
                 returned = self._errors.failure_of(error, method.name)
             self._took(self._now() - began)
-            invocation.deliver(returned, on_results, on_failed)
-        self._put(batch, None, 0, None)
+            invocation.deliver(returned, method, self._errors.failure_of, on_results, on_failed)
+        self._put(batch, None, 0, outcomes)
 
-    def _execute(self, work: Work, run: Run, index: int) -> bool:
+    def _execute(self, work: Work, run: Run, index: int, place: ThreadPlace) -> bool:
         """Executes one call; returns whether it has a result."""
         outcome: Any
         began = self._now()
         if began >= run.deadline:
             outcome = (1, EXPIRED)
         else:
+            if asking.is_known:
+                current_place.set(SinglePlace(run, index, self._now))
+            else:
+                place.run, place.index = run, index
             try:
                 start = self._methods[run.options.method].start(run.options.content_type)
                 outcome = self._encoded(run, start(run.payloads[index]))
@@ -319,7 +411,7 @@ class ThreadExecutor:
             return b""
         try:
             return encoder(run.options.content_type)(value)
-        except Exception as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
+        except BaseException as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
             return 1, unsendable(error)
 
     def _put(self, work: Work, run: Run | None, index: int, outcome: Any) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from slotmesh.handlers.context import call_metadata
-from slotmesh.handlers.decorators import batch, deployment
+from slotmesh.handlers.batching import BatchControl, BatchState, RunningBatch
+from slotmesh.handlers.decorators import batch, batch_control, deployment
 from slotmesh.handlers.description import CALL, HandlerDescription, Kind, MethodDescription, describe
 from slotmesh.handlers.settings import BatchSettings, DeploymentSettings
 
 __all__ = [
     "CALL",
+    "BatchControl",
     "BatchSettings",
+    "BatchState",
     "DeploymentSettings",
     "HandlerDescription",
     "Kind",
     "MethodDescription",
+    "RunningBatch",
     "batch",
-    "call_metadata",
+    "batch_control",
     "deployment",
     "describe",
 ]

@@ -1,22 +1,159 @@
-"""What a handler can ask about the call that it is executing.
+"""What a handler can ask about the call that it is executing: `slotmesh.context()`, in batch methods `contexts()`.
 
-Invariant: set by the replica where a call carries something; elsewhere the defaults hold, so a handler can be called in
-a test as it is.
+Purpose: executors say where they are (a `Place`); what a call was is put together only when somebody asks. So handlers
+that ask for nothing pay for nothing.
+Invariants: tasks that a handler starts, and whatever else runs in a copy of its context, hear of the call that started
+them, also after its end; a place that cannot tell which of several calls is meant raises, and is never wrong.
+Owner: the replica sets `current_place`; tests of handlers may, by `slotmesh.testing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from math import inf
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
-NO_METADATA: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_METADATA: Final[Mapping[str, str]] = MappingProxyType({})
 
-current_metadata: ContextVar[Mapping[str, str]] = ContextVar("slotmesh.call_metadata", default=NO_METADATA)
-"""The replica's side: set before a call is started."""
+MAX_IDEMPOTENCY_KEY_CHARS: Final = 128
 
 
-def call_metadata() -> Mapping[str, str]:
-    """The metadata that the caller sent with this call. Empty in batch methods, whose calls have many callers."""
-    return current_metadata.get()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallContext:
+    """One call, as its handler sees it."""
+
+    call_id: str = ""
+    """The client's id of the call in its session; without a session the router's. Unique only together with it."""
+    endpoint: str = ""
+    """The endpoint that was called."""
+    method: str = ""
+    """As the caller gave it: empty for `__call__`."""
+    metadata: Mapping[str, str] = field(default_factory=lambda: _NO_METADATA)
+    """What the caller sent with the call. Read-only."""
+    deadline: datetime | None = None
+    """When the caller stops waiting, in UTC; None: never."""
+    ordering_key: str = ""
+    """Empty: the call is in no order."""
+    session_id: str = ""
+    """The session of the client's stream; empty: none."""
+    attempt: int = 0
+    """0 at the first attempt of the mesh to run the call, one more at each after that."""
+    idempotency_key: str = ""
+    """The same at each attempt at this call, wherever it runs, and no other call's; at most 128 characters."""
+    ends_at: float = field(default=inf, repr=False, compare=False)
+    """The deadline on this process's `time.monotonic()`, so that a clock that is set moves nothing."""
+
+    def time_left(self) -> float | None:
+        """Seconds until the deadline, 0 when it is over; None where there is none."""
+        if self.deadline is None:
+            return None
+        if self.ends_at < inf:
+            return max(0.0, self.ends_at - time.monotonic())
+        return max(0.0, (self.deadline - datetime.now(UTC)).total_seconds())
+
+
+class Place(Protocol):
+    """Where an executor is."""
+
+    def context(self) -> CallContext:
+        """The call that runs. Raises RuntimeError where it is not one, or cannot be told."""
+
+    def contexts(self) -> Sequence[CallContext]:
+        """The calls of the batch that runs, in its order; elsewhere the one call. Raises as `context` does."""
+
+
+current_place: ContextVar[Place | None] = ContextVar("slotmesh.place", default=None)
+"""Set before calls are started."""
+
+
+class CallPlace:
+    """A place in a call whose context is known: for tests of handlers, and for what has no executor."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: CallContext) -> None:
+        self._context = context
+
+    def context(self) -> CallContext:
+        return self._context
+
+    def contexts(self) -> Sequence[CallContext]:
+        return (self._context,)
+
+
+class BatchPlace:
+    """A place in a batch method, whose calls' contexts are made when they are looked at."""
+
+    __slots__ = ("_contexts",)
+
+    def __init__(self, contexts: Sequence[CallContext]) -> None:
+        self._contexts = contexts
+
+    def context(self) -> CallContext:
+        raise RuntimeError("context() in a batch method, which has many calls: contexts()[i] is that of item i")
+
+    def contexts(self) -> Sequence[CallContext]:
+        return self._contexts
+
+
+class Asking:
+    """Whether somebody in this process asks for contexts: executors then say of each call where they are.
+
+    Until then they say so once for many calls that do not wait. That is enough for the calls themselves, while tasks
+    that they have started and left behind could not be told apart.
+    """
+
+    __slots__ = ("is_known",)
+
+    def __init__(self) -> None:
+        self.is_known = False
+
+
+asking: Final = Asking()
+
+
+def context() -> CallContext:
+    """The call that is being executed.
+
+    Raises:
+        RuntimeError: not in a call, or in a batch method.
+    """
+    return _place("context").context()
+
+
+def contexts() -> Sequence[CallContext]:
+    """In a batch method: the calls of the batch, parallel to its items. In other methods the one call.
+
+    Raises:
+        RuntimeError: not in a call.
+    """
+    return _place("contexts").contexts()
+
+
+def deadline_of(left_s: float) -> tuple[datetime | None, float]:
+    """`deadline` and `ends_at` of a call that has so many seconds left; infinite: none."""
+    if left_s == inf:
+        return None, inf
+    left_s = min(left_s, _LONGEST_S)
+    return datetime.now(UTC) + timedelta(seconds=left_s), time.monotonic() + left_s
+
+
+def _place(asked: str) -> Place:
+    asking.is_known = True
+    place = current_place.get()
+    if place is None:
+        raise RuntimeError(
+            f"slotmesh.{asked}() outside of a call: ask while a handler's method runs, in the method or in a task that"
+            " it has started (threads of your own start without: contextvars.copy_context().run); in a test,"
+            " slotmesh.testing sets one"
+        )
+    return place
+
+
+_LONGEST_S: Final = 1e9
+"""Some 30 years: what a datetime can surely say."""

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, overload
 
+from slotmesh.handlers.batching import Batchable, BatchControl, BatchFunction, FirstT, P, ReturnedT
 from slotmesh.handlers.settings import BatchSettings, DeploymentSettings
 
 TargetT = TypeVar("TargetT", bound=Callable[..., Any])
@@ -23,15 +24,38 @@ def deployment(target: TargetT, /) -> TargetT: ...
 
 
 @overload
-def deployment(*, max_ongoing: int | None = None, prefetch: int | None = None) -> Callable[[TargetT], TargetT]: ...
+def deployment(
+    *,
+    max_ongoing: int | None = None,
+    prefetch: int | None = None,
+    own_loop: bool = False,
+    blocked_after_s: float = 0.5,
+    health_check_period_s: float = 10.0,
+    health_check_timeout_s: float = 30.0,
+) -> Callable[[TargetT], TargetT]: ...
 
 
-def deployment(target: Any = None, /, *, max_ongoing: int | None = None, prefetch: int | None = None) -> Any:
+def deployment(
+    target: Any = None,
+    /,
+    *,
+    max_ongoing: int | None = None,
+    prefetch: int | None = None,
+    own_loop: bool = False,
+    blocked_after_s: float = 0.5,
+    health_check_period_s: float = 10.0,
+    health_check_timeout_s: float = 30.0,
+) -> Any:
     """Makes a class or a function a handler: what a replica runs.
 
     The public methods of a class can be called, inherited ones too, and `__call__` under the empty name; a function is
     its own only method, under the empty name. `async def` runs on the event loop, `def` in threads; either may `yield`
-    several values a call. `reconfigure` and `check_health` are the replica's own and cannot be called.
+    several values a call. Methods that start with `_` cannot be called.
+
+    Neither can those that the replica calls by itself, each if there is one, `async def` or `def`:
+    `reconfigure(user_config)` when the configuration changes while the replica lives; `check_health()` now and then,
+    which fails by raising or by returning False, and three times in a row has the replica replaced; `on_drain()` once,
+    when the replica begins to drain. Calls go on while they run.
 
     Args:
         target: the class or function, where the decorator is used without parentheses.
@@ -39,12 +63,26 @@ def deployment(target: Any = None, /, *, max_ongoing: int | None = None, prefetc
             `async def`, else 8; never less than the batches of a batch method hold together.
         prefetch: calls without an ordering key that may wait at a replica behind the running ones. Default: one batch
             (the largest `max_batch_size`) where there are batch methods, else 0.
+        own_loop: the handler, its constructor included, has an event loop of its own, in a thread of its own. One that
+            keeps the loop then holds up its own calls only, and no health answers, heartbeats or `def` methods, as long
+            as it lets go of the interpreter's lock. Calls that do nothing cost a tenth to a third of their throughput.
+        blocked_after_s: an `async def` method that keeps its event loop for longer, in seconds, is reported with its
+            stack, in the log and by `slotmesh status`; 0.05 … 3,600, or 0 for never.
+        health_check_period_s: how often `check_health` is called, at least 0.01 s.
+        health_check_timeout_s: how long it may take, at least 0.01 s. One that hangs has failed; it is not called anew.
 
     Raises:
         TypeError: a value of another type, or a target that is neither class nor function.
         ValueError: a value out of range.
     """
-    settings = DeploymentSettings(max_ongoing=max_ongoing, prefetch=prefetch)
+    settings = DeploymentSettings(
+        max_ongoing=max_ongoing,
+        prefetch=prefetch,
+        own_loop=own_loop,
+        blocked_after_s=blocked_after_s,
+        health_check_period_s=health_check_period_s,
+        health_check_timeout_s=health_check_timeout_s,
+    )
 
     def decorate(handler: TargetT) -> TargetT:
         if not inspect.isclass(handler) and not inspect.isfunction(handler):
@@ -56,13 +94,17 @@ def deployment(target: Any = None, /, *, max_ongoing: int | None = None, prefetc
 
 
 @overload
-def batch(target: TargetT, /) -> TargetT: ...
+def batch(target: Batchable[FirstT, P, ReturnedT], /) -> BatchFunction[FirstT, P, ReturnedT]: ...
 
 
 @overload
 def batch(
-    *, max_batch_size: int = 10, batch_wait_timeout_s: float = 0.01, max_concurrent_batches: int = 1
-) -> Callable[[TargetT], TargetT]: ...
+    *,
+    max_batch_size: int = 10,
+    batch_wait_timeout_s: float = 0.01,
+    max_concurrent_batches: int = 1,
+    batch_size_fn: Callable[..., int | float] | None = None,
+) -> Callable[[Batchable[FirstT, P, ReturnedT]], BatchFunction[FirstT, P, ReturnedT]]: ...
 
 
 def batch(
@@ -72,10 +114,12 @@ def batch(
     max_batch_size: int = 10,
     batch_wait_timeout_s: float = 0.01,
     max_concurrent_batches: int = 1,
+    batch_size_fn: Callable[..., int | float] | None = None,
 ) -> Any:
     """Makes a function or method, `async def` or `def`, take many calls at once: lists in, a list as long out.
 
-    Callers pass one item and get one result; each parameter of the method receives a list of the callers' items. A
+    Callers pass one item and get one result; each parameter of the method receives a list of the callers' items; or,
+    annotated as `np.ndarray` in place of a list, an array with a row a call (and such an array may be the result). A
     batch is cut when one of `max_concurrent_batches` is free and it is full or its first call has waited long enough:
     under load batches fill by themselves. Called directly, in Python, it is what it says: a list in, a list out. One
     that yields yields such lists: a value more for each caller every time.
@@ -83,11 +127,23 @@ def batch(
         @slotmesh.batch(max_batch_size=32)
         def classify(self, images: list[bytes]) -> list[int]: ...
 
+    An exception fails all calls of its batch. In a list it fails one: an entry that is an exception is what that call
+    has raised. In a list that is yielded, the entry `StopIteration` or `StopAsyncIteration` ends one call, well.
+
+    The method has `set_max_batch_size`, `set_batch_wait_timeout_s` and `set_max_concurrent_batches`, to be called from
+    anywhere in the handler (`self.classify.set_max_batch_size(8)`): the next batch is cut accordingly. They belong to
+    the function, so they hold for all handlers of the class in this process, which in a replica is one. `batch_state()`
+    tells what waits and what runs, since when, and where.
+
     Args:
         target: the function, where the decorator is used without parentheses.
-        max_batch_size: calls in a batch, 1 … 100,000.
+        max_batch_size: calls in a batch, 1 … 100,000; with `batch_size_fn` the sum of their weights, 1 … 2^53.
         batch_wait_timeout_s: seconds that the first call of a batch waits for others; 0 waits for none.
         max_concurrent_batches: batches that run at the same time, at least 1.
+        batch_size_fn: the weight of a call, a number that is finite and not negative, from the item: the method's first
+            argument, or all of them where the function takes more than one. An item that does not fit into a batch any
+            more is the first of the next one; one that alone is too heavy fails with INVALID_ARGUMENT. It runs on the
+            event loop of the replica, once a call, so it should be quick; where it raises, that call fails.
 
     Raises:
         TypeError: a value of another type, or a target that is not a function.
@@ -97,14 +153,24 @@ def batch(
         max_batch_size=max_batch_size,
         batch_wait_timeout_s=batch_wait_timeout_s,
         max_concurrent_batches=max_concurrent_batches,
+        batch_size_fn=batch_size_fn,
     )
 
-    def decorate(function: TargetT) -> TargetT:
+    def decorate(function: Any) -> Any:
         if not inspect.isfunction(function):
             raise TypeError(
                 f"@batch goes on a function or method, below @staticmethod and @classmethod, got {function!r}"
             )
-        setattr(function, _BATCH, settings)
+        control = BatchControl(settings)
+        setattr(function, _BATCH, control)
+        # Attributes of the function, which a bound method has, too.
+        for method in (
+            control.set_max_batch_size,
+            control.set_batch_wait_timeout_s,
+            control.set_max_concurrent_batches,
+            control.batch_state,
+        ):
+            setattr(function, method.__name__, method)
         return function
 
     return decorate if target is None else decorate(target)
@@ -116,7 +182,13 @@ def deployment_settings(handler: object) -> DeploymentSettings:
     return settings if isinstance(settings, DeploymentSettings) else DeploymentSettings()
 
 
+def batch_control(function: object) -> BatchControl | None:
+    """What `@batch` left on a function or a bound method; None where it is not a batch function."""
+    control = getattr(function, _BATCH, None)
+    return control if isinstance(control, BatchControl) else None
+
+
 def batch_settings(function: object) -> BatchSettings | None:
-    """What `@batch` said; None where it is not a batch function."""
-    settings = getattr(function, _BATCH, None)
-    return settings if isinstance(settings, BatchSettings) else None
+    """What `@batch` said, or was told since; None where it is not a batch function."""
+    control = batch_control(function)
+    return None if control is None else control.settings

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final
 
 from slotmesh.handlers.decorators import batch_settings, deployment_settings
@@ -18,8 +19,10 @@ from slotmesh.handlers.settings import BatchSettings
 
 CALL: Final = "__call__"
 """The method that the empty name means."""
-RESERVED: Final = frozenset({"reconfigure", "check_health"})
-"""Methods that the replica calls, never a client."""
+RESERVED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"reconfigure": ("user_config",), "check_health": (), "on_drain": ()}
+)
+"""Methods that the replica calls, never a client, and with what."""
 
 DEFAULT_MAX_ONGOING_ASYNC = 512
 DEFAULT_MAX_ONGOING_THREADS = 8
@@ -42,11 +45,6 @@ class Kind(StrEnum):
         """Whether it runs on the event loop."""
         return self in {Kind.ASYNC, Kind.ASYNC_GENERATOR}
 
-    @property
-    def is_yielding(self) -> bool:
-        """Whether a call has several values."""
-        return self in {Kind.GENERATOR, Kind.ASYNC_GENERATOR}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodDescription:
@@ -67,6 +65,12 @@ class HandlerDescription:
     """By name; `__call__` for the one that the empty name means."""
     max_ongoing: int
     prefetch: int
+    health_check_period_s: float
+    health_check_timeout_s: float
+    own_loop: bool
+    """`async def` methods run on an event loop of their own."""
+    blocked_after_s: float
+    """A method that keeps its loop for longer is reported; 0: none is."""
 
     def as_json(self) -> dict[str, Any]:
         """As `--describe` prints it: plain values only."""
@@ -74,6 +78,9 @@ class HandlerDescription:
             "name": self.name,
             "max_ongoing": self.max_ongoing,
             "prefetch": self.prefetch,
+            "own_loop": self.own_loop,
+            "health_check_period_s": self.health_check_period_s,
+            "health_check_timeout_s": self.health_check_timeout_s,
             "methods": {name: _method_as_json(method) for name, method in self.methods.items()},
         }
 
@@ -82,10 +89,12 @@ def describe(handler: type | Callable[..., Any]) -> HandlerDescription:
     """Reads a class or function, decorated with `@deployment` or not.
 
     Raises:
-        TypeError: it is neither, or has no method that can be called.
+        TypeError: it is neither; it has no method that can be called; one that the replica calls takes something else.
     """
     if inspect.isclass(handler):
         methods = _methods_of(handler)
+        for name, given in RESERVED.items():
+            _check_reserved(handler, name, given)
     elif inspect.isfunction(handler):
         methods = {CALL: _describe_function(handler)}
     else:
@@ -101,8 +110,17 @@ def describe(handler: type | Callable[..., Any]) -> HandlerDescription:
         max_ongoing = max([default, *(batch.most_calls for batch in batches)])
     prefetch = settings.prefetch
     if prefetch is None:
-        prefetch = max((batch.max_batch_size for batch in batches), default=0)
-    return HandlerDescription(name=handler.__name__, methods=methods, max_ongoing=max_ongoing, prefetch=prefetch)
+        prefetch = max((batch.calls for batch in batches), default=0)
+    return HandlerDescription(
+        name=handler.__name__,
+        methods=methods,
+        max_ongoing=max_ongoing,
+        prefetch=prefetch,
+        health_check_period_s=settings.health_check_period_s,
+        health_check_timeout_s=settings.health_check_timeout_s,
+        own_loop=settings.own_loop,
+        blocked_after_s=settings.blocked_after_s,
+    )
 
 
 def _methods_of(handler: type) -> dict[str, MethodDescription]:
@@ -110,12 +128,31 @@ def _methods_of(handler: type) -> dict[str, MethodDescription]:
     for name in dir(handler):
         if name in RESERVED or (name.startswith("_") and name != CALL):
             continue
-        # Found in the classes themselves: every class also has the `__call__` of its metaclass, which constructs it.
-        found = next((vars(base)[name] for base in handler.__mro__ if name in vars(base)), None)
+        found = _found(handler, name)
         function = found.__func__ if isinstance(found, staticmethod | classmethod) else found
         if inspect.isroutine(function):
             methods[name] = _describe_function(function)
     return methods
+
+
+def _check_reserved(handler: type, name: str, given: tuple[str, ...]) -> None:
+    found = _found(handler, name)
+    function = found.__func__ if isinstance(found, staticmethod | classmethod) else found
+    if not inspect.isfunction(function):
+        return
+    arguments = given if isinstance(found, staticmethod) else ("self", *given)
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"{handler.__qualname__}.{name} is called by the replica, and cannot be called like that ({error}): "
+            f"write `def {name}({', '.join(arguments)})`"
+        ) from None
+
+
+def _found(handler: type, name: str) -> Any:
+    """Found in the classes themselves: every class also has the `__call__` of its metaclass, which constructs it."""
+    return next((vars(base)[name] for base in handler.__mro__ if name in vars(base)), None)
 
 
 def _describe_function(function: Callable[..., Any]) -> MethodDescription:
@@ -140,5 +177,6 @@ def _method_as_json(method: MethodDescription) -> dict[str, Any]:
             "max_batch_size": batch.max_batch_size,
             "batch_wait_timeout_s": batch.batch_wait_timeout_s,
             "max_concurrent_batches": batch.max_concurrent_batches,
+            **({"is_weighed": True} if batch.batch_size_fn is not None else {}),
         },
     }

@@ -6,14 +6,28 @@ Pure: the replica's core reads these.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
-from typing import Any
+from sys import float_info
+from typing import Any, Final
 
 MAX_ONGOING_LIMIT = 1_000_000
 """The largest `max_ongoing`."""
+MIN_SECONDS = 0.01
+"""The shortest period or timeout of a health check."""
 MAX_BATCH_SIZE_LIMIT = 100_000
-"""The largest `max_batch_size`."""
+"""The largest `max_batch_size` where it counts calls."""
+MAX_BATCH_WEIGHT_LIMIT = 2**53
+"""The same where it bounds the sum of the calls' weights."""
+MIN_BLOCKED_AFTER_S = 0.05
+"""The shortest `blocked_after_s`: less is what any busy machine does to a thread."""
+MAX_BLOCKED_AFTER_S = 3600.0
+"""The longest."""
+WEIGHED_BATCH_CALLS = 512
+"""Calls that a batch is taken to have where a sum of weights bounds it, so that nobody can say."""
+
+_LARGEST_S: Final = float_info.max
+"""Integers may be larger than any float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,25 +35,31 @@ class BatchSettings:
     """How calls of one method become batches."""
 
     max_batch_size: int = 10
-    """Calls in a batch, at most."""
+    """Calls in a batch, at most; the sum of their weights where `batch_size_fn` says what a call weighs."""
     batch_wait_timeout_s: float = 0.01
     """Seconds that the first call of a batch waits for others."""
     max_concurrent_batches: int = 1
     """Batches that run at the same time."""
+    batch_size_fn: Callable[..., int | float] | None = None
+    """The weight of a call, from its arguments. None: each weighs 1."""
 
     def __post_init__(self) -> None:
-        check_int("max_batch_size", self.max_batch_size, 1, MAX_BATCH_SIZE_LIMIT)
-        check_int("max_concurrent_batches", self.max_concurrent_batches, 1, MAX_ONGOING_LIMIT)
-        wait: Any = self.batch_wait_timeout_s
-        if isinstance(wait, bool) or not isinstance(wait, int | float):
-            raise TypeError(f"batch_wait_timeout_s must be a number of seconds, got {wait!r}")
-        if not isfinite(wait) or wait < 0:
-            raise ValueError(f"batch_wait_timeout_s must be finite and not negative, got {wait!r}")
+        size_fn: Any = self.batch_size_fn
+        if size_fn is not None and not callable(size_fn):
+            raise TypeError(f"batch_size_fn must be a function of an item, or None, got {size_fn!r}")
+        check_max_batch_size(self.max_batch_size, is_weight=size_fn is not None)
+        check_max_concurrent_batches(self.max_concurrent_batches)
+        check_batch_wait_timeout_s(self.batch_wait_timeout_s)
+
+    @property
+    def calls(self) -> int:
+        """Calls in a full batch; an estimate where they are weighed."""
+        return self.max_batch_size if self.batch_size_fn is None else min(self.max_batch_size, WEIGHED_BATCH_CALLS)
 
     @property
     def most_calls(self) -> int:
-        """Calls that all concurrent batches hold together."""
-        return self.max_batch_size * self.max_concurrent_batches
+        """Calls that all concurrent batches hold together; an estimate where they are weighed."""
+        return self.calls * self.max_concurrent_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +70,62 @@ class DeploymentSettings:
     """Calls that one replica executes at once."""
     prefetch: int | None = None
     """Calls without an ordering key that may wait at a replica behind the running ones."""
+    health_check_period_s: float = 10.0
+    """How often `check_health` is called, where there is one."""
+    health_check_timeout_s: float = 30.0
+    """How long it may take."""
+    own_loop: bool = False
+    """`async def` methods run on an event loop of their own, in a thread of their own."""
+    blocked_after_s: float = 0.5
+    """A method that keeps its event loop for longer is reported; 0: none is."""
 
     def __post_init__(self) -> None:
+        own_loop: Any = self.own_loop
+        if not isinstance(own_loop, bool):
+            raise TypeError(f"own_loop must be True or False, got {own_loop!r}")
+        check_blocked_after_s(self.blocked_after_s)
         if self.max_ongoing is not None:
             check_int("max_ongoing", self.max_ongoing, 1, MAX_ONGOING_LIMIT)
         if self.prefetch is not None:
             check_int("prefetch", self.prefetch, 0, MAX_ONGOING_LIMIT)
+        check_positive_s("health_check_period_s", self.health_check_period_s)
+        check_positive_s("health_check_timeout_s", self.health_check_timeout_s)
+
+
+def check_blocked_after_s(value: Any) -> None:
+    """Raises TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"blocked_after_s must be a number of seconds, got {value!r}")
+    if value and not MIN_BLOCKED_AFTER_S <= value <= MAX_BLOCKED_AFTER_S:
+        raise ValueError(
+            f"blocked_after_s must be {MIN_BLOCKED_AFTER_S} … {MAX_BLOCKED_AFTER_S:,} seconds, or 0, got {value!r}"
+        )
+
+
+def check_max_batch_size(value: Any, *, is_weight: bool) -> None:
+    """Raises TypeError or ValueError."""
+    check_int("max_batch_size", value, 1, MAX_BATCH_WEIGHT_LIMIT if is_weight else MAX_BATCH_SIZE_LIMIT)
+
+
+def check_max_concurrent_batches(value: Any) -> None:
+    """Raises TypeError or ValueError."""
+    check_int("max_concurrent_batches", value, 1, MAX_ONGOING_LIMIT)
+
+
+def check_batch_wait_timeout_s(value: Any) -> None:
+    """Raises TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"batch_wait_timeout_s must be a number of seconds, got {value!r}")
+    if not 0 <= value <= _LARGEST_S:
+        raise ValueError(f"batch_wait_timeout_s must be finite and not negative, got {value!r}")
+
+
+def check_positive_s(name: str, value: Any) -> None:
+    """Raises TypeError or ValueError, naming the setting and the value."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number of seconds, got {value!r}")
+    if not MIN_SECONDS <= value <= _LARGEST_S:
+        raise ValueError(f"{name} must be finite and at least {MIN_SECONDS}, got {value!r}")
 
 
 def check_int(name: str, value: Any, low: int, high: int) -> None:

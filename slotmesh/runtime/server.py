@@ -9,7 +9,7 @@ Owner: the service's app, on one event loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import grpc
 
@@ -24,6 +24,21 @@ from slotmesh.units import join_host_port
 ServicerT = TypeVar("ServicerT")
 
 _log = get_logger(__name__)
+
+
+class Server(Protocol):
+    """What an app needs of its server. `GrpcServer` says what each means."""
+
+    @property
+    def address(self) -> str: ...
+
+    def add(self, register: Callable[[ServicerT, Any], None], servicer: ServicerT) -> None: ...
+
+    async def start(self) -> None: ...
+
+    def set_serving(self, serving: bool = True) -> None: ...
+
+    async def stop(self, grace_s: float = 0.0) -> None: ...
 
 
 class GrpcServer:

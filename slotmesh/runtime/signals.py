@@ -1,6 +1,7 @@
 """SIGTERM and SIGINT as an event to await: whoever waits for it ends the process in order.
 
-A second signal changes nothing: a terminal and a launcher often send one each.
+A second signal changes nothing: a terminal and a launcher often send one each. Nor does one that comes while a process
+ends that surely does.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ _log = get_logger(__name__)
 
 
 @contextmanager
-def stop_signals(*, ignore_interrupt: bool = False) -> Iterator[asyncio.Event]:
+def stop_signals(*, ignore_interrupt: bool = False, is_last: bool = False) -> Iterator[asyncio.Event]:
     """The event is set by SIGTERM, and by SIGINT unless `ignore_interrupt`. Needs the main thread's running loop.
 
     `ignore_interrupt` is for processes with a launcher: Ctrl-C in a terminal reaches the whole group, and the launcher
-    decides the order in which it ends.
+    decides the order in which it ends. `is_last`: nothing but the end of the process follows the block, within bounded
+    time: its exit status is not to become that of a signal.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -42,4 +44,4 @@ def stop_signals(*, ignore_interrupt: bool = False) -> Iterator[asyncio.Event]:
         for each in handled:
             loop.remove_signal_handler(each)
         for each, handler in before.items():
-            signal.signal(each, handler)
+            signal.signal(each, signal.SIG_IGN if is_last else handler)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -29,11 +31,18 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     return logger
 
 
-def setup_logging(log_format: str = "console", log_level: str = "info") -> None:
+def setup_logging(
+    log_format: str = "console", log_level: str = "info", fields: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Sends all logs of the process to stderr in one format. For programs: a library leaves this to its application.
 
-    `log_format` is `console` or `json`; `log_level` is the name of the least severe level. May be called again.
+    `log_format` is `console` or `json`; `log_level` is the name of the least severe level; `fields` are in all that is
+    logged, such as who logs it. May be called again.
     """
+
+    def add_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> ProcessorReturnValue:
+        return {**fields, **event}
+
     renderers: list[structlog.typing.Processor]
     if log_format == "json":
         renderers = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=str)]
@@ -46,6 +55,7 @@ def setup_logging(log_format: str = "console", log_level: str = "info") -> None:
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[
                 _from_record,
+                add_fields,
                 structlog.stdlib.add_log_level,
                 structlog.stdlib.add_logger_name,
                 structlog.processors.TimeStamper(fmt="iso", utc=True),

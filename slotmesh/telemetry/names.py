@@ -97,7 +97,14 @@ REPLICA_SLOT_HELD_TIME = Metric(
     "slotmesh.replica.slot.held.time", "s", "Time of slots from their grant until a call was dispatched.", (BACKEND,)
 )
 REPLICA_BATCHES = Metric("slotmesh.replica.batches", "{batch}", "Batches handed to batch handlers.", (BACKEND,))
+REPLICA_BLOCKS = Metric(
+    "slotmesh.replica.loop.blocks", "{block}", "Times that the handler kept its event loop for too long.", (BACKEND,)
+)
+REPLICA_BLOCKED_TIME = Metric("slotmesh.replica.loop.blocked.time", "s", "How long it did, those times.", (BACKEND,))
 REPLICA_BATCH_SIZE = Metric("slotmesh.replica.batch.size", "{call}", "Calls in a batch.", (BACKEND,))
+REPLICA_BATCH_AGE = Metric(
+    "slotmesh.replica.batch.age", "s", "How long the oldest running batch has run; 0 while none does.", (BACKEND,)
+)
 
 CONTROLLER_MEMBERS = Metric("slotmesh.controller.members", "{member}", "Attached routers and replicas.", (KIND,))
 CONTROLLER_REVISION = Metric("slotmesh.controller.revision", "{revision}", "Newest revision of the routing table.")

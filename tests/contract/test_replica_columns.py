@@ -194,7 +194,5 @@ async def test_a_router_that_goes_takes_what_has_not_started_with_it(replica: Ru
     async with replica.router() as stream:
         await stream.send(column(stream, ["a", "b"] * 100, method="wait"))
         await wait_until(lambda: len(replica.handler.started) == 2)
-    await wait_until(lambda: replica.engine.scheduler.keyed == 2)
-    replica.handler.open_all()
-    await wait_until(lambda: replica.engine.scheduler.is_idle)
+    await wait_until(lambda: replica.engine.scheduler.is_idle)  # what runs is cancelled: nobody waits for it
     assert len(replica.handler.started) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from slotmesh.runtime.announce import AnnouncePipe
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.parent import ParentPipe
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -53,10 +55,39 @@ class Broken:
 """
 
 
+ENDLESS = """
+import asyncio
+import threading
+import time
+import users_model
+
+class Keeping(users_model.Model):
+    def __init__(self) -> None:
+        threading.Thread(target=time.sleep, args=(3600,), daemon=False).start()
+
+class Endless(users_model.Model):
+    async def wait_for_thread(self, payload: bytes) -> bytes:
+        await asyncio.to_thread(time.sleep, 3600)
+        return payload
+
+    async def ignore(self, payload: bytes) -> bytes:
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                pass
+
+    def sleep(self, payload: bytes) -> bytes:
+        time.sleep(3600)
+        return payload
+"""
+
+
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     """A folder with a user's module in it, far from this repository."""
     (tmp_path / "users_model.py").write_text(APP)
+    (tmp_path / "users_endless.py").write_text(ENDLESS)
     (tmp_path / "users_broken.py").write_text("import users_missing")
     return tmp_path
 
@@ -119,6 +150,9 @@ async def test_describe_prints_one_json_object_and_nothing_else(here: Path) -> N
         "name": "Model",
         "max_ongoing": 3,
         "prefetch": 2,
+        "own_loop": False,
+        "health_check_period_s": 10.0,
+        "health_check_timeout_s": 30.0,
         "methods": {
             "echo": {"kind": "async"},
             "wait": {"kind": "async"},
@@ -178,6 +212,22 @@ async def test_sigterm_ends_it_and_sigint_does_not(here: Path) -> None:
         assert await ended(process) == 0
 
 
+async def test_a_signal_that_comes_while_the_process_ends_does_not_change_its_status(here: Path) -> None:
+    async with serving(here, "--handler=users_endless:Keeping") as (process, _):
+        process.terminate()
+        assert process.stderr is not None
+        while b"stopped" not in await process.stderr.readline():
+            pass
+
+        def is_ended() -> bool:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGINT)  # by itself: the process's own way may take its status
+            return process.returncode is not None
+
+        await wait_until(is_ended)
+        assert process.returncode == 0
+
+
 async def test_it_ends_by_itself_when_its_launcher_is_gone(here: Path) -> None:
     with ParentPipe() as parent:
         async with serving(here, f"--parent-fd={parent.fd}", pass_fds=parent.pass_fds) as (process, _):
@@ -185,9 +235,15 @@ async def test_it_ends_by_itself_when_its_launcher_is_gone(here: Path) -> None:
             assert await ended(process) == 0
 
 
-async def test_calls_that_still_run_after_the_grace_make_it_fail(here: Path) -> None:
+@pytest.mark.parametrize(("method", "status"), [("wait", 0), ("wait_for_thread", 0), ("ignore", 1), ("sleep", 1)])
+async def test_no_call_keeps_it_after_the_grace_and_those_that_are_lost_make_it_fail(
+    here: Path, method: str, status: int
+) -> None:
     async with (
-        serving(here, "--replica-id=r-1", "--graceful-timeout=50ms") as (process, address),
+        serving(here, "--handler=users_endless:Endless", "--replica-id=r-1", "--graceful-timeout=50ms") as (
+            process,
+            address,
+        ),
         open_channel(address) as channel,
     ):
         stub = replica_service_pb2_grpc.ReplicaServiceStub(channel)
@@ -202,11 +258,11 @@ async def test_calls_that_still_run_after_the_grace_make_it_fail(here: Path) -> 
             replica_service_pb2.RunBatch(
                 first_run_id=run_id, payloads=[b"x"], endpoint="e", options=call_pb2.CallOptions(method=method)
             )
-            for run_id, method in ((1, "wait"), (2, "echo"))
+            for run_id, method in ((1, method), (2, "echo"))
         ]
         await call.write(Request(runs=replica_service_pb2.RunFrame(batches=runs)))
         assert (await call.read()).HasField("capacity")
         assert (await call.read()).HasField("results")
         process.terminate()
-        assert await ended(process) == 1
+        assert await ended(process) == status
         call.cancel()

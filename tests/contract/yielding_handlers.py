@@ -9,7 +9,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 
-from slotmesh.handlers import batch, call_metadata, deployment
+from slotmesh.handlers import batch, deployment
+from slotmesh.handlers.context import context
 
 steps: ContextVar[int] = ContextVar("steps", default=0)
 
@@ -102,12 +103,12 @@ class Handler:
         for _ in range(count):
             steps.set(steps.get() + 1)
             await asyncio.sleep(0)
-            yield f"{steps.get()} {dict(call_metadata())}"
+            yield f"{steps.get()} {dict(context().metadata)}"
 
     def context_in_thread(self, count: int) -> Iterator[str]:
         for _ in range(count):
             steps.set(steps.get() + 1)
-            yield f"{steps.get()} {dict(call_metadata())}"
+            yield f"{steps.get()} {dict(context().metadata)}"
 
     @batch(max_batch_size=3, batch_wait_timeout_s=0.2)
     async def count_together(self, payloads: list[bytes]) -> AsyncIterator[list[bytes]]:

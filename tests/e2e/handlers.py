@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from pathlib import Path
 
 import slotmesh
-from tests.support.recorder import Recorder
+from tests.support.recorder import VARIABLE, Recorder, read_records
 
 
 @slotmesh.deployment(max_ongoing=64)
@@ -19,6 +21,14 @@ class Ledger:
     async def add(self, key: str, call: str) -> str:
         with self._records.executing(call, key=key):
             await asyncio.sleep(0)  # another call of the key could slip in here, if anything let it
+        return call
+
+    async def endlessly(self, call: str) -> str:
+        """Does not end the first time that it is executed."""
+        is_first = call not in {record.call for record in read_records(Path(os.environ[VARIABLE]))}
+        with self._records.executing(call):
+            if is_first:
+                await asyncio.Event().wait()
         return call
 
     async def slowly(self, call: str, seconds: float) -> str:

@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from tests.e2e.rolling_restart import restart_replicas
 from tests.e2e.session_workload import LOAD, Stall, Workload, is_patient, running_workload
 from tests.history.checker import assert_holds, assert_results
 from tests.history.log import HistoryLog, executions_file, read_history
@@ -26,6 +27,8 @@ from tests.support.tcp_proxy import BOTH, Direction, TcpProxy
 HANDLER: Final = "tests.e2e.session_handlers:Ledger"
 ENDPOINT: Final = "Ledger"
 REPLICAS: Final = 3
+RESTARTED: Final = 4
+"""Replicas that are restarted one after the other."""
 KILL_EVERY_S: Final = 2.0
 
 
@@ -50,6 +53,9 @@ class Scenario:
     seconds: float
     """How long the short test goes on."""
     routers: int = 2
+    replicas: int = REPLICAS
+    is_mixed: bool = False
+    """Calls in slots and iterations are under way, too, and no call is hasty."""
     proxied: bool = False
     loses: Callable[[Call], bool]
     """Which calls may fail. All others get results."""
@@ -57,6 +63,11 @@ class Scenario:
     """Longest time after a fault in which nobody gets a result."""
     client_silent_s: float
     """The same for the client that is worst off."""
+
+
+def nothing(_call: Call) -> bool:
+    """Every call has its result."""
+    return False
 
 
 def only_hasty(call: Call) -> bool:
@@ -148,6 +159,15 @@ def cut_off_replica(directions: frozenset[Direction]) -> Break:
 
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
+    "replicas-restarted": Scenario(
+        breaks=lambda running, seconds: restart_replicas(running.mesh, running.log, RESTARTED, seconds),
+        seconds=0.0,
+        replicas=RESTARTED,
+        is_mixed=True,
+        loses=nothing,
+        silent_s=3.0,  # four processes start at once
+        client_silent_s=5.0,
+    ),
     "routers-killed": Scenario(breaks=kill_routers, seconds=6.0, loses=only_hasty, silent_s=1.0, client_silent_s=1.0),
     "only-router-killed": Scenario(
         breaks=kill_routers, seconds=3.0, routers=1, loses=only_hasty, silent_s=2.5, client_silent_s=2.5
@@ -204,10 +224,10 @@ async def record(scenario: Scenario, seconds: float, folder: Path) -> tuple[Hist
     """Runs a scenario, and leaves its history in the folder. Returns it, and how long the clients stood still."""
     environment = {VARIABLE: str(executions_file(folder))}
     async with faulty_mesh(
-        HANDLER, replicas=REPLICAS, routers=scenario.routers, proxied=scenario.proxied, env=environment
+        HANDLER, replicas=scenario.replicas, routers=scenario.routers, proxied=scenario.proxied, env=environment
     ) as mesh:
         with HistoryLog(folder) as log:
-            async with running_workload(ENDPOINT, mesh.addresses, log) as workload:
+            async with running_workload(ENDPOINT, mesh.addresses, log, is_mixed=scenario.is_mixed) as workload:
                 await workload.wait_loaded()
                 await scenario.breaks(Running(mesh, workload, log), seconds)
                 await workload.wait_for_progress()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import count
@@ -32,6 +32,8 @@ PACE_S: Final = 0.1
 """Between bursts of a lane, about: calls go on being made while none is answered, up to `UNANSWERED`."""
 UNANSWERED: Final = 16
 """Calls of a lane that may be unanswered."""
+VALUES: Final = 25
+"""Of an iteration: it takes several times as long as a call."""
 TICK_S: Final = 0.02
 LOAD: Final = Load(clients=CLIENTS, outcomes_per_s=500)
 """What has to be reached before the first fault. A quiet machine does five times as many."""
@@ -56,9 +58,11 @@ class Stall(NamedTuple):
 class Workload:
     """Clients at work. Made by `running_workload`."""
 
-    def __init__(self, endpoint: str, log: HistoryLog) -> None:
+    def __init__(self, endpoint: str, log: HistoryLog, *, is_mixed: bool = False) -> None:
+        """`is_mixed`: with calls in slots, and iterations, in place of the hasty ones."""
         self._endpoint = endpoint
         self._log = log
+        self._is_mixed = is_mixed
         self._stop = asyncio.Event()
         self._sequences: dict[tuple[str, str], Iterator[int]] = {}
         self.results = dict.fromkeys((f"client-{number}" for number in range(CLIENTS)), 0)
@@ -107,7 +111,11 @@ class Workload:
             for key in [*own, shared, ""]:
                 group.create_task(self._lane(client, endpoint, key, idempotent=key == own[-1]))
             group.create_task(self._lane(client, endpoint, "", idempotent=True))
-            group.create_task(self._lane(client, endpoint, "", timeout_s=HASTE_S))
+            if not self._is_mixed:
+                group.create_task(self._lane(client, endpoint, "", timeout_s=HASTE_S))
+            else:
+                group.create_task(self._one_by_one(client, partial(_in_a_slot, endpoint), "in a slot"))
+                group.create_task(self._one_by_one(client, partial(_iterated, endpoint), "iterated"))
 
     async def _lane(
         self,
@@ -149,6 +157,19 @@ class Workload:
         if unanswered:
             await asyncio.wait(unanswered)
 
+    async def _one_by_one(self, client: str, execute: Callable[[str], Awaitable[str]], kind: str) -> None:
+        """Calls of another kind, each after the one before."""
+        for number in count():
+            if self._stop.is_set():
+                return
+            now = time.monotonic()
+            tag = f"{client}/{kind}/{number}"
+            call = Call(tag=tag, client=client, endpoint=self._endpoint, sent_at=now, deadline=now + PATIENCE_S)
+            self._log.add(call)
+            answer = asyncio.ensure_future(execute(tag))
+            await asyncio.wait((answer,))
+            self._hear(call, answer)
+
     def _hear(self, call: Call, answer: asyncio.Future[str]) -> None:
         """Writes an outcome down, at once."""
         now = time.monotonic()
@@ -163,10 +184,25 @@ class Workload:
             raise error
 
 
+async def _in_a_slot(endpoint: slotmesh.Endpoint, tag: str) -> str:
+    async with endpoint.reserve(timeout=PATIENCE_S) as slot:
+        reply = await slot.append("", tag)
+    assert isinstance(reply, str)
+    return reply
+
+
+async def _iterated(endpoint: slotmesh.Endpoint, tag: str) -> str:
+    values = [value async for value in endpoint.options(timeout=PATIENCE_S).spell.stream(tag, VALUES)]
+    assert values == [tag] * VALUES
+    return tag
+
+
 @asynccontextmanager
-async def running_workload(endpoint: str, addresses: Sequence[str], log: HistoryLog) -> AsyncIterator[Workload]:
+async def running_workload(
+    endpoint: str, addresses: Sequence[str], log: HistoryLog, *, is_mixed: bool = False
+) -> AsyncIterator[Workload]:
     """Clients at work for as long as the block lasts; leaving it waits for all outcomes."""
-    workload = Workload(endpoint, log)
+    workload = Workload(endpoint, log, is_mixed=is_mixed)
     async with AsyncExitStack() as stack:
         meshes = []
         for number in range(CLIENTS):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import slotmesh
 from slotmesh.runtime.channels import open_channel
 from slotmesh.v1 import controller_service_pb2, controller_service_pb2_grpc
 from tests.e2e.test_order import assert_one_at_a_time, executions
+from tests.support.faults import faulty_mesh
 from tests.support.mesh import started_mesh
 from tests.support.recorder import VARIABLE, read_records
 from tests.support.wait import wait_until
@@ -73,3 +76,37 @@ async def test_draining_every_replica_under_load_fails_no_call(tmp_path: Path) -
         assert [int(call.rpartition("/")[2]) for call in calls] == list(range(sent[key]))
     unkeyed = [record.call for record in history[""] if record.event == "started"]
     assert len(unkeyed) == len(set(unkeyed))
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(60)
+async def test_calls_that_outlive_the_grace_are_lost_unless_they_are_idempotent(tmp_path: Path) -> None:
+    file = tmp_path / "records"
+    async with (
+        faulty_mesh(
+            "tests.e2e.handlers:Ledger", replicas=2, routers=1, graceful_timeout_s=0.5, env={VARIABLE: str(file)}
+        ) as mesh,
+        slotmesh.connect(mesh.addresses) as client,
+    ):
+        ledger = client.endpoint("Ledger")
+        again = ledger.options(idempotent=True)
+        lane = again.ordered("key")
+        lost, *executed = [
+            asyncio.ensure_future(call)
+            for call in (ledger.endlessly("once"), again.endlessly("again"), lane.endlessly("1"), lane.add("key", "2"))
+        ]
+        await wait_until(lambda: len(read_records(file)) == 3, what="three calls run")
+        for pid in (await mesh.replica_pids()).values():
+            os.kill(pid, signal.SIGTERM)
+        with pytest.raises(slotmesh.ReplicaLost, match="graceful_timeout") as caught:
+            await lost
+        assert caught.value.executed is slotmesh.Executed.UNKNOWN
+        async with asyncio.timeout(30):
+            assert await asyncio.gather(*executed) == ["again", "1", "2"]
+
+    records = read_records(file)
+    assert [record.call for record in records if record.event == "started" and record.call in {"1", "2"}] == [
+        *("1", "1", "2")
+    ]
+    cancelled = [record.call for record in records if record.outcome == "CancelledError"]
+    assert sorted(cancelled) == ["1", "again", "once"]

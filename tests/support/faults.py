@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import DEVNULL
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -132,8 +132,10 @@ class Surroundings:
 class FaultyMesh:
     """A mesh with one endpoint. Made by `faulty_mesh`."""
 
-    def __init__(self, controller: Service) -> None:
+    def __init__(self, controller: Service, backend: Backend) -> None:
         self.controller = controller
+        self.backend = backend
+        """As it was applied."""
         self.routers: list[Service] = []
         self.replicas: list[Service] = []
         """Those that were started here; none where the controller launches them."""
@@ -158,15 +160,21 @@ class FaultyMesh:
         members = await self.members()
         return {it.replica_id: it.pid for it in members.replicas if it.replica_id in members.ready()}
 
-    async def wait_linked(self, replicas: int, timeout: float = START_TIMEOUT_S) -> None:
-        """Waits until so many replicas are ready, and linked to all routers that the controller knows of."""
+    async def wait_linked(
+        self, replicas: int, timeout: float = START_TIMEOUT_S, *, without: Collection[str] = ()
+    ) -> None:
+        """Waits until so many replicas are ready, and linked to all routers that the controller knows of.
+
+        `without`: none of these replicas is there any more, unless as one that has stopped.
+        """
         async with Operator.at(self.controller.address) as operator:
             deadline = time.monotonic() + timeout
             while True:
                 members = await operator.members()
                 ready = members.ready()
                 linked = all(ready <= router.linked_replica_ids for router in members.routers)
-                if len(ready) == replicas and linked and len(members.routers) == len(self.routers):
+                left = {it.replica_id for it in members.replicas if it.state != "STOPPED"}.isdisjoint(without)
+                if len(ready) == replicas and linked and left and len(members.routers) == len(self.routers):
                     return
                 assert time.monotonic() < deadline, f"within {timeout} s: {members}"
                 await asyncio.sleep(POLL_S)
@@ -209,6 +217,7 @@ async def faulty_mesh(
     replicas: int = 3,
     routers: int = 2,
     proxied: bool = False,
+    graceful_timeout_s: float = 5.0,
     env: Mapping[str, str] | None = None,
 ) -> AsyncIterator[FaultyMesh]:
     """A mesh that is ready, for as long as the block lasts; `env` adds to the environment of all processes.
@@ -222,7 +231,14 @@ async def faulty_mesh(
         surroundings = Surroundings(parent, {**os.environ, **(env or {})}, folder / "mesh.log")
         stack.callback(surroundings.close)
         launcher = "external" if proxied else "process"
-        mesh = FaultyMesh(Service("controller", "controller_service", [f"--launcher={launcher}"], surroundings))
+        backend = Backend(
+            name=name,
+            handler=handler,
+            num_replicas=None if proxied else replicas,
+            graceful_timeout_s=graceful_timeout_s,
+        )
+        controller = Service("controller", "controller_service", [f"--launcher={launcher}"], surroundings)
+        mesh = FaultyMesh(controller, backend)
         stack.push_async_callback(mesh.stop)
         await mesh.controller.start()
         to_controller = f"--controller={mesh.controller.address}"
@@ -240,9 +256,6 @@ async def faulty_mesh(
             flags = [to_controller, f"--router-id=router-{number + 1}", *_advertise(mesh.router_proxies, number)]
             router = Service(f"router-{number + 1}", "router_service", flags, surroundings)
             await add(router, mesh.routers, mesh.router_proxies)
-        backend = Backend(
-            name=name, handler=handler, num_replicas=None if proxied else replicas, graceful_timeout_s=5.0
-        )
         endpoint = Endpoint(name=name, traffic=TrafficPolicy(weights={name: 1.0}))
         async with Operator.at(mesh.controller.address) as operator:
             await operator.apply(Mesh(backends=(backend,), endpoints=(endpoint,)))

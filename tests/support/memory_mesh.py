@@ -122,6 +122,12 @@ class HandExecutor:
                 recalled.append(work)
         return recalled
 
+    def abandon(self, link: Link) -> None:
+        """Likewise."""
+
+    def cut_off(self) -> None:
+        """Likewise."""
+
     async def close(self) -> None:
         """Nothing is to be closed."""
 
@@ -190,8 +196,7 @@ class ReplicaNode:
         self.engine = loop.run_until_complete(_make_engine(time))
         self.executor = HandExecutor(self.engine, time.now)
         hands: Any = self.engine
-        hands._executors = {METHOD: self.executor}  # instead of those that run by themselves
-        hands._async, hands._threads = self.executor, HandExecutor(self.engine, time.now)
+        hands._use({METHOD: self.executor}, (self.executor,))  # instead of those that run by themselves
         self._time = time
 
     def connect(self, router: RouterNode, core: RouterReplica) -> Wire:

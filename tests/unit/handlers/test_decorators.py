@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -73,21 +74,126 @@ def test_a_batch_function_carries_its_settings() -> None:
         (lambda: deployment(max_ongoing=True), TypeError, "max_ongoing must be an integer, got True"),
         (lambda: deployment(max_ongoing="8"), TypeError, "got '8'"),  # type: ignore[call-overload]
         (lambda: deployment(prefetch=-1), ValueError, "prefetch must be 0"),
+        (lambda: deployment(health_check_period_s=0), ValueError, "health_check_period_s must be finite and at least"),
+        (lambda: deployment(health_check_timeout_s=float("inf")), ValueError, "got inf"),
+        (lambda: deployment(health_check_period_s=10**400), ValueError, "health_check_period_s must be finite"),
+        (lambda: deployment(health_check_timeout_s="1s"), TypeError, "must be a number of seconds, got '1s'"),  # type: ignore[call-overload]
+        (lambda: deployment(own_loop=1), TypeError, "own_loop must be True or False, got 1"),  # type: ignore[call-overload]
+        (lambda: deployment(blocked_after_s=0.04), ValueError, "blocked_after_s must be 0.05 … 3,600.0 seconds, or 0"),
+        (lambda: deployment(blocked_after_s=float("nan")), ValueError, "got nan"),
+        (lambda: deployment(blocked_after_s=True), TypeError, "must be a number of seconds, got True"),
         (lambda: deployment(3), TypeError, "class or a function, got 3"),  # type: ignore[call-overload]
         (lambda: batch(max_batch_size=0), ValueError, "max_batch_size must be 1"),
         (lambda: batch(max_batch_size=2.5), TypeError, "got 2.5"),  # type: ignore[call-overload]
         (lambda: batch(max_concurrent_batches=0), ValueError, "max_concurrent_batches"),
         (lambda: batch(batch_wait_timeout_s=-1), ValueError, "batch_wait_timeout_s must be finite and not neg"),
         (lambda: batch(batch_wait_timeout_s=float("nan")), ValueError, "got nan"),
+        (lambda: batch(batch_wait_timeout_s=10**400), ValueError, "batch_wait_timeout_s must be finite"),
         (lambda: batch(batch_wait_timeout_s="10ms"), TypeError, "got '10ms'"),  # type: ignore[call-overload]
         (lambda: batch(batch_wait_timeout_s=True), TypeError, "got True"),
+        (lambda: batch(batch_size_fn=3), TypeError, "batch_size_fn must be a function of an item, or None, got 3"),  # type: ignore[call-overload]
+        (lambda: batch(max_batch_size=100_001), ValueError, "max_batch_size must be 1 … 100,000, got 100001"),
+        (lambda: batch(max_batch_size=2**53 + 1, batch_size_fn=len), ValueError, "max_batch_size must be 1 … 9,"),
+        (lambda: batch(max_batch_size=2.5, batch_size_fn=len), TypeError, "got 2.5"),  # type: ignore[call-overload]
         (lambda: batch(staticmethod(len)), TypeError, "below @staticmethod"),
-        (lambda: batch(object), TypeError, "@batch goes on a function"),
+        (lambda: batch(object), TypeError, "@batch goes on a function"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_values_are_refused_with_the_value(make: Callable[[], Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=re.escape(words)):
         make()
+
+
+class Model:
+    @batch(max_batch_size=2)
+    def double(self, numbers: list[int]) -> list[int]:
+        return [2 * number for number in numbers]
+
+    @batch(max_batch_size=1 << 30, batch_size_fn=len)
+    async def weigh(self, texts: list[str]) -> list[int]:
+        return [len(text) for text in texts]
+
+    @staticmethod
+    @batch
+    def negate(numbers: list[int]) -> list[int]:
+        return [-number for number in numbers]
+
+    @classmethod
+    @batch
+    def name(cls, numbers: list[int]) -> list[str]:
+        return [f"{cls.__name__}{number}" for number in numbers]
+
+    @batch
+    def __call__(self, numbers: list[int]) -> list[int]:
+        return numbers
+
+
+@pytest.fixture(autouse=True)
+def _as_they_were() -> Iterator[None]:
+    yield
+    Model.double.set_max_batch_size(2)
+
+
+@pytest.mark.parametrize(
+    ("set_it", "error", "words"),
+    [
+        (lambda method: method.set_max_batch_size(0), ValueError, "max_batch_size must be 1 … 100,000, got 0"),
+        (lambda method: method.set_max_batch_size(100_001), ValueError, "got 100001"),
+        (lambda method: method.set_max_batch_size(2.0), TypeError, "max_batch_size must be an integer, got 2.0"),
+        (lambda method: method.set_max_batch_size(True), TypeError, "got True"),
+        (lambda method: method.set_max_batch_size(None), TypeError, "got None"),
+        (lambda method: method.set_batch_wait_timeout_s(-0.1), ValueError, "finite and not negative, got -0.1"),
+        (lambda method: method.set_batch_wait_timeout_s(float("inf")), ValueError, "got inf"),
+        (lambda method: method.set_batch_wait_timeout_s("1"), TypeError, "a number of seconds, got '1'"),
+        (lambda method: method.set_max_concurrent_batches(0), ValueError, "max_concurrent_batches must be 1"),
+        (lambda method: method.set_max_concurrent_batches(1.0), TypeError, "got 1.0"),
+    ],
+)
+def test_a_setter_refuses_wrong_values_and_changes_nothing(
+    set_it: Callable[[Any], None], error: type[Exception], words: str
+) -> None:
+    model = Model()
+    with pytest.raises(error, match=re.escape(words)):
+        set_it(model.double)
+    assert batch_settings(Model.double) == BatchSettings(max_batch_size=2)
+
+
+def test_a_weight_may_be_larger_than_a_number_of_calls() -> None:
+    Model().weigh.set_max_batch_size(2**53)
+    assert batch_settings(Model.weigh) == BatchSettings(max_batch_size=2**53, batch_size_fn=len)
+
+
+def test_setters_are_found_on_the_function_and_on_the_bound_method() -> None:
+    for each in (
+        Model.double,
+        Model().double,
+        Model.negate,
+        Model().negate,
+        Model.name,
+        Model().name,
+        Model().__call__,
+    ):
+        each.set_max_batch_size(7)
+        each.set_batch_wait_timeout_s(0.5)
+        each.set_max_concurrent_batches(3)
+        expected = BatchSettings(max_batch_size=7, batch_wait_timeout_s=0.5, max_concurrent_batches=3)
+        assert batch_settings(each) == expected
+        each.set_max_concurrent_batches(1)
+        each.set_batch_wait_timeout_s(0.01)
+
+
+def test_a_batch_function_stays_the_function_that_it_was() -> None:
+    def handle(items: list[int]) -> list[int]:
+        """Its own words."""
+        return items
+
+    decorated: Any = batch(handle)
+    assert decorated is handle
+    assert inspect.isfunction(decorated)
+    assert (decorated.__name__, decorated.__doc__) == ("handle", "Its own words.")
+    model: Any = Model()
+    assert model.negate([1]) == [-1]
+    assert model.name([1]) == ["Model1"]
 
 
 def test_a_batch_method_may_yield() -> None:

@@ -149,12 +149,22 @@ def test_what_the_decorator_says_goes_before_the_defaults() -> None:
     assert (described.max_ongoing, described.prefetch) == (4, 1)
 
 
+def test_a_loop_of_its_own_is_a_choice() -> None:
+    described = describe(handler("async"))
+    assert (described.own_loop, described.blocked_after_s) == (False, 0.5)
+    described = describe(deployment(own_loop=True, blocked_after_s=0)(handler("async")))
+    assert (described.own_loop, described.blocked_after_s) == (True, 0)
+
+
 def test_as_json_holds_plain_values() -> None:
     described = describe(handler("batch", "def", size=3))
     assert described.as_json() == {
         "name": "Handler",
         "max_ongoing": 8,
         "prefetch": 3,
+        "own_loop": False,
+        "health_check_period_s": 10.0,
+        "health_check_timeout_s": 30.0,
         "methods": {
             "m0": {
                 "kind": "batch",
@@ -175,3 +185,35 @@ def test_what_cannot_be_called_is_refused() -> None:
         describe(type("Empty", (), {}))
     with pytest.raises(TypeError, match="class or a function"):
         describe(3)  # type: ignore[arg-type]
+
+
+class NeedsMore:
+    def work(self) -> None: ...
+
+    def check_health(self, patience: float) -> None: ...
+
+
+class NeedsNoConfig:
+    def work(self) -> None: ...
+
+    async def reconfigure(self) -> None: ...
+
+
+class TakesAll:
+    def work(self) -> None: ...
+
+    def reconfigure(self, *args: object) -> None: ...
+
+    @staticmethod
+    def check_health() -> None: ...
+
+    @classmethod
+    def on_drain(cls, more: int = 0) -> None: ...
+
+
+def test_what_the_replica_calls_must_take_what_it_gives() -> None:
+    with pytest.raises(TypeError, match=r"NeedsMore.check_health .*'patience'.*`def check_health\(self\)`"):
+        describe(NeedsMore)
+    with pytest.raises(TypeError, match=r"NeedsNoConfig.reconfigure .*`def reconfigure\(self, user_config\)`"):
+        describe(NeedsNoConfig)
+    assert list(describe(TakesAll).methods) == ["work"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from math import inf
@@ -10,6 +11,7 @@ from typing import Any
 from replica_service.convert import SlotAnswer
 from replica_service.core.calls import CallOptions, Link, Run
 from replica_service.shell.engine import Engine
+from replica_service.shell.handler_loop import OwnLoop, SharedLoop
 from replica_service.shell.methods import bind_methods
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure
@@ -32,6 +34,7 @@ class RememberingOutbox:
         self.deliveries: list[int] = []
         """Sizes of the lists in which results came."""
         self.capacity_told = 0
+        self._thread = threading.get_ident()
 
     def results(self, first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
         assert size == sum(map(len, payloads))
@@ -76,6 +79,7 @@ class RememberingOutbox:
 
     def _answer(self, run_id: int) -> None:
         assert run_id not in self.order, f"{run_id} was answered twice"
+        assert threading.get_ident() == self._thread, f"{run_id} was answered by another thread"
         self.order.append(run_id)
 
 
@@ -129,18 +133,22 @@ async def hosting(
     clock: Clock | None = None,
     max_ongoing: int | None = None,
     prefetch: int | None = None,
+    own_loop: bool = False,
 ) -> AsyncIterator[Hosting]:
-    """The handler, hosted for as long as the block lasts."""
+    """The handler, hosted for as long as the block lasts. `own_loop`: its `async def` methods run in another thread."""
     description = describe(handler)
     constructed = handler(*args) if isinstance(handler, type) else handler
     clock = clock or MonotonicClock()
+    handler_loop = OwnLoop() if own_loop else SharedLoop()
     engine = Engine(
         bind_methods(constructed, description),
         clock,
         max_ongoing=description.max_ongoing if max_ongoing is None else max_ongoing,
         prefetch=description.prefetch if prefetch is None else prefetch,
+        handler_loop=handler_loop,
     )
     try:
         yield Hosting(engine, constructed, clock)
     finally:
         await engine.stop()
+        await handler_loop.close()

@@ -12,7 +12,7 @@ from replica_service.shell.async_executor import STEP_S
 from slotmesh.codec import MSGPACK
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import deployment
-from slotmesh.handlers.context import call_metadata
+from slotmesh.handlers.context import context
 from tests.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import hosting
@@ -94,7 +94,7 @@ class Handler:
     async def metadata(self, payload: bytes) -> bytes:
         if payload == b"wait":
             await asyncio.sleep(0)
-        return call_metadata().get("who", "nobody").encode()
+        return context().metadata.get("who", "nobody").encode()
 
 
 async def test_a_run_that_never_waits_is_delivered_in_one_piece() -> None:

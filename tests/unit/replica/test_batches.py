@@ -39,8 +39,12 @@ class Shared:
         match items[0]:
             case b"short":
                 return items[1:]
-            case b"none":
-                return None
+            case b"long":
+                return [*items, b"one more"]
+            case b"none" | b"map":
+                return {item: item for item in items} if items[0] == b"map" else None
+            case b"some":
+                return [ValueError(item.decode()) if b"bad" in item else item for item in items]
             case b"raise":
                 raise ValueError("no good")
             case b"exit":
@@ -119,7 +123,9 @@ async def test_calls_of_different_runs_and_lanes_share_a_batch(handler: type) ->
     ("first", "message"),
     [
         (b"short", "upper was given 4 calls and returned a list of 3; it must return a list as long"),
+        (b"long", "upper was given 4 calls and returned a list of 5; it must return a list as long"),
         (b"none", "upper was given 4 calls and returned a NoneType; it must return a list as long"),
+        (b"map", "upper was given 4 calls and returned a dict; it must return a list as long"),
     ],
 )
 async def test_a_result_of_another_length_fails_the_whole_batch(handler: type, first: bytes, message: str) -> None:
@@ -135,12 +141,37 @@ async def test_a_result_of_another_length_fails_the_whole_batch(handler: type, f
 
 @both
 @pytest.mark.parametrize(("first", "message"), [(b"raise", "ValueError: no good"), (b"exit", "SystemExit: 1")])
-async def test_an_exception_fails_its_batch_only(handler: type, first: bytes, message: str) -> None:
+async def test_an_exception_fails_its_batch_only(
+    handler: type, first: bytes, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with hosting(handler) as host:
         run = host.run("upper", [first, b"2", b"3", b"4", b"next"])
         outbox = await host.execute(run)
         assert host.results(run) == [None] * 4 + [b"NEXT"]
         assert [outbox.failures_of[run.first + index].message for index in range(4)] == [message] * 4
+        assert sum("handler raised" in record.getMessage() for record in caplog.records) == 1
+
+
+@both
+@pytest.mark.parametrize("no_reply", [False, True])
+async def test_an_entry_that_is_an_exception_fails_its_call_only(handler: type, no_reply: bool) -> None:
+    async with hosting(handler) as host:
+        runs = [
+            host.run("upper", payloads, no_reply=no_reply)
+            for payloads in ([b"some", b"bad 1"], [b"bad 2"], [b"x", b"some", b"bad 3", b"y", b"bad 4"])
+        ]
+        runs.append(host.run("upper", [b"bad 5", b"some"]))
+        outbox = await host.execute(*runs)
+        assert host.engine.counters.failures == {Reason.HANDLER_ERROR: 4}
+        assert host.results(runs[-1]) == [b"BAD 5", b"SOME"]
+        if not no_reply:
+            assert [host.results(run) for run in runs[:-1]] == [
+                [b"some", None],
+                [None],
+                [b"x", b"some", None, b"y", None],
+            ]
+            messages = [failure.message for failure in outbox.failures_of.values()]
+            assert messages == [f"ValueError: bad {number}" for number in (1, 2, 3, 4)]
 
 
 @both
@@ -179,6 +210,21 @@ async def test_calls_with_other_arguments_get_an_invocation_of_their_own(handler
         await host.execute(run)
         assert host.results(run) == [b"2", b"5", b"12", b"6"]
         assert host.handler.given == [([1], 2), ([1, 2], [5, 6]), ([3], 2)]
+
+
+@both
+async def test_named_arguments_become_named_lists(handler: type) -> None:
+    async with hosting(handler) as host:
+        payloads = [
+            b'{"factors": 5, "numbers": 1}',
+            b'{"factors": 6, "numbers": 2}',
+            b'{"numbers": 3}',
+            b'{"numbers": 4}',
+        ]
+        run = host.run("scale", payloads, content_type=JSON)
+        await host.execute(run)
+        assert host.results(run) == [b"5", b"12", b"6", b"8"]
+        assert host.handler.given == [([1, 2], [5, 6]), ([3, 4], 2)]
 
 
 @both

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from replica_service import convert
-from replica_service.core.calls import MAX_CREDIT, Link
+from replica_service.core.calls import MAX_CREDIT, NO_METADATA, Link
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import BadRequest, DuplicateCallId, Executed, Reason
-from slotmesh.handlers.context import NO_METADATA
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
 NOW = 50.0

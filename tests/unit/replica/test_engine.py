@@ -144,6 +144,16 @@ async def test_a_link_that_is_closed_starts_nothing_more() -> None:
         host.engine.submit([host.run("wait", [b"1", b"2"]), host.run("wait", [b"3"], key="k")])
         await wait_until(lambda: host.handler.waiting)
         host.engine.close(host.link)
+        await asyncio.wait_for(host.engine.idle(), 5)
+        assert host.handler.waiting == 1
+        assert host.engine.counters.calls == 0, "nobody would have had the result"
+
+
+async def test_a_call_that_nobody_waits_for_outlives_its_link() -> None:
+    async with hosting(Handler) as host:
+        host.engine.submit([host.run("wait", [b"1"], no_reply=True)])
+        await wait_until(lambda: host.handler.waiting)
+        host.engine.close(host.link)
         host.handler.gate.set()
         await asyncio.wait_for(host.engine.idle(), 5)
         assert host.engine.counters.calls == 1

@@ -12,7 +12,8 @@ import pytest
 from replica_service.core.calls import Credit
 from slotmesh.codec import JSON, MSGPACK, decode, encode
 from slotmesh.errors import Executed, Reason
-from slotmesh.handlers import batch, call_metadata, deployment
+from slotmesh.handlers import batch, deployment
+from slotmesh.handlers.context import context
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import Hosting, hosting
 
@@ -74,16 +75,16 @@ class Handler:
             raise RuntimeError("not at the end")
 
     async def metadata(self, payload: bytes) -> AsyncIterator[bytes]:
-        self.seen.append(dict(call_metadata()))
+        self.seen.append(dict(context().metadata))
         yield payload
 
     def metadata_in_thread(self, payload: bytes) -> Iterator[bytes]:
-        self.seen.append(dict(call_metadata()))
+        self.seen.append(dict(context().metadata))
         yield payload
 
     async def wait_for_metadata(self, payload: bytes) -> bytes:
         await asyncio.sleep(0)
-        self.seen.append(dict(call_metadata()))
+        self.seen.append(dict(context().metadata))
         return payload
 
     @batch(max_batch_size=2, batch_wait_timeout_s=0.0)
@@ -184,7 +185,7 @@ async def test_what_is_taken_while_a_stint_ends_is_not_overlooked() -> None:
         await wait_until(lambda: len(host.outbox.values_of.get(1, ())) == 255, what="it stands at the gate")
         host.handler.gate.set()
         deadline = host.clock.now() + 5
-        while not host.engine._threads._idle:
+        while not host.engine._threads._sleepers:
             assert host.clock.now() < deadline, "the thread does not come back"
         host.engine.take(host.link, [1], [256])
         await host.answered(1)

@@ -82,6 +82,10 @@ class Echo:
     async def many(self, payloads: list[bytes]) -> list[bytes]:
         return payloads
 
+    @slotmesh.batch(max_batch_size=4, batch_wait_timeout_s=0.02)
+    async def gathered(self, payloads: list[bytes]) -> list[bytes]:
+        return payloads
+
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("method", ["", "many"])
@@ -100,6 +104,16 @@ async def test_a_call_that_fails_before_it_starts_stops_the_next_one_in_the_same
         await host.answered(2)
         reasons = [failure.reason.value for _, failure in sorted(host.outbox.failures_of.items())]
         assert reasons[1] == "PREDECESSOR_FAILED"
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_expires_while_a_batch_gathers_stops_the_next_one_of_its_key() -> None:
+    async with hosting(Echo) as host:
+        first = host.run("gathered", [b"1"], key="k", stop_generation=1, time_left_s=0.005)
+        second = host.run("gathered", [b"2"], key="k", stop_generation=1)
+        await host.execute(of_session(first, "s", 1), of_session(second, "s", 2))
+        reasons = [failure.reason.value for _, failure in sorted(host.outbox.failures_of.items())]
+        assert reasons == ["DEADLINE_IN_QUEUE", "PREDECESSOR_FAILED"]
 
 
 @pytest.mark.asyncio

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from replica_service.core.lanes import MAX_TURN_S
+from replica_service.shell import thread_executor
+from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
-from slotmesh.handlers import deployment
-from slotmesh.handlers.context import call_metadata
+from slotmesh.handlers import batch, deployment
+from slotmesh.handlers.context import context
 from tests.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import hosting
 
 pytestmark = pytest.mark.asyncio
+
+
+class Wordless(Exception):
+    """Cannot even be told."""
+
+    def __str__(self) -> str:
+        raise SystemExit
 
 
 @deployment(max_ongoing=4, prefetch=1000)
@@ -58,6 +68,8 @@ class Handler:
                 raise SystemExit(3)
             case b"interrupt":
                 raise KeyboardInterrupt
+            case b"wordless":
+                raise Wordless
             case b"not bytes":
                 return 5
             case _:
@@ -70,7 +82,7 @@ class Handler:
         return payload
 
     def metadata(self, payload: bytes) -> bytes:
-        return call_metadata().get("who", "nobody").encode()
+        return context().metadata.get("who", "nobody").encode()
 
 
 async def test_quick_calls_stay_in_order_of_their_ids_and_come_back_in_bursts() -> None:
@@ -101,16 +113,92 @@ async def test_never_more_calls_or_threads_than_permits() -> None:
         assert host.engine._threads._threads == 4
 
 
+async def test_batches_that_compute_one_after_another_do_not_wander_through_threads() -> None:
+    @deployment(max_ongoing=64, prefetch=1000)
+    class Batches:
+        def __init__(self) -> None:
+            self.threads: set[str] = set()
+
+        @batch(max_batch_size=8, batch_wait_timeout_s=0.0)
+        def compute(self, payloads: list[bytes]) -> list[bytes]:
+            self.threads.add(threading.current_thread().name)
+            until = time.thread_time() + 0.002
+            while time.thread_time() < until:
+                pass
+            return payloads
+
+    async with hosting(Batches) as host:
+        await host.execute(host.run("compute", [b""] * 400))
+        assert len(host.handler.threads) <= 6  # of 64: each has memory of its own, and is cold when its turn comes
+
+
+class Exits:
+    """Ends more than it should when it is looked at."""
+
+    def tolist(self) -> list[int]:
+        raise SystemExit
+
+
+@deployment(max_ongoing=64, prefetch=1000)
+class Batches:
+    @batch(max_batch_size=8, batch_wait_timeout_s=0.0)
+    def echo(self, payloads: list[bytes]) -> list[bytes]:
+        return payloads
+
+    @batch(max_batch_size=3)
+    def mixed(self, items: list[int]) -> list[Any]:
+        return [Exits() if item == 2 else item for item in items]
+
+    def numbers(self, to: int) -> Iterator[Any]:
+        yield from range(to)
+        yield Exits()
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+async def test_the_next_batch_is_under_way_before_results_are_seen_to_unless_lanes_wait_for_them(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_executor, "SLOW_BATCH_S", 0.0)
+    monkeypatch.setattr(thread_executor, "HAND_OVER_S", 5.0)  # as long as it takes, on a machine that is busy
+    taken: list[int] = []
+
+    async with hosting(Batches) as host:
+        put = host.outbox.results
+
+        def results(first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+            taken.append(host.engine._threads._taken)
+            put(first, payloads, size, content_type)
+
+        monkeypatch.setattr(host.outbox, "results", results)
+        began = time.monotonic()
+        run = host.run("echo", [b"%d" % index for index in range(24)], key=key)
+        await host.execute(run)
+        assert host.results(run) == list(run.payloads)
+        assert taken == ([1, 2, 3] if key else [2, 3, 3])
+        assert time.monotonic() - began < 4, "nobody is waited for who does not come"
+
+
 @pytest.mark.parametrize("key", ["", "k"])
 async def test_whatever_one_call_raises_touches_no_other(key: str) -> None:
     async with hosting(Handler) as host:
-        run = host.run("fail", [b"1", b"value", b"2", b"exit", b"interrupt", b"not bytes", b"3"], key=key)
+        run = host.run("fail", [b"1", b"value", b"2", b"exit", b"interrupt", b"wordless", b"not bytes", b"3"], key=key)
         outbox = await host.execute(run)
         assert [result for result in host.results(run) if result] == [b"1", b"2", b"3"]
-        messages = [outbox.failures_of[run.first + index].message for index in (1, 3, 4, 5)]
-        assert messages[:3] == ["ValueError: no good", "SystemExit: 3", "KeyboardInterrupt"]
-        assert messages[3].startswith("the result cannot be sent: application/octet-stream carries bytes, got int")
+        messages = [outbox.failures_of[run.first + index].message for index in (1, 3, 4, 5, 6)]
+        assert messages[:4] == ["ValueError: no good", "SystemExit: 3", "KeyboardInterrupt", "Wordless: (no text)"]
+        assert messages[4].startswith("the result cannot be sent: application/octet-stream carries bytes, got int")
         assert {failure.executed for failure in outbox.failures_of.values()} == {Executed.YES}
+        await wait_until(lambda: host.engine.scheduler.is_idle)
+
+
+@pytest.mark.parametrize(("method", "results"), [("mixed", [b"1", None, b"3"]), ("numbers", [None] * 3)])
+async def test_a_result_that_exits_when_it_is_read_fails_its_call_and_no_other(
+    method: str, results: list[bytes | None]
+) -> None:
+    async with hosting(Batches) as host:
+        run = host.run(method, [b"[1]", b"[2]", b"[3]"], content_type=JSON)
+        await host.execute(run)
+        assert host.results(run) == results
         await wait_until(lambda: host.engine.scheduler.is_idle)
 
 
@@ -160,6 +248,28 @@ async def test_a_handler_can_read_the_metadata_of_its_call() -> None:
         runs = [host.run("metadata", [b""], metadata={"who": "ann"}), host.run("metadata", [b""])]
         await host.execute(*runs)
         assert [host.results(run) for run in runs] == [[b"ann"], [b"nobody"]]
+
+
+async def test_calls_wait_where_the_machine_has_no_more_threads(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, refused = threading.Thread.start, 0
+
+    def start_at_times(thread: threading.Thread) -> None:
+        nonlocal refused
+        if refused < 3:
+            refused += 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_at_times)
+    async with hosting(Handler) as host:
+        run = host.run("meet", [b"a"] * 8)
+        await host.execute(run)
+        assert host.results(run) == [b"a"] * 8
+        assert host.engine._threads._threads == 4
+    assert refused == 3
+    assert caplog.text.count("threads cannot be started") == 1
 
 
 async def test_stopping_ends_idle_threads_and_waits_for_none() -> None:

@@ -96,6 +96,20 @@ def test_what_json_cannot_say_is_said_as_text(stderr: Callable[[], str]) -> None
     assert "object object" in json.loads(stderr())["thing"]
 
 
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_who_logs_is_in_all_that_is_logged(stderr: Callable[[], str], log_format: str) -> None:
+    setup_logging(log_format, "info", {"replica": "r-1"})
+    get_logger("slotmesh.test").info("ready", slots=3)
+    get_logger("slotmesh.test").info("another", replica="r-2")
+    logging.getLogger("users").error("from elsewhere")
+    first, second, third = stderr().splitlines()
+    said = "replica=%s" if log_format == "console" else '"replica": "%s"'
+    assert said % "r-1" in first
+    assert said % "r-2" in second
+    assert said % "r-1" not in second
+    assert said % "r-1" in third
+
+
 def test_without_set_up_a_record_is_plain_and_complete(caplog: pytest.LogCaptureFixture) -> None:
     log = get_logger("slotmesh.test")
     with caplog.at_level(logging.INFO):

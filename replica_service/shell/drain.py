@@ -1,0 +1,90 @@
+"""The end of a replica's work: nothing new, what has not started goes back, what runs ends, results reach clients.
+
+Invariants: all of it is over a bounded time after the grace, whatever the handler does; what is kept of sessions goes
+with this process, which stays, within the grace, until clients have it.
+Owner: the replica, which drains once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from replica_service.shell.engine import Engine
+from replica_service.shell.upkeep import Upkeep
+from slotmesh.telemetry.log import get_logger
+
+ROUTER_RETURN_S = 3.0
+"""How long a replica that drains waits for a router where there is none. One that is started anew may need as long."""
+CANCEL_S = 1.0
+"""How long calls have to end that were cancelled at the end of the grace."""
+
+_log = get_logger(__name__)
+
+
+class Drain:
+    """Made where it begins, on the engine's loop."""
+
+    def __init__(self, engine: Engine, upkeep: Upkeep, grace_s: float, resume_ttl_s: float) -> None:
+        self._engine = engine
+        self._upkeep = upkeep
+        self._grace_s = grace_s
+        self._resume_ttl_s = resume_ttl_s
+        self._now = asyncio.get_running_loop().time
+        self._ends = self._now() + grace_s
+        """When the grace is over."""
+
+    async def run(self) -> bool:
+        """Returns when it is over: False where calls went on although they were cancelled, or slots were out."""
+        engine, ends = self._engine, self._ends
+        engine.drain()
+        _log.info("draining", running=engine.scheduler.in_use, grace_s=self._grace_s)
+        told = asyncio.create_task(self._tell_handler(), name="on_drain")
+        try:
+            async with asyncio.timeout_at(ends):
+                await engine.idle()
+        except TimeoutError:
+            _log.warning("calls still run at the end of the grace; they are cancelled", running=engine.scheduler.in_use)
+            return await self._cut_off()
+        else:
+            await self._stay(min(ends, self._now() + self._resume_ttl_s))
+            return True
+        finally:
+            # No handler keeps the process.
+            await asyncio.wait((told,), timeout=max(0.0, ends - self._now()) + CANCEL_S)
+
+    async def _tell_handler(self) -> None:
+        """The handler hears of the drain, and may take until the end of the grace for what it does about it."""
+        try:
+            async with asyncio.timeout_at(self._ends):
+                await self._upkeep.drain()
+        except TimeoutError:
+            _log.warning("on_drain has not ended at the end of the grace")
+
+    async def _cut_off(self) -> bool:
+        """Cancels what runs. False where that did not end all of it, or slots were out."""
+        engine = self._engine
+        engine.cut_off()
+        try:
+            async with asyncio.timeout(CANCEL_S):
+                await engine.quiet()
+        except TimeoutError:
+            _log.error("calls run on although they were cancelled; they are lost", running=engine.scheduler.in_use)
+            engine.give_up()
+        return engine.scheduler.is_idle
+
+    async def _stay(self, ends: float) -> None:
+        """Until clients have all outcomes, for as long as there are routers to bring them."""
+        engine = self._engine
+        acknowledged = asyncio.ensure_future(engine.acknowledged())
+        deserted = asyncio.ensure_future(engine.deserted(ROUTER_RETURN_S))
+        try:
+            async with asyncio.timeout_at(ends):
+                await asyncio.wait((acknowledged, deserted), return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            pass
+        finally:
+            acknowledged.cancel()
+            deserted.cancel()
+            await asyncio.gather(acknowledged, deserted, return_exceptions=True)
+        if runs := engine.sessions.unacknowledged:
+            _log.warning("clients have not acknowledged all results", runs=runs)

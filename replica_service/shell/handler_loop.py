@@ -1,0 +1,181 @@
+"""The event loop that the handler lives on: the service's own, or one in a thread of its own.
+
+Purpose: whatever is `async` of a handler runs on one loop, so that objects that are bound to a loop (sessions of HTTP
+clients, locks, connections) work in all of it: its methods, and what the replica calls of itself, with
+`await handler_loop.run(handler.check_health)`; with a loop of its own also its constructor.
+Invariants: users' code that is called here ends neither loop, whatever it raises. A task that it has left behind may,
+as ever in asyncio, by SystemExit or KeyboardInterrupt: that ends the process where the loop is the service's, while one
+of the handler's own goes on. That one is closed once, and its thread does not keep the process.
+Owner: the replica, on the service's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from slotmesh.telemetry.log import get_logger
+
+ResultT = TypeVar("ResultT")
+
+CLOSE_S = 1.0
+"""How long a handler's own loop has to end what is left on it. One that is blocked does not."""
+
+_ENDS = (SystemExit, KeyboardInterrupt, GeneratorExit)
+"""What would end more than the code that raises it."""
+
+_log = get_logger(__name__)
+
+
+class HandlerLoop(ABC):
+    """Where the handler runs. Its methods are called on the service's loop."""
+
+    is_own: bool
+    """It is not the service's."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+        self.loop = loop
+        """The handler's."""
+        self.thread = thread
+        """The thread of that loop."""
+
+    @abstractmethod
+    async def run(self, function: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Calls it on the handler's loop, and awaits there what it returns. Cancelling passes on.
+
+        Raises:
+            Exception: whatever the handler raises; a RuntimeError in place of what would end the process.
+        """
+
+    @abstractmethod
+    async def construct(self, function: Callable[[], ResultT]) -> ResultT:
+        """Calls it beside the service's loop, which goes on: on the handler's own loop, or in a thread for just this.
+
+        A call that never returns does not keep the process. Raises what `run` raises.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Ends what is left on a loop of the handler's own, as far as that can be done within `CLOSE_S`."""
+
+
+class SharedLoop(HandlerLoop):
+    """The handler runs on the loop of the service."""
+
+    is_own = False
+
+    def __init__(self) -> None:
+        """Made on that loop."""
+        super().__init__(asyncio.get_running_loop(), threading.current_thread())
+
+    async def run(self, function: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        return await _tamed(function)
+
+    async def construct(self, function: Callable[[], ResultT]) -> ResultT:
+        outcome: asyncio.Future[ResultT | BaseException] = self.loop.create_future()
+
+        def settle(result: ResultT | BaseException) -> None:
+            if not outcome.done():
+                outcome.set_result(result)
+
+        def work() -> None:
+            result: ResultT | BaseException
+            try:
+                result = _constructed(function)
+            except BaseException as error:  # noqa: BLE001 - handed on to whoever awaits
+                result = error
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
+                self.loop.call_soon_threadsafe(settle, result)
+
+        threading.Thread(target=work, name="constructor", daemon=True).start()
+        result = await outcome
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    async def close(self) -> None:
+        """There is nothing to end: the loop goes on."""
+
+
+class OwnLoop(HandlerLoop):
+    """The handler runs on a loop of its own, in a thread of its own."""
+
+    is_own = True
+
+    def __init__(self) -> None:
+        """Made on the service's loop; the handler's is one of the same kind. Its thread starts."""
+        self._service = asyncio.get_running_loop()
+        self._ended = self._service.create_future()
+        self._is_closing = False
+        super().__init__(type(self._service)(), threading.Thread(target=self._serve, name="handler-loop", daemon=True))
+        self.thread.start()
+
+    async def run(self, function: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_tamed(function), self.loop))
+
+    async def construct(self, function: Callable[[], ResultT]) -> ResultT:
+        async def call() -> ResultT:
+            return _constructed(function)
+
+        return await self.run(call)
+
+    async def close(self) -> None:
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._ended
+        except TimeoutError:
+            _log.warning("the handler's loop is still blocked; it ends with the process")
+
+    def _serve(self) -> None:
+        """In the thread."""
+        asyncio.set_event_loop(self.loop)
+        while not self._is_closing:
+            self._go_on(self.loop.run_forever)
+        self._go_on(lambda: self.loop.run_until_complete(_end_tasks()))
+        self.loop.close()
+        with contextlib.suppress(RuntimeError):  # the service's loop has ended: nobody wants to know
+            self._service.call_soon_threadsafe(self._has_ended)
+
+    @staticmethod
+    def _go_on(run: Callable[[], None]) -> None:
+        try:
+            run()
+        except _ENDS as error:
+            _log.error("a task of the handler tried to end the process", exc_info=error)
+
+    def _has_ended(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+
+async def _tamed(function: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    try:
+        return await function()
+    except _ENDS as error:
+        raise RuntimeError(f"the handler tried to end the process: {error!r}") from error
+
+
+def _constructed(function: Callable[[], ResultT]) -> ResultT:
+    try:
+        return function()
+    except asyncio.CancelledError as error:  # nobody has cancelled what no loop runs
+        raise RuntimeError(f"the constructor was cancelled: {error!r}") from error
+    except _ENDS as error:
+        raise RuntimeError(f"the handler tried to end the process: {error!r}") from error
+
+
+async def _end_tasks() -> None:
+    """On the handler's loop: ends all tasks but this."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()

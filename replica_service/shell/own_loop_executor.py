@@ -1,0 +1,141 @@
+"""Runs `async def` methods on a loop of the handler's own, in another thread than the engine's.
+
+Purpose: a handler that keeps its loop keeps nobody else: health, heartbeats, streams and `def` methods go on. It is the
+executor of `async def` methods, with a thread between it and the engine.
+Invariants: what was taken from the queue has started, but for turns, whose calls are claimed one by one. The queue is
+shared without a lock, as each of its operations is a single one; claims of a turn and what holds it up take the lock.
+What is taken back while the handler keeps its loop never starts.
+Owner: the engine, which calls the methods of an `Executor` on its loop. Everything else runs on the handler's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from replica_service.core.calls import Link
+from replica_service.core.commands import StartCalls, StartTurn, Work
+from replica_service.core.ranges import Range, common, merged, without
+from replica_service.core.verdicts import CANCELLED
+from replica_service.shell.async_executor import AsyncExecutor
+from replica_service.shell.handler_errors import HandlerErrors
+from replica_service.shell.handler_loop import HandlerLoop
+from replica_service.shell.methods import Method
+from replica_service.shell.posting_sink import PostingSink
+from replica_service.shell.sink import CLOSE_S, Sink
+from replica_service.shell.streaks import follows
+
+
+class OwnLoopExecutor(AsyncExecutor):
+    """Executes work of `async def` methods elsewhere."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        sink: Sink,
+        errors: HandlerErrors,
+        now: Callable[[], float],
+        handler_loop: HandlerLoop,
+    ) -> None:
+        super().__init__(methods, PostingSink(sink, asyncio.get_running_loop()), errors, now, handler_loop.loop)
+        self._handler_loop = handler_loop
+        self._lock = threading.Lock()
+        self._is_woken = False
+
+    def start(self, work: Work) -> None:
+        self._queue.append(work)
+        if self._is_idle and not self._is_woken:
+            self._is_woken = True
+            self._post(self._wake)
+
+    def hold(self, turn: StartTurn) -> None:
+        with self._lock:
+            turn.stop = turn.next
+        if turn.stop == turn.lo and self._take_out(turn):
+            self._sink.turn_ended(turn, turn.lo)  # nobody waits for a handler that keeps its loop
+
+    def cancel(self, link: Link, ranges: Iterable[Range]) -> None:
+        self._post(self._cancel_here, link, merged(ranges))
+
+    def abandon(self, link: Link) -> None:
+        self._post(super().abandon, link)
+
+    def cut_off(self) -> None:
+        self._post(self._cut_off_here)
+
+    async def close(self) -> None:
+        self._closing = True
+        self._queue.clear()
+        with contextlib.suppress(TimeoutError):  # the handler keeps its loop: it ends with the process
+            async with asyncio.timeout(CLOSE_S):
+                await self._handler_loop.run(super().close)
+
+    def _post(self, callback: Callable[..., None], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the handler's loop has ended: nothing runs
+            self._loop.call_soon_threadsafe(callback, *args, context=self._context)
+
+    # -- on the handler's loop -------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        self._is_woken = False  # before the look: whoever adds something later wakes it again
+        if self._is_idle and self._queue and not self._closing:
+            self._spawn(1)
+
+    def _stepped(self) -> None:
+        super()._stepped()
+        self._wake()  # what came while it was about to be idle
+
+    def _cancel_here(self, link: Link, ranges: Sequence[Range]) -> None:
+        """What has come back into the queue since the engine looked there is answered; what runs is cancelled."""
+        self._hand_over()  # what a runner holds whose call waits: it may not have been said yet
+        for work in self._queue.copy():
+            if isinstance(work, StartCalls) and work.run.link is link and self._take_out(work):
+                self._leave_out(work, ranges)
+        super().cancel(link, ranges)
+        self._wake()
+
+    def _cut_off_here(self) -> None:
+        """What has come back into the queue since the engine looked there goes back to it; what runs is cancelled."""
+        self._hand_over()
+        for work in self._queue.copy():
+            if not isinstance(work, StartTurn) and self._take_out(work):
+                self._sink.returned(work)
+        super().cut_off()
+
+    def _leave_out(self, work: StartCalls, ranges: Sequence[Range]) -> None:
+        """Answers these of its calls; the others go back into the queue."""
+        run = work.run
+        first, last = run.first + work.lo, run.first + work.hi - 1
+        for begin, end in common(first, last, ranges):
+            self._sink.failed(run, begin - run.first, end - begin + 1, CANCELLED)
+            self._sink.calls_ended(run, end - begin + 1)
+        for begin, end in reversed(without(first, last, ranges)):
+            self._queue.appendleft(StartCalls(run, begin - run.first, end - run.first + 1))
+
+    def _claim(self, turn: StartTurn, hi: int) -> int:
+        with self._lock:
+            turn.next = min(hi, turn.stop)
+            return turn.next
+
+    def _claimed(self, turn: StartTurn, lo: int, payloads: Iterable[bytes]) -> Iterable[bytes]:
+        lock, run = self._lock, turn.run
+        for index, payload in enumerate(payloads, lo):
+            if run.withdrawn is not None and index in run.withdrawn:
+                return
+            with lock:
+                if index >= turn.stop:
+                    return
+                turn.next = index + 1
+            yield payload
+
+    def _follower(self, turn: StartTurn) -> StartTurn | None:
+        try:
+            work = self._queue.popleft()
+        except IndexError:  # the engine has taken it in this moment
+            return None
+        if follows(work, turn) and self._claim(work, work.hi) > work.lo:
+            return work
+        self._queue.appendleft(work)
+        return None

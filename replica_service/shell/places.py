@@ -1,0 +1,204 @@
+"""Where executors are, as `slotmesh.context()` asks for it: the contexts of calls, put together from their runs.
+
+Purpose: one place for many calls that do not wait, one for each call where somebody asks (`asking`): handlers that ask
+for nothing pay once a run.
+Invariants: a place is right in the call itself, in whatever the call has started, and after its end; where it cannot
+know which of its calls is meant, it raises.
+Owner: the executors set `current_place`; handlers read, on any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Any, overload
+
+from replica_service.core.calls import Run
+from replica_service.core.commands import Part
+from slotmesh.handlers.context import (
+    MAX_IDEMPOTENCY_KEY_CHARS,
+    BatchPlace,
+    CallContext,
+    current_place,
+    deadline_of,
+)
+
+Now = Callable[[], float]
+
+_CANNOT_BE_TOLD = "which call has started this cannot be told any more: ask slotmesh.context() in the method itself"
+
+
+def context_of(run: Run, index: int, now: float) -> CallContext:
+    """The context of the call with this index in its run."""
+    options, record, origin = run.options, run.record, run.origin
+    deadline, ends_at = deadline_of(run.deadline - now)
+    session_id, attempt = "", 0
+    if record is not None:
+        session_id, attempt = record.session_id, record.attempt
+        call_id = str(record.call_ids[index])
+        identity = f"{session_id}-{call_id}"
+    else:
+        call_id = str(run.first + index)
+        identity = f"{run.link.stream_id}-{call_id}"
+        if origin is not None:
+            attempt = origin.attempt
+            identity = f"{origin.stream_id}-{origin.run_ids[index]}"
+    if len(identity) > MAX_IDEMPOTENCY_KEY_CHARS:
+        identity = blake2b(identity.encode(), digest_size=32).hexdigest()
+    return CallContext(
+        call_id=call_id,
+        endpoint=run.endpoint,
+        method=options.method,
+        metadata=MappingProxyType(options.metadata),
+        deadline=deadline,
+        ordering_key=run.ordering_key,
+        session_id=session_id,
+        attempt=attempt,
+        idempotency_key=identity,
+        ends_at=ends_at,
+    )
+
+
+class SinglePlace:
+    """In one call."""
+
+    __slots__ = ("_context", "index", "now", "run")
+
+    def __init__(self, run: Run, index: int, now: Now) -> None:
+        self.run = run
+        self.index = index
+        self.now = now
+        self._context: CallContext | None = None
+
+    def context(self) -> CallContext:
+        if self._context is None:
+            self._context = context_of(self.run, self.index, self.now())
+        return self._context
+
+    def contexts(self) -> Sequence[CallContext]:
+        return (self.context(),)
+
+
+class SharedPlace(ABC):
+    """In one of the calls of a run that are executed one after another, in one task or thread."""
+
+    __slots__ = ("lo", "now", "run", "values")
+
+    def __init__(self, run: Run, lo: int, values: Sequence[Any], now: Now) -> None:
+        """`values` are those of the calls from `lo` on that have ended; a call that waits is the last one."""
+        self.run = run
+        self.lo = lo
+        self.values = values
+        self.now = now
+
+    @property
+    def run_id(self) -> int:
+        """Of the call that is executed."""
+        return self.run.first + self.lo + len(self.values)
+
+    def context(self) -> CallContext:
+        done = len(self.values)
+        if done and not self.is_here():
+            raise RuntimeError(_CANNOT_BE_TOLD)
+        return context_of(self.run_of(done), self.lo + done, self.now())
+
+    def contexts(self) -> Sequence[CallContext]:
+        return (self.context(),)
+
+    def run_of(self, done: int) -> Run:
+        """The run of the call behind so many."""
+        del done
+        return self.run
+
+    @abstractmethod
+    def is_here(self) -> bool:
+        """Whether it is asked from where the calls are executed, rather than from what one of them has started."""
+
+
+class TaskPlace(SharedPlace):
+    """In one of the calls that a task executes: the one behind those whose values it has."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, run: Run, lo: int, values: Sequence[Any], now: Now, task: asyncio.Task[Any]) -> None:
+        super().__init__(run, lo, values, now)
+        self.task: asyncio.Task[Any] | None = task
+        """None once the task has left it."""
+
+    def is_here(self) -> bool:
+        try:
+            return self.task is not None and asyncio.current_task() is self.task
+        except RuntimeError:  # asked in a thread
+            return False
+
+
+class ThreadPlace:
+    """In the call that the thread executes that has made it."""
+
+    __slots__ = ("_thread", "index", "now", "run")
+
+    def __init__(self, now: Now) -> None:
+        self.run: Run | None = None
+        """None between two calls."""
+        self.index = 0
+        self.now = now
+        self._thread = threading.get_ident()
+
+    def context(self) -> CallContext:
+        if self.run is None or threading.get_ident() != self._thread:
+            raise RuntimeError(_CANNOT_BE_TOLD)
+        return context_of(self.run, self.index, self.now())
+
+    def contexts(self) -> Sequence[CallContext]:
+        return (self.context(),)
+
+
+class BatchContexts(Sequence[CallContext]):
+    """Those of the calls of a batch, each made when it is looked at."""
+
+    def __init__(self, parts: Sequence[Part], now: Now) -> None:
+        self._parts = parts
+        self._now = now
+        self._made: dict[int, CallContext] = {}
+
+    def __len__(self) -> int:
+        return sum(hi - lo for _, lo, hi in self._parts)
+
+    @overload
+    def __getitem__(self, at: int) -> CallContext: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[CallContext]: ...
+
+    def __getitem__(self, at: int | slice) -> CallContext | Sequence[CallContext]:
+        places = range(len(self))[at]
+        return self._make(places) if isinstance(places, int) else tuple(map(self._make, places))
+
+    def _make(self, at: int) -> CallContext:
+        made = self._made.get(at)
+        if made is None:
+            left = at
+            for run, lo, hi in self._parts:
+                if left < hi - lo:
+                    made = self._made[at] = context_of(run, lo + left, self._now())
+                    break
+                left -= hi - lo
+            else:
+                raise IndexError(at)
+        return made
+
+
+def marking(run: Run, lo: int, hi: int, now: Now) -> Iterator[bytes]:
+    """The payloads of these calls. Whoever iterates is in the call whose payload came last."""
+    for index in range(lo, hi):
+        current_place.set(SinglePlace(run, index, now))
+        yield run.payloads[index]
+
+
+def batch_place(parts: Sequence[Part], now: Now) -> BatchPlace:
+    """In a batch of these calls."""
+    return BatchPlace(BatchContexts(parts, now))

@@ -1,0 +1,72 @@
+"""What must not start any more: taken out of the executors before it does.
+
+Purpose: the scheduler knows what it has handed to executors, and they what of it has started; whoever wants something
+back asks here, after the scheduler has given up what waits.
+Invariants: what has started goes on, unless it is cancelled; what has not is back with the scheduler, which has it wait
+again or answers it, before this returns.
+Owner: the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from replica_service.core.calls import Link, Run
+from replica_service.core.commands import StartBatch, StartCalls
+from replica_service.core.ranges import Range, common, merged
+from replica_service.core.scheduler import Scheduler
+from replica_service.shell.sessions import Sessions
+from replica_service.shell.sink import Executor
+
+Unstarted = StartCalls | StartBatch
+
+
+class Recalls:
+    """Speaks to the executors of one replica."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        sessions: Sessions,
+        executor_of: Mapping[str, Executor],
+        executors: Sequence[Executor],
+        returned: Callable[[Unstarted], None],
+    ) -> None:
+        """`executor_of`: by method. `returned` brings back to the scheduler what was not started."""
+        self._scheduler = scheduler
+        self._sessions = sessions
+        self._executor_of = executor_of
+        self._executors = executors
+        self._returned = returned
+
+    def hold(self, runs: Iterable[Run]) -> None:
+        """No further call of their turns starts."""
+        for turn in self._scheduler.turns_of(runs):
+            self._executor_of[turn.run.options.method].hold(turn)
+            if turn.run.record is not None:
+                self._sessions.unstarted(turn.run.record, turn.stop, turn.hi)
+
+    def recall(
+        self, is_one_of_them: Callable[[Run], bool], prepare: Callable[[Unstarted], None] = lambda _work: None
+    ) -> None:
+        """Takes from the executors what else has not started of these runs."""
+        for executor in self._executors:
+            for work in executor.recall(is_one_of_them):
+                prepare(work)
+                self._returned(work)
+
+    def take_back(self, link: Link, ranges: Iterable[Range]) -> None:
+        """These run ids were taken back: what has not started is answered, what runs is cancelled."""
+        wanted = merged(ranges)
+
+        def taken_back(run: Run, lo: int, hi: int) -> list[Range]:
+            return common(run.first + lo, run.first + hi - 1, wanted) if run.link is link else []
+
+        def withdraw(work: Unstarted) -> None:
+            for run, lo, hi in work.parts if isinstance(work, StartBatch) else ((work.run, work.lo, work.hi),):
+                for first, last in taken_back(run, lo, hi):
+                    run.withdraw(first - run.first, last + 1 - run.first)
+
+        self.recall(lambda run: bool(taken_back(run, run.begin, run.end)), withdraw)
+        for executor in self._executors:
+            executor.cancel(link, wanted)

@@ -1,0 +1,39 @@
+"""A handler's exception as its author reads it: the frames above the author's own code are left out.
+
+Invariant: all below the first frame of the author's stays, whoever's it is. The log has the others, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import traceback
+from pathlib import Path
+from typing import Final
+
+from slotmesh import version
+
+_ABOVE: Final = (
+    f"{Path(__file__).parents[1]}{os.sep}",
+    *(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (version, importlib, asyncio)),
+    "<frozen importlib",
+)
+"""How the names of files begin that are nobody's here: this service, slotmesh, and what calls for them."""
+
+
+def users_traceback(error: BaseException) -> str:
+    """The traceback as Python writes it; the bare exception where the author's code has no part in it."""
+    shown = traceback.TracebackException.from_exception(error)
+    pending = [shown]
+    while pending:
+        each = pending.pop()
+        stack = each.stack
+        above = next((at for at, frame in enumerate(stack or ()) if not frame.filename.startswith(_ABOVE)), None)
+        if above is None:
+            each.stack = None  # type: ignore[assignment]  # as of an exception that was never raised: no heading
+        else:
+            del stack[:above]
+        others = (each.__cause__, each.__context__, *(getattr(each, "exceptions", None) or ()))
+        pending += [other for other in others if other is not None]
+    return "".join(shown.format())

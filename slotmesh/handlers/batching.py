@@ -1,0 +1,165 @@
+"""A batch method's settings while it is in use, and what can be seen of its batches.
+
+Purpose: what `@batch` leaves on a function, so that a handler can turn the settings and look at its batches, and the
+replica can follow.
+Invariants: each setting is one attribute, replaced as a whole, so any thread may set it and any other read it without a
+lock; a wrong value changes nothing. Settings belong to the function: to all handlers of the class in this process,
+which in a replica is one.
+Owner: the decorated function. Pure: the replica's core reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from slotmesh.handlers.settings import (
+    BatchSettings,
+    check_batch_wait_timeout_s,
+    check_max_batch_size,
+    check_max_concurrent_batches,
+)
+
+FirstT = TypeVar("FirstT", contravariant=True)
+ReturnedT = TypeVar("ReturnedT", covariant=True)
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningBatch:
+    """A batch that the method is executing."""
+
+    calls: int
+    running_s: float
+    """Seconds since it was handed to the method."""
+    stack: str
+    """Where the method is, as a traceback prints it; empty where that cannot be seen at the moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchState:
+    """What becomes of a batch method's calls, at one moment."""
+
+    is_alive: bool
+    """Whether a replica cuts batches of it."""
+    waiting: int
+    """Calls that gather for the next batch."""
+    running: Sequence[RunningBatch]
+    """In the order in which they began."""
+
+
+class BatchHost(Protocol):
+    """A replica that executes batches of the method. Called on any thread."""
+
+    def batch_state(self) -> BatchState: ...
+
+    def settings_changed(self) -> None: ...
+
+
+class BatchControl:
+    """The settings in force of one batch method; the setters and `batch_state` are found on the method itself."""
+
+    __slots__ = ("_hosts", "batch_size_fn", "batch_wait_timeout_s", "max_batch_size", "max_concurrent_batches")
+
+    def __init__(self, settings: BatchSettings) -> None:
+        self.max_batch_size = settings.max_batch_size
+        self.batch_wait_timeout_s = settings.batch_wait_timeout_s
+        self.max_concurrent_batches = settings.max_concurrent_batches
+        self.batch_size_fn = settings.batch_size_fn
+        self._hosts: tuple[BatchHost, ...] = ()
+
+    @property
+    def settings(self) -> BatchSettings:
+        """Those in force now."""
+        return BatchSettings(
+            max_batch_size=self.max_batch_size,
+            batch_wait_timeout_s=self.batch_wait_timeout_s,
+            max_concurrent_batches=self.max_concurrent_batches,
+            batch_size_fn=self.batch_size_fn,
+        )
+
+    # -- for handlers ----------------------------------------------------------------------------------------------
+
+    def set_max_batch_size(self, max_batch_size: int) -> None:
+        """From the next batch on, a batch has at most so many calls, or so much weight.
+
+        Raises:
+            TypeError, ValueError: no such size; nothing has changed.
+        """
+        check_max_batch_size(max_batch_size, is_weight=self.batch_size_fn is not None)
+        self.max_batch_size = max_batch_size
+        self._tell()
+
+    def set_batch_wait_timeout_s(self, batch_wait_timeout_s: float) -> None:
+        """From the next batch on, its first call waits so many seconds for others.
+
+        Raises:
+            TypeError, ValueError: no such time; nothing has changed.
+        """
+        check_batch_wait_timeout_s(batch_wait_timeout_s)
+        self.batch_wait_timeout_s = batch_wait_timeout_s
+        self._tell()
+
+    def set_max_concurrent_batches(self, max_concurrent_batches: int) -> None:
+        """From now on, so many batches run at the same time; where more do already, they end as they are.
+
+        Raises:
+            TypeError, ValueError: no such number; nothing has changed.
+        """
+        check_max_concurrent_batches(max_concurrent_batches)
+        self.max_concurrent_batches = max_concurrent_batches
+        self._tell()
+
+    def batch_state(self) -> BatchState:
+        """What waits and what runs, since when, and where. Looks at stacks: for finding faults, not for each call."""
+        states = [host.batch_state() for host in self._hosts]
+        return BatchState(
+            is_alive=any(state.is_alive for state in states),
+            waiting=sum(state.waiting for state in states),
+            running=tuple(batch for state in states for batch in state.running),
+        )
+
+    # -- for the replica -------------------------------------------------------------------------------------------
+
+    def attach(self, host: BatchHost) -> None:
+        """The replica follows the settings from now on."""
+        self._hosts = (*self._hosts, host)
+
+    def detach(self, host: BatchHost) -> None:
+        self._hosts = tuple(each for each in self._hosts if each is not host)
+
+    def _tell(self) -> None:
+        for host in self._hosts:
+            host.settings_changed()
+
+
+class BoundBatchMethod(Protocol, Generic[P, ReturnedT]):
+    """A batch method of an instance, for type checkers: the method itself, with what `@batch` adds to it."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ReturnedT: ...
+    def set_max_batch_size(self, max_batch_size: int) -> None: ...
+    def set_batch_wait_timeout_s(self, batch_wait_timeout_s: float) -> None: ...
+    def set_max_concurrent_batches(self, max_concurrent_batches: int) -> None: ...
+    def batch_state(self) -> BatchState: ...
+
+
+class BatchFunction(Protocol, Generic[FirstT, P, ReturnedT]):
+    """A function decorated with `@batch`, for type checkers: the function itself, with what `@batch` adds to it."""
+
+    __name__: str
+    __qualname__: str
+
+    def __call__(self, first: FirstT, /, *args: P.args, **kwargs: P.kwargs) -> ReturnedT: ...
+    @overload
+    def __get__(self, instance: None, owner: type) -> BatchFunction[FirstT, P, ReturnedT]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> BoundBatchMethod[P, ReturnedT]: ...
+    def set_max_batch_size(self, max_batch_size: int) -> None: ...
+    def set_batch_wait_timeout_s(self, batch_wait_timeout_s: float) -> None: ...
+    def set_max_concurrent_batches(self, max_concurrent_batches: int) -> None: ...
+    def batch_state(self) -> BatchState: ...
+
+
+Batchable = Callable[Concatenate[FirstT, P], ReturnedT]
+"""What `@batch` goes on: its first parameter is `self`, or the list of items."""
