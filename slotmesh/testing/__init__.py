@@ -1,0 +1,32 @@
+"""Handlers and whole meshes inside a test: real ones, in the test's own process.
+
+    async with slotmesh.testing.handler(Digits, model="centroid") as digits:  # one replica, no sockets
+        assert await digits.classify(pixels) == 7
+
+    async with slotmesh.testing.mesh({"digits": Digits}) as mesh:  # controller, router, replicas, over real gRPC
+        assert await mesh.endpoint("digits").classify(pixels) == 7
+
+Invariants: handlers are given as classes and functions, local ones too; when the block is left nothing of them runs.
+Nothing else in slotmesh imports this package, which alone of them may import the services.
+"""
+
+from __future__ import annotations
+
+from slotmesh.testing.backends import Backend
+from slotmesh.testing.calls import batch_contexts, call_context, make_context
+from slotmesh.testing.hosting import HostedHandler, handler
+from slotmesh.testing.meshes import RunningMesh, mesh
+from slotmesh.testing.sync import SyncRunningMesh, sync_mesh
+
+__all__ = [
+    "Backend",
+    "HostedHandler",
+    "RunningMesh",
+    "SyncRunningMesh",
+    "batch_contexts",
+    "call_context",
+    "handler",
+    "make_context",
+    "mesh",
+    "sync_mesh",
+]

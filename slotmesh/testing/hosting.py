@@ -1,0 +1,209 @@
+"""One replica of a handler in this process, and the real client's endpoint to it, without sockets.
+
+Purpose: everything that a replica does with a call, as fast as a test wants it: arguments are encoded, checked and
+decoded, calls become batches, permits are waited for, failures are what callers of a mesh see.
+Invariants: the handler is constructed as a replica constructs it, and drained when the block is left; what its
+constructor raises is raised as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final, NoReturn, cast
+
+from replica_service.app import ReplicaApp
+from replica_service.config import ReplicaSettings
+from replica_service.shell.controller_link import Configuration
+from slotmesh.client.endpoint import Endpoint
+from slotmesh.client.options import ViewOptions
+from slotmesh.client.routers import Routers
+from slotmesh.client.slots.client import SlotClient
+from slotmesh.client.stream import CallStream
+from slotmesh.runtime.exits import CannotStart
+from slotmesh.testing import batch_settings
+from slotmesh.testing.backends import Backend, Handler, as_backend
+from slotmesh.testing.launcher import instance_of
+from slotmesh.testing.router_stand_in import WINDOW_CALLS, ClientEnd, ReplicaEnd, RouterStandIn
+
+_HERE: Final = "in-process"
+_NEEDS_ROUTER: Final = "there is no router here, and so neither slots nor unary rpcs; slotmesh.testing.mesh has all"
+_CLOSE_GRACE_S: Final = 5.0
+"""How long leaving the block waits for unanswered calls."""
+
+
+class HostedHandler(Endpoint):
+    """The endpoint of one handler: called as any other, `await digits.classify(pixels)`.
+
+    Methods of yours with a name of ours (`instance`, `options`, …) are reached by `digits.method("instance")`.
+    """
+
+    def __init__(self, stream: CallStream, replica: _Replica, name: str) -> None:
+        super().__init__(stream, ViewOptions(), SlotClient(_NoRouters([_HERE]), 1.0))
+        self._replica = replica
+        self._name = name
+
+    @property
+    def instance(self) -> Any:
+        """The handler itself: the constructed object, or the function."""
+        return self._replica.instance
+
+    def __repr__(self) -> str:
+        return f"<slotmesh handler {self._name} under test>"
+
+
+@asynccontextmanager
+async def handler(target: Handler | Backend, /, **user_config: Any) -> AsyncIterator[HostedHandler]:
+    """Runs a handler in this process: `async with slotmesh.testing.handler(Digits, model="centroid") as digits`.
+
+    What yields is an endpoint, as `mesh.endpoint` gives it: calls, `map`, `stream`, `ordered`, `options`. The handler
+    runs on the test's own event loop (what is `def`, in threads), so the two may share what belongs to a loop.
+
+    Args:
+        target: the class or function, local ones too; or a `Backend` with it, for settings.
+        **user_config: arguments of the constructor.
+
+    Raises:
+        TypeError: it is no handler.
+        Exception: what its constructor raises.
+    """
+    backend = as_backend(target, user_config)
+    replica = _Replica(backend)
+    with batch_settings.kept(backend.handler):
+        await replica.start()
+        stream = CallStream(backend.handler.__name__, _DirectRouters(replica), 1.0)
+        grace_s = 0.0
+        try:
+            yield HostedHandler(stream, replica, backend.handler.__qualname__)
+            grace_s = _CLOSE_GRACE_S
+        finally:
+            try:
+                await stream.aclose(grace_s)
+            finally:
+                await replica.stop()
+
+
+class _Replica:
+    """A replica that listens nowhere, and the task it lives in."""
+
+    def __init__(self, backend: Backend) -> None:
+        settings = ReplicaSettings(
+            handler=backend.path,
+            backend=backend.handler.__name__[:63],
+            metrics_port=-1,
+            graceful_timeout=timedelta(seconds=backend.graceful_timeout_s),
+        )
+        self.app = ReplicaApp(settings, server=_NoServer(), load=lambda _path: backend.handler)
+        self._backend = backend
+        self._streams: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[int] | None = None
+
+    @property
+    def instance(self) -> Any:
+        """The constructed handler."""
+        return instance_of(self.app)
+
+    async def start(self) -> None:
+        """Constructs the handler. Raises what its constructor raises."""
+        replica = self.app.replica
+        changed = asyncio.Event()
+        replica.on_change = changed.set
+        replica.configure(self._configuration())
+        self._task = asyncio.create_task(self.app.run(), name="replica under test")
+        is_ready = asyncio.ensure_future(changed.wait())
+        try:
+            await asyncio.wait((self._task, is_ready), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+        finally:
+            is_ready.cancel()
+        if replica.engine is None:
+            try:
+                await self._task
+            except CannotStart as error:
+                raise error.__cause__ or error from None
+
+    def _configuration(self) -> Configuration:
+        """What a controller would say of the backend."""
+        spec = self._backend.to_spec(self._backend.handler.__name__)
+        told = {each.name: getattr(spec, each.name) for each in dataclasses.fields(Configuration)}
+        # What the queue of a router would hold waits at the replica.
+        return Configuration(**{**told, "user_config": dict(self._backend.user_config), "prefetch": WINDOW_CALLS})
+
+    async def stop(self) -> None:
+        """Drains, within the backend's grace; returns when nothing runs any more."""
+        self.app.replica.stop_asked.set()
+        if self._task is not None:
+            await self._task
+        await asyncio.gather(*self._streams)
+
+    def open(self) -> RouterStandIn:
+        """A stream of calls to it."""
+        identity = self.app.identity
+        router = RouterStandIn("test", identity.replica_id, identity.incarnation)
+        task = asyncio.get_running_loop().create_task(self._serve(router), name="stream under test")
+        self._streams.add(task)
+        task.add_done_callback(self._streams.discard)
+        return router
+
+    async def _serve(self, router: RouterStandIn) -> None:
+        try:
+            await self.app.servicer.Execute(None, cast("Any", ReplicaEnd(router)))
+        finally:
+            router.ended()
+
+
+class _DirectRouters(Routers):
+    """The only router is a stand-in."""
+
+    def __init__(self, replica: _Replica) -> None:
+        super().__init__([_HERE])
+        self._replica = replica
+
+    def stub(self, address: str) -> Any:
+        del address  # there is one
+        return _Stub(self._replica)
+
+
+class _NoRouters(Routers):
+    """For what needs one all the same."""
+
+    def is_connected(self, address: str) -> NoReturn:
+        del address
+        raise RuntimeError(_NEEDS_ROUTER)
+
+
+class _Stub:
+    """What the client uses of a router's stub."""
+
+    def __init__(self, replica: _Replica) -> None:
+        self._replica = replica
+
+    def StreamCalls(self, *, wait_for_ready: bool) -> ClientEnd:  # noqa: N802 - an rpc's name
+        del wait_for_ready  # it is
+        return ClientEnd(self._replica.open())
+
+    def __getattr__(self, rpc: str) -> NoReturn:
+        raise RuntimeError(_NEEDS_ROUTER)
+
+
+class _NoServer:
+    """Implements `Server` for a replica that nobody reaches by an address."""
+
+    address = _HERE
+
+    def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:
+        """It is called directly."""
+
+    async def start(self) -> None:
+        """There is nothing to bind."""
+
+    def set_serving(self, serving: bool = True) -> None:
+        """Nobody asks."""
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """Nothing listens."""

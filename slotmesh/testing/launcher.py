@@ -1,0 +1,174 @@
+"""Replicas in the test's own process, where a controller starts processes otherwise.
+
+Purpose: handlers are given as objects, and their instances can be looked at; a replica is killed without a signal.
+Invariants: as those of every launcher (`controller_service.shell.launchers.protocol`): each replica that was started
+ends in one `Exit`, after its last task has ended. A replica that is killed answers nothing any more: its connections
+are cut before its tasks are cancelled.
+Owner: the event loop of the mesh under test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import timedelta
+from typing import Any
+
+from controller_service.shell.launchers.protocol import Exit, LaunchOrder, OnExit
+from replica_service.app import ReplicaApp
+from replica_service.config import ReplicaSettings
+from slotmesh.runtime.exits import CannotStart
+from slotmesh.testing.backends import Backend, Handler
+
+CLOSE_GRACE_S = 5.0
+"""What replicas get to end that nobody asked to end before."""
+
+RESUME_TTL_S = 1.0
+"""How long results are kept for clients that come back. What a client acknowledged to a router that was killed is never
+acknowledged to its replica, whose drain waits for it: here tests would."""
+
+
+class HandlerNames:
+    """Names for handlers: specifications and replicas know them by these."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+
+    def name_of(self, backend: Backend) -> str:
+        """The name of a backend's handler: the same for the same object, and for no other one."""
+        name, number = backend.path, 1
+        while self._handlers.setdefault(name, backend.handler) is not backend.handler:
+            number += 1
+            name = f"{backend.path}_{number}"
+        return name
+
+    def load(self, name: str) -> Handler:
+        """The class or function of that name."""
+        return self._handlers[name]
+
+
+class InProcessLauncher:
+    """Implements `Launcher` with tasks."""
+
+    def __init__(self, controller: str, on_exit: OnExit, handlers: HandlerNames) -> None:
+        self._controller = controller
+        self._on_exit = on_exit
+        self._handlers = handlers
+        self._running: dict[str, _Replica] = {}
+        self.first_failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        """What the first handler raised that could not be constructed."""
+
+    @property
+    def launches(self) -> bool:
+        return True
+
+    def app(self, replica_id: str) -> ReplicaApp:
+        """A replica that runs. Raises KeyError, with those that do."""
+        try:
+            return self._running[replica_id].app
+        except KeyError:
+            known = ", ".join(sorted(self._running)) or "none"
+            raise KeyError(f"no replica {replica_id!r} runs; there are {known}") from None
+
+    async def start(self, order: LaunchOrder) -> int:
+        settings = ReplicaSettings(
+            handler=order.handler,
+            backend=order.backend,
+            replica_id=order.replica_id,
+            controller=self._controller,
+            port=0,
+            metrics_port=-1,
+            graceful_timeout=timedelta(seconds=CLOSE_GRACE_S),
+            resume_ttl=timedelta(seconds=RESUME_TTL_S),
+        )
+        replica = _Replica(ReplicaApp(settings, load=self._handlers.load))
+        self._running[order.replica_id] = replica
+        replica.task = asyncio.create_task(self._live(order.replica_id, replica), name=f"replica {order.replica_id}")
+        return os.getpid()
+
+    def stop(self, replica_id: str, *, grace_s: float) -> None:
+        replica = self._running.get(replica_id)
+        if replica is None or replica.killing is not None:
+            return
+        replica.app.replica.stop_asked.set()
+        replica.killing = asyncio.get_running_loop().call_later(grace_s, replica.cancel)
+
+    async def drain(self, replica_id: str) -> None:
+        """Asks a replica to stop, and waits until it has. Raises KeyError."""
+        self.app(replica_id).replica.stop_asked.set()
+        await asyncio.wait([self._running[replica_id].task])
+
+    async def kill(self, replica_id: str) -> None:
+        """Cuts the replica off, and ends it where it stands. Raises KeyError."""
+        await self.app(replica_id).server.stop()
+        replica = self._running[replica_id]
+        replica.cancel()
+        await asyncio.wait([replica.task])
+
+    async def close(self) -> None:
+        tasks = [replica.task for replica in self._running.values()]
+        for replica_id in [*self._running]:
+            self.stop(replica_id, grace_s=CLOSE_GRACE_S)
+        await asyncio.gather(*tasks)
+        self.first_failure.cancel()
+
+    async def _live(self, replica_id: str, replica: _Replica) -> None:
+        how, failed = "ended with status 0", False
+        try:
+            status = await replica.run()
+            if status:
+                how, failed = f"ended with status {status}", True
+        except asyncio.CancelledError:
+            how, failed = "killed", True
+        except CannotStart as error:
+            how, failed = "ended with status 1", True
+            self._failed(error.__cause__ or error)
+        except Exception as error:  # noqa: BLE001 - a process would end, and say so
+            how, failed = f"failed: {error!r}", True
+            self._failed(error)
+        finally:
+            if replica.killing is not None:
+                replica.killing.cancel()
+            del self._running[replica_id]
+            self._on_exit(Exit(replica_id=replica_id, how=how, failed=failed))
+
+    def _failed(self, error: BaseException) -> None:
+        if not self.first_failure.done():
+            self.first_failure.set_result(error)
+
+
+class _Replica:
+    """A replica that has not ended."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, app: ReplicaApp) -> None:
+        self.app = app
+        self.killing: asyncio.TimerHandle | None = None
+        """Set once it was asked to end."""
+        self._running: asyncio.Task[int] | None = None
+        self._is_cancelled = False
+
+    async def run(self) -> int:
+        """Raises CancelledError where it was cancelled."""
+        self._running = asyncio.ensure_future(self.app.run())
+        if self._is_cancelled:
+            self._running.cancel()
+        return await self._running
+
+    def cancel(self) -> None:
+        """Ends it where it stands."""
+        self._is_cancelled = True
+        if self._running is not None:
+            self._running.cancel()
+
+
+def instance_of(app: ReplicaApp) -> Any:
+    """The handler that a replica has constructed.
+
+    Raises:
+        RuntimeError: it has not.
+    """
+    if app.replica.engine is None:
+        raise RuntimeError("the handler was not constructed")
+    return app.replica.handler

@@ -1,0 +1,257 @@
+"""A whole mesh in this process: controller, routers and replicas, over real gRPC on free loopback ports.
+
+Purpose: what a test of one handler cannot show: several replicas, traffic, keys and their owners, slots, deaths.
+Invariants: all of it lives on the event loop that entered the block, handlers included, so they and the test may share
+what belongs to a loop; the block begins when the first call meets the whole mesh, and ends when nothing is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from controller_service.app import Controller, open_controller
+from controller_service.config import ControllerSettings
+from router_service.app import serve as serve_router
+from router_service.config import RouterSettings
+from slotmesh.client.mesh import Mesh
+from slotmesh.runtime.server import GrpcServer
+from slotmesh.spec import model
+from slotmesh.testing import batch_settings
+from slotmesh.testing.backends import Backend, Handler, as_backend
+from slotmesh.testing.launcher import HandlerNames, InProcessLauncher, instance_of
+
+Traffic = Mapping[str, Mapping[str, float] | model.TrafficPolicy]
+"""Endpoint -> weights of its backends, or a whole policy."""
+
+START_TIMEOUT_S: Final = 30.0
+CONNECT_TIMEOUT_S: Final = 10.0
+CLOSE_GRACE_S: Final = 5.0
+_LOOK_S: Final = 0.005
+"""Between two looks whether the mesh is ready."""
+
+
+class RunningMesh(Mesh):
+    """The real client of a mesh under test, and what a test may do to that mesh."""
+
+    def __init__(self, controller: Controller, launcher: InProcessLauncher, names: HandlerNames) -> None:
+        self._controller = controller
+        self._launcher = launcher
+        self._names = names
+        self._router_tasks: dict[str, _Router] = {}
+
+    @property
+    def controller_address(self) -> str:
+        """`HOST:PORT`, for the command line and for operators' rpcs."""
+        return self._controller.address
+
+    @property
+    def router_addresses(self) -> list[str]:
+        """`HOST:PORT` of each router that runs, for other clients."""
+        return list(self._router_tasks)
+
+    def replica_ids(self, backend: str) -> list[str]:
+        """The replicas of a backend that take calls, in the order of their ids."""
+        replicas = self._controller.state.observed.replicas(backend)
+        return sorted(replica.replica_id for replica in replicas if replica.takes_calls)
+
+    def instance(self, replica_id: str) -> Any:
+        """The handler of a replica: the constructed object, or the function. Raises KeyError."""
+        return instance_of(self._launcher.app(replica_id))
+
+    def instances(self, backend: str) -> list[Any]:
+        """The handlers of a backend's replicas, in the order of their ids."""
+        return [self.instance(replica_id) for replica_id in self.replica_ids(backend)]
+
+    async def apply(
+        self,
+        backends: Mapping[str, Handler | Backend] | None = None,
+        traffic: Traffic | None = None,
+        *,
+        timeout: float = START_TIMEOUT_S,
+    ) -> None:
+        """Changes the mesh as `slotmesh apply` does: what is not named stays. Returns when it is ready again.
+
+        Raises:
+            InvalidSpec: with every mistake.
+            TypeError: what is no handler.
+            TimeoutError: it is not ready within `timeout` seconds; it says what was lacking.
+            Exception: what the constructor of a handler raises.
+        """
+        given = {name: as_backend(backend) for name, backend in (backends or {}).items()}
+        spec = model.Mesh(
+            backends=tuple(
+                replace(each.to_spec(name), handler=self._names.name_of(each)) for name, each in given.items()
+            ),
+            endpoints=tuple(
+                model.Endpoint(name=name, traffic=_policy(policy)) for name, policy in (traffic or {}).items()
+            ),
+        )
+        await self._controller.configurator.apply_mesh(spec, prune=False)
+        await self.wait_ready(timeout)
+
+    async def wait_ready(self, timeout: float = START_TIMEOUT_S) -> None:
+        """Returns when all replicas that should run take calls, no other ones do, and each router is linked to them.
+
+        Raises:
+            TimeoutError: not within so many seconds; it says what was lacking.
+            Exception: what the constructor of a handler raises.
+        """
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + timeout
+        while lack := self._lacks():
+            if self._launcher.first_failure.done():
+                raise self._launcher.first_failure.result()
+            if loop.time() >= ends:
+                raise TimeoutError(f"the mesh is not ready after {timeout:g} s: {lack}")
+            await asyncio.sleep(_LOOK_S)
+
+    async def drain_replica(self, replica_id: str) -> None:
+        """Tells a replica to stop, as SIGTERM does; another one takes its place. Returns when it has ended.
+
+        Raises:
+            KeyError: there is none of that id.
+        """
+        await self._launcher.drain(replica_id)
+
+    async def kill_replica(self, replica_id: str) -> None:
+        """Ends a replica where it stands; another one takes its place. What ran there is answered REPLICA_LOST.
+
+        It has no process of its own, so its clean-up runs, unheard: `finally` blocks of what was running.
+
+        Raises:
+            KeyError: there is none of that id.
+        """
+        await self._launcher.kill(replica_id)
+
+    async def kill_router(self, address: str) -> None:
+        """Ends a router where it stands. Clients go on at another one, if there is one: nothing takes its place.
+
+        Raises:
+            KeyError: none listens there.
+        """
+        if address not in self._router_tasks:
+            raise KeyError(f"no router listens at {address!r}; there are {', '.join(self._router_tasks) or 'none'}")
+        await self._router_tasks.pop(address).kill()
+
+    def _lacks(self) -> str:
+        """What is still missing; empty when the mesh is ready."""
+        observed, table = self._controller.state.observed, self._controller.board.table
+        ready: set[str] = set()
+        for name, backend in self._controller.store.read().backends.items():
+            replicas = [each for each in observed.replicas(name) if not each.is_over]
+            taking = {each.replica_id for each in replicas if each.takes_calls}
+            wanted = 1 if backend.num_replicas is None else backend.num_replicas
+            if len(taking) != wanted or len(replicas) != wanted:
+                return f"{len(taking)} of {wanted} replicas of {name} take calls, {len(replicas)} run"
+            ready |= taking
+        if table is None or table.revision < self._controller.store.read().revision:
+            return "the newest routing table is not there"
+        for router in observed.routers.values():
+            if router.address in self._router_tasks and (
+                (router.generation, router.revision) != (table.generation, table.revision)
+                or not ready <= set(router.linked_replica_ids)
+            ):
+                return f"the router at {router.address} is not linked to all replicas"
+        attached = {router.address for router in observed.routers.values()}
+        return "" if attached >= set(self._router_tasks) else "not all routers are attached"
+
+    async def _begin(self, routers: Sequence[_Router]) -> None:
+        """Starts the routers, and becomes a client of them."""
+        for router in routers:
+            self._router_tasks[await router.start()] = router
+        super().__init__(self.router_addresses, CONNECT_TIMEOUT_S, CLOSE_GRACE_S)
+
+
+@asynccontextmanager
+async def mesh(
+    backends: Mapping[str, Handler | Backend],
+    *,
+    traffic: Traffic | None = None,
+    routers: int = 1,
+    start_timeout: float = START_TIMEOUT_S,
+) -> AsyncIterator[RunningMesh]:
+    """Runs a whole mesh in this process: `async with slotmesh.testing.mesh({"digits": Digits}) as mesh`.
+
+    What yields is a client, as `slotmesh.connect` gives it.
+
+    Args:
+        backends: classes or functions by the names of their backends, local ones too; or `Backend`s with them, for
+            settings.
+        traffic: endpoint -> weights of its backends. Where it is not given each backend has an endpoint of its name.
+        routers: how many routers there are.
+        start_timeout: seconds in which the mesh must be ready.
+
+    Raises:
+        InvalidSpec: with every mistake.
+        TypeError: what is no handler.
+        TimeoutError: the mesh is not ready in time; it says what was lacking.
+        Exception: what the constructor of a handler raises.
+    """
+    if routers < 1:
+        raise ValueError(f"a mesh has at least one router, got routers={routers}")
+    names = HandlerNames()
+    launchers: list[InProcessLauncher] = []
+
+    def make_launcher(address: str, on_exit: Any) -> InProcessLauncher:
+        launchers.append(InProcessLauncher(address, on_exit, names))
+        return launchers[0]
+
+    async with AsyncExitStack() as last:
+        last.enter_context(batch_settings.kept(*(as_backend(each).handler for each in backends.values())))
+        settings = ControllerSettings(port=0, metrics_port=-1)
+        async with open_controller(settings, make_launcher) as controller:
+            controller.server.set_serving()
+            running = RunningMesh(controller, launchers[0], names)
+            members = [_Router(controller.address) for _ in range(routers)]
+            for router in members:
+                last.push_async_callback(router.stop)  # after the replicas: they drain while routers still hear of it
+            await running._begin(members)
+            if traffic is None:
+                traffic = {name: {name: 1.0} for name in backends}
+            await running.apply(backends, traffic, timeout=start_timeout)
+            async with running:
+                yield running
+
+
+class _Router:
+    """A router in a task of its own."""
+
+    def __init__(self, controller: str) -> None:
+        self._settings = RouterSettings(port=0, metrics_port=-1, controller=controller)
+        self._stop_asked = asyncio.Event()
+        self._server: asyncio.Future[GrpcServer] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> str:
+        """Returns the address."""
+        self._task = asyncio.create_task(self._live(), name="router under test")
+        await asyncio.wait((self._task, self._server), return_when=asyncio.FIRST_COMPLETED)
+        if not self._server.done():
+            await self._task
+        return self._server.result().address
+
+    async def stop(self) -> None:
+        """Returns when it has ended in order. May be called again."""
+        self._stop_asked.set()
+        if self._task is not None and not self._task.cancelled():
+            await self._task
+
+    async def kill(self) -> None:
+        """Cuts it off, and ends it where it stands."""
+        await self._server.result().stop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _live(self) -> None:
+        async with serve_router(self._settings, on_failure=self._stop_asked.set) as server:
+            self._server.set_result(server)
+            await self._stop_asked.wait()
+
+
+def _policy(policy: Mapping[str, float] | model.TrafficPolicy) -> model.TrafficPolicy:
+    return policy if isinstance(policy, model.TrafficPolicy) else model.TrafficPolicy(weights=dict(policy))

@@ -1,0 +1,260 @@
+"""Plays the router between a client and one replica, so that a handler is run without sockets.
+
+Purpose: the client is the real one, and so is the replica; their frames differ little, and are rewritten here.
+Invariants: run ids are the client's call ids, so that answers pass as they are. Every call is sent on at once: what
+waits waits at the replica, which is told to take all that a client may have unanswered.
+What a router does and this does not: choosing among replicas, traffic, sharing among clients, SLOs, re-running.
+Owner: the hosted handler; one for each stream of the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from slotmesh.chunks import MAX_PAYLOAD_BYTES
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.partitions import partition_of
+from slotmesh.status import from_wire, to_wire
+from slotmesh.testing.pipe import Pipe
+from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+
+WINDOW_CALLS: Final = 8192
+"""Calls that the client may have unanswered."""
+WINDOW_BYTES: Final = 64 * 1024 * 1024
+FEATURES: Final = ("chunks", "ordering_keys", "large_beside")
+OWNER_EPOCH: Final = 1
+LAST_CHANCE_TURNS: Final = 50
+"""Turns of the event loop in which the replica says that an overdue call had not started; else it had. Some ten are
+enough, and no time would be on a machine that is busy."""
+
+_IN_QUEUE: Final = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadline passed before the call was started")
+_RUNNING: Final = Failure(
+    reason=Reason.DEADLINE_RUNNING, message="the deadline passed while the call ran", executed=Executed.UNKNOWN
+)
+
+ToClient = router_service_pb2.StreamCallsResponse
+ToReplica = replica_service_pb2.ExecuteRequest
+
+
+class RouterStandIn:
+    """One stream: `down` and `up` are its two directions, read by the replica and by the client."""
+
+    def __init__(self, router_id: str, replica_id: str, incarnation: str) -> None:
+        self.down, self.up = Pipe(), Pipe()
+        self._loop = asyncio.get_running_loop()
+        self._opening = router_service_pb2.OpenStream()
+        self._unanswered: set[int] = set()
+        self._is_deserted = False
+        """The client says nothing more."""
+        self._deadlines: dict[int, asyncio.TimerHandle] = {}
+        self._overdue: dict[int, asyncio.Handle] = {}
+        """Calls that were taken back because their time is over, and of which the replica has said nothing yet."""
+        self.down.put(
+            ToReplica(
+                open=replica_service_pb2.OpenExecute(
+                    router_id=router_id, replica_id=replica_id, incarnation=incarnation, features=["chunks"]
+                )
+            )
+        )
+
+    # -- from the client -------------------------------------------------------------------------------------------
+
+    def half_closed(self) -> None:
+        """The client says nothing more, and hears the rest."""
+        self._is_deserted = True
+        self._end_if_over()
+
+    def left(self) -> None:
+        """The client is gone. It had no session, so its calls are taken back; the replica is heard to the end."""
+        self.up.end()
+        if self._unanswered:
+            self.down.put(ToReplica(cancel=replica_service_pb2.CancelRuns(runs=_ranges(self._unanswered))))
+        self.half_closed()
+
+    def sent(self, request: router_service_pb2.StreamCallsRequest) -> None:
+        """A frame from the client."""
+        match request.WhichOneof("frame"):
+            case "open":
+                self._opening = request.open
+                self.up.put(ToClient(opened=_opened()))
+            case "calls":
+                runs = [self._run_of(batch) for batch in request.calls.batches]
+                self.down.put(ToReplica(runs=replica_service_pb2.RunFrame(batches=runs)))
+            case "cancel":
+                self.down.put(ToReplica(cancel=replica_service_pb2.CancelRuns(runs=request.cancel.calls)))
+            case "take":
+                self.down.put(ToReplica(take=request.take))
+            case "chunk":
+                self.down.put(ToReplica(chunk=request.chunk))
+            case _:
+                pass  # no session is offered here, so there is nothing to acknowledge, and no sign of life to answer
+
+    def _run_of(self, batch: router_service_pb2.CallBatch) -> replica_service_pb2.RunBatch:
+        options = batch.options if batch.HasField("options") else self._opening.default_options
+        ids = range(batch.first_call_id, batch.first_call_id + len(batch.payloads))
+        self._unanswered.update(ids)
+        run = replica_service_pb2.RunBatch(
+            first_run_id=batch.first_call_id,
+            options=options,
+            payloads=batch.payloads,
+            endpoint=self._opening.endpoint,
+            session_id=self._opening.session_id,
+            epoch=self._opening.epoch,
+            call_ids=[batch.first_call_id],
+            chunked_sizes=batch.chunked_sizes,
+            ordering_keys=batch.ordering_keys,
+        )
+        if batch.ordering_keys:
+            run.partitions.extend(map(partition_of, batch.ordering_keys))
+            run.owner_epochs.extend([OWNER_EPOCH] * len(ids))
+        elif options.ordering_key:
+            run.partition, run.owner_epoch = partition_of(options.ordering_key), OWNER_EPOCH
+        if options.HasField("timeout"):
+            run.time_left.CopyFrom(options.timeout)
+            left_s = options.timeout.ToNanoseconds() / 1e9
+            for call_id in ids:
+                self._deadlines[call_id] = self._loop.call_later(left_s, self._time_is_over, call_id)
+        return run
+
+    def _time_is_over(self, call_id: int) -> None:
+        """Takes the call back, and hears from the replica whether it had started."""
+        del self._deadlines[call_id]
+        self.down.put(ToReplica(cancel=replica_service_pb2.CancelRuns(runs=_ranges([call_id]))))
+        self._await_answer(call_id, LAST_CHANCE_TURNS)
+
+    def _await_answer(self, call_id: int, turns: int) -> None:
+        if turns:
+            self._overdue[call_id] = self._loop.call_soon(self._await_answer, call_id, turns - 1)
+        else:
+            del self._overdue[call_id]
+            self._fail([call_id], _RUNNING)
+
+    # -- from the replica ------------------------------------------------------------------------------------------
+
+    def answered(self, response: replica_service_pb2.ExecuteResponse) -> None:
+        """A frame from the replica."""
+        match response.WhichOneof("frame"):
+            case "results":
+                self._pass_on(response.results)
+            case "refused":
+                ids = [run_id for each in response.refused.runs for run_id in range(each.first, each.last + 1)]
+                self._fail(ids, from_wire(response.refused.failure))
+                self._settle(ids)
+            case "chunk":
+                self.up.put(ToClient(chunk=response.chunk))
+            case "go_away" if response.go_away.HasField("time_left"):
+                self.down.end()  # it keeps nothing that is worth waiting for
+            case _:
+                pass  # what tells a router where to send the next call
+
+    def ended(self) -> None:
+        """The replica has ended the stream."""
+        for handle in (*self._deadlines.values(), *self._overdue.values()):
+            handle.cancel()
+        self._deadlines.clear()
+        self._overdue.clear()
+        self.up.end()
+
+    def _pass_on(self, frame: call_pb2.ResultFrame) -> None:
+        if self._overdue:
+            self._judge(frame)
+        ended = list(_ended_ids(frame))
+        self.up.put(ToClient(results=frame))
+        if ended:
+            self.down.put(ToReplica(ack=replica_service_pb2.AckRuns(runs=_ranges(ended))))
+            self._settle(ended)
+
+    def _judge(self, frame: call_pb2.ResultFrame) -> None:
+        """What the replica says of overdue calls becomes what a router would say."""
+        for errors in frame.errors:
+            overdue = [call_id for call_id in errors.call_ids if call_id in self._overdue]
+            if overdue and len(overdue) == len(errors.call_ids):
+                never_ran = from_wire(errors.failure).executed is Executed.NO
+                errors.failure.CopyFrom(to_wire(_IN_QUEUE if never_ran else _RUNNING))
+
+    def _settle(self, ids: Sequence[int]) -> None:
+        """These calls have ended."""
+        self._unanswered.difference_update(ids)
+        if self._deadlines or self._overdue:
+            for call_id in ids:
+                for handle in (self._deadlines.pop(call_id, None), self._overdue.pop(call_id, None)):
+                    if handle is not None:
+                        handle.cancel()
+        self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        if self._is_deserted and not self._unanswered:
+            self.down.end()
+
+    def _fail(self, ids: list[int], failure: Failure) -> None:
+        errors = call_pb2.CallErrors(call_ids=ids, failure=to_wire(failure))
+        self.up.put(ToClient(results=call_pb2.ResultFrame(errors=[errors])))
+
+
+class ClientEnd:
+    """The stream as the client has it: what it uses of `grpc.aio.StreamStreamCall`."""
+
+    def __init__(self, router: RouterStandIn) -> None:
+        self._router = router
+
+    async def wait_for_connection(self) -> None:
+        """There is one."""
+
+    async def write(self, request: router_service_pb2.StreamCallsRequest) -> None:
+        self._router.sent(request)
+        await asyncio.sleep(0)  # meanwhile the next frame fills
+
+    async def read(self) -> Any:
+        return await self._router.up.get()
+
+    async def done_writing(self) -> None:
+        self._router.half_closed()
+
+    def cancel(self) -> bool:
+        self._router.left()
+        return True
+
+
+class ReplicaEnd:
+    """The stream as the replica has it: what it uses of `grpc.aio.ServicerContext`."""
+
+    def __init__(self, router: RouterStandIn) -> None:
+        self._router = router
+
+    async def write(self, response: replica_service_pb2.ExecuteResponse) -> None:
+        self._router.answered(response)
+        await asyncio.sleep(0)
+
+    async def read(self) -> Any:
+        return await self._router.down.get()
+
+
+def _opened() -> router_service_pb2.StreamOpened:
+    return router_service_pb2.StreamOpened(
+        window=router_service_pb2.Window(calls=WINDOW_CALLS, bytes=WINDOW_BYTES),
+        max_payload_bytes=MAX_PAYLOAD_BYTES,
+        features=FEATURES,
+    )
+
+
+def _ended_ids(frame: call_pb2.ResultFrame) -> Iterator[int]:
+    for batch in frame.batches:
+        if not batch.partial:
+            yield from batch.call_ids
+    for errors in frame.errors:
+        yield from errors.call_ids
+    for done in frame.done:
+        yield from range(done.first, done.last + 1)
+
+
+def _ranges(ids: Iterable[int]) -> list[call_pb2.IdRange]:
+    """Neighbours together."""
+    ranges: list[call_pb2.IdRange] = []
+    for call_id in sorted(ids):
+        if ranges and ranges[-1].last == call_id - 1:
+            ranges[-1].last = call_id
+        else:
+            ranges.append(call_pb2.IdRange(first=call_id, last=call_id))
+    return ranges

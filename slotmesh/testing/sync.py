@@ -1,0 +1,141 @@
+"""A mesh under test for tests without asyncio: it lives in a thread of its own.
+
+Invariants: the thread ends with the block; what the mesh raises is raised in the thread of the test. Handlers run in
+the mesh's thread, or in threads of theirs, never in that of the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from slotmesh.client.mesh import connect
+from slotmesh.client.sync import SyncMesh
+from slotmesh.testing.backends import Backend, Handler
+from slotmesh.testing.meshes import (
+    CLOSE_GRACE_S,
+    CONNECT_TIMEOUT_S,
+    START_TIMEOUT_S,
+    RunningMesh,
+    Traffic,
+    mesh,
+)
+
+ResultT = TypeVar("ResultT")
+
+
+class SyncRunningMesh(SyncMesh):
+    """The real client of a mesh under test, and what a test may do to that mesh. Methods are those of `RunningMesh`."""
+
+    def __init__(self, running: RunningMesh, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(
+            connect(running.router_addresses, connect_timeout=CONNECT_TIMEOUT_S, close_grace=CLOSE_GRACE_S),
+            CLOSE_GRACE_S,
+        )
+        self._running = running
+        self._loop = loop
+
+    @property
+    def controller_address(self) -> str:
+        """`HOST:PORT`."""
+        return self._running.controller_address
+
+    @property
+    def router_addresses(self) -> list[str]:
+        """`HOST:PORT` of each router that runs."""
+        return self._running.router_addresses
+
+    def replica_ids(self, backend: str) -> list[str]:
+        """The replicas of a backend that take calls."""
+        return self._running.replica_ids(backend)
+
+    def instance(self, replica_id: str) -> Any:
+        """The handler of a replica. Calls run in other threads meanwhile."""
+        return self._running.instance(replica_id)
+
+    def instances(self, backend: str) -> list[Any]:
+        """The handlers of a backend's replicas."""
+        return self._running.instances(backend)
+
+    def apply(
+        self,
+        backends: Mapping[str, Handler | Backend] | None = None,
+        traffic: Traffic | None = None,
+        *,
+        timeout: float = START_TIMEOUT_S,
+    ) -> None:
+        """Changes the mesh, and returns when it is ready again."""
+        self._do(self._running.apply(backends, traffic, timeout=timeout))
+
+    def wait_ready(self, timeout: float = START_TIMEOUT_S) -> None:
+        """Returns when the mesh is ready."""
+        self._do(self._running.wait_ready(timeout))
+
+    def drain_replica(self, replica_id: str) -> None:
+        """Tells a replica to stop; returns when it has ended."""
+        self._do(self._running.drain_replica(replica_id))
+
+    def kill_replica(self, replica_id: str) -> None:
+        """Ends a replica where it stands."""
+        self._do(self._running.kill_replica(replica_id))
+
+    def kill_router(self, address: str) -> None:
+        """Ends a router where it stands."""
+        self._do(self._running.kill_router(address))
+
+    def _do(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+@contextmanager
+def sync_mesh(
+    backends: Mapping[str, Handler | Backend],
+    *,
+    traffic: Traffic | None = None,
+    routers: int = 1,
+    start_timeout: float = START_TIMEOUT_S,
+) -> Iterator[SyncRunningMesh]:
+    """As `slotmesh.testing.mesh`, without asyncio: `with slotmesh.testing.sync_mesh({"digits": Digits}) as mesh`.
+
+    What yields is a client, as `slotmesh.connect_sync` gives it.
+    """
+    begun: Future[tuple[RunningMesh, asyncio.AbstractEventLoop, Callable[[], object]]] = Future()
+
+    async def live() -> None:
+        async with mesh(backends, traffic=traffic, routers=routers, start_timeout=start_timeout) as running:
+            over = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            begun.set_result((running, loop, lambda: loop.call_soon_threadsafe(over.set)))
+            await over.wait()
+
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            asyncio.run(live())
+        except BaseException as error:  # noqa: BLE001 - raised in the thread of the test
+            (ended if begun.done() else begun).set_exception(error)
+        else:
+            ended.set_result(None)
+
+    thread = threading.Thread(target=run, name="mesh under test", daemon=True)
+    thread.start()
+    try:
+        running, loop, end = begun.result()
+    except BaseException:
+        thread.join()
+        raise
+    try:
+        client = SyncRunningMesh(running, loop)
+        with client:
+            yield client
+    finally:
+        with contextlib.suppress(RuntimeError):  # it has ended before, and says why
+            end()
+        thread.join()
+        ended.result()

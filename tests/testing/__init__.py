@@ -1,0 +1,1 @@
+"""`slotmesh.testing`, as users' tests use it, and the snippets of the documentation that are run with it."""
