@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import (
+    batching,
     core,
     findings,
     flood,
@@ -26,6 +27,7 @@ from benchmarks import (
     profiling,
     report,
     sessions_cost,
+    slow_calls,
     stalled,
     two_step,
 )
@@ -41,6 +43,9 @@ TITLES: Final = {
     LOADS: "throughput and latency, beside a bare gRPC server",
     "latency": "one call at a time",
     "two-step": "reserve, then dispatch",
+    "batching": "how long calls wait for their batch",
+    "vectorised": "a vectorised handler through the mesh",
+    "slow-calls": "ten thousand calls that wait",
     "core": "cost of the router's decisions",
     "memory": "memory of queued calls",
     "metrics": "cost of metrics",
@@ -50,7 +55,10 @@ TITLES: Final = {
     "overload": "twice the load that can be served",
     "flood": "one call at a time beside a flood",
 }
-USUAL: Final = (LOADS, "latency", "two-step", "core", "memory", "metrics", "sessions", "large")
+USUAL: Final = (
+    *(LOADS, "latency", "two-step", "batching", "vectorised", "slow-calls"),
+    *("core", "memory", "metrics", "sessions", "large"),
+)
 """What is measured unless told otherwise: what takes a few minutes in all."""
 
 
@@ -146,6 +154,9 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
     measures: dict[str, Callable[[], Awaitable[list[Finding]]]] = {
         "latency": lambda: latency.measure(rounds=4 if quick else 12),
         "two-step": lambda: two_step.measure(rounds=4 if quick else 12),
+        "batching": lambda: batching.measure(rounds=2 if quick else 5, seconds=3.0 if quick else 10.0),
+        "vectorised": lambda: _vectorised(rounds=3 if quick else 10),
+        "slow-calls": lambda: slow_calls.measure(rounds=2 if quick else 5),
         "memory": memory.measure,
         "metrics": lambda: metrics_cost.measure(processes=1 if quick else 3, rounds=3 if quick else 5),
         "sessions": lambda: sessions_cost.measure(rounds=3 if quick else 10),
@@ -159,6 +170,12 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
         "flood": lambda: flood.measure(quiet_s=2.0 if quick else 10.0),
     }
     return await measures[part]()
+
+
+async def _vectorised(rounds: int) -> list[Finding]:
+    from benchmarks import vectorised  # it needs numpy, and nothing else here does
+
+    return await vectorised.measure(rounds=rounds)
 
 
 def _duration(text: str) -> timedelta:

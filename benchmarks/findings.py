@@ -76,6 +76,10 @@ def megabytes(nbytes: float) -> str:
     return f"{nbytes / 1e6:.1f} MB"
 
 
+def kilobytes(nbytes: float) -> str:
+    return f"{nbytes / 1e3:.1f} KB"
+
+
 def table(findings: Sequence[Finding]) -> str:
     """One line a figure, aligned."""
     widths = [
