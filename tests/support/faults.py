@@ -36,6 +36,8 @@ from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 from tests.support.wait import wait_until
 
 START_TIMEOUT_S: Final = 20.0
+REPLACE_TIMEOUT_S: Final = 45.0
+"""Replicas that are killed soon after their start are replaced later and later: after 30 s at most."""
 STOP_TIMEOUT_S: Final = 15.0
 POLL_S: Final = 0.02
 """How soon a change of the members is seen."""
@@ -161,7 +163,7 @@ class FaultyMesh:
         return {it.replica_id: it.pid for it in members.replicas if it.replica_id in members.ready()}
 
     async def wait_linked(
-        self, replicas: int, timeout: float = START_TIMEOUT_S, *, without: Collection[str] = ()
+        self, replicas: int, timeout: float = REPLACE_TIMEOUT_S, *, without: Collection[str] = ()
     ) -> None:
         """Waits until so many replicas are ready, and linked to all routers that the controller knows of.
 
