@@ -26,8 +26,10 @@ class Nearest:
     `centroids` alone, wherever it is called from.
     """
 
-    def __init__(self, centroids: int) -> None:
+    def __init__(self, centroids: int, at_a_time: int = 1) -> None:
+        """`at_a_time`: batches. numpy lets go of the interpreter's lock, so that a second one can be made ready."""
         self._centroids = rows(centroids, seed=1)
+        self.nearest.set_max_concurrent_batches(at_a_time)
 
     @slotmesh.batch(max_batch_size=BATCH_CALLS, batch_wait_timeout_s=0.002)
     def nearest(self, points: Rows) -> NDArray[np.int32]:

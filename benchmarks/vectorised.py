@@ -2,7 +2,8 @@
 
 Both take turns. Directly means: the very method of the very class, in a loop in this process, with arrays of as many
 rows as the mesh's batches can have, while nothing else runs. So the mesh may use what is left of the processors, and of
-the interpreter's lock of the replica. How much work a batch is was fitted before, to `BATCH_S`.
+the interpreter's lock of the replica. How much work a batch is was fitted before, to `BATCH_S`. The handler has two
+batches at a time, as one would have it that computes without the lock; how it does with one is told, too.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ LEAST_SHARE: Final = 0.6
 TURN_S: Final = 1.0
 MAP_CALLS: Final = 16 * BATCH_CALLS
 MAPS_IN_FLIGHT: Final = 2
+AT_A_TIME: Final = 2
 _TRIED_CENTROIDS: Final = 128
 _TRIED_BATCHES: Final = 50
 _WARM_UP_S: Final = 0.5
@@ -60,31 +62,38 @@ class Round:
         return self.mesh.calls / self.mesh.elapsed_s / (BATCH_CALLS / self.batch_s)
 
 
-def spec(centroids: int) -> Mesh:
-    backend = Backend(name=_NAME, handler="benchmarks.nearest_handler:Nearest", user_config={"centroids": centroids})
+def spec(centroids: int, at_a_time: int = AT_A_TIME) -> Mesh:
+    user_config = {"centroids": centroids, "at_a_time": at_a_time}
+    backend = Backend(name=_NAME, handler="benchmarks.nearest_handler:Nearest", user_config=user_config)
     return Mesh(backends=(backend,), endpoints=(Endpoint(name=_NAME, traffic=TrafficPolicy(weights={_NAME: 1.0})),))
 
 
 async def measure(*, rounds: int) -> list[Finding]:
     """A round is a turn of each."""
+    centroids = fitting(rows(BATCH_CALLS))
+    singly, played = [await _play(centroids, at_a_time, rounds) for at_a_time in (1, AT_A_TIME)]
+    show("")
+    return found(centroids, singly, played)
+
+
+async def _play(centroids: int, at_a_time: int, rounds: int) -> list[Round]:
     points = rows(MAP_CALLS)
     batch = points[:BATCH_CALLS]
-    centroids = fitting(batch)
     handler = Nearest(centroids)
     played: list[Round] = []
-    async with process_mesh(spec(centroids)) as mesh, slotmesh.connect(mesh.routers[0].address) as client:
+    wanted = spec(centroids, at_a_time)
+    async with process_mesh(wanted) as mesh, slotmesh.connect(mesh.routers[0].address) as client:
         method = client.endpoint(_NAME).options(content_type=OCTET_STREAM).method("nearest")
         if b"".join(await method.map(points)) != handler.nearest(points).tobytes():
             raise AssertionError("the mesh has other results than the handler")
         members = {"router": mesh.routers[0], "replica": (await mesh.replicas())[0]}
         await mapped(method, points, _WARM_UP_S, members)
         for number in range(rounds):
-            show(f"vectorised: round {number + 1} of {rounds}")
+            show(f"vectorised: {at_a_time} at a time, round {number + 1} of {rounds}")
             batch_s, batch_cpu_s = looped(handler, batch, TURN_S)
             mesh_turn = await mapped(method, points, TURN_S, members)
             played.append(Round(batch_s=batch_s, batch_cpu_s=batch_cpu_s, mesh=mesh_turn))
-    show("")
-    return found(centroids, played)
+    return played
 
 
 def fitting(batch: Rows) -> int:
@@ -132,8 +141,8 @@ def _cpu_s(members: dict[str, Member]) -> dict[str, float]:
     return {"client": time.process_time(), **{name: member.cpu_s() for name, member in members.items()}}
 
 
-def found(centroids: int, rounds: Sequence[Round]) -> list[Finding]:
-    """Medians of the rounds."""
+def found(centroids: int, singly: Sequence[Round], rounds: Sequence[Round]) -> list[Finding]:
+    """Medians of the rounds; `singly`: with one batch at a time."""
 
     def cpu_s(name: str) -> float:
         return median(each.mesh.cpu_s[name] / each.mesh.calls for each in rounds)
@@ -160,6 +169,12 @@ def found(centroids: int, rounds: Sequence[Round]) -> list[Finding]:
             "through the mesh / directly",
             median(each.share for each in rounds),
             LEAST_SHARE,
+            findings.ratio,
+        ),
+        findings.told(
+            "vectorised_singly",
+            "the same with one batch at a time",
+            median(each.share for each in singly),
             findings.ratio,
         ),
         findings.told("vectorised_client", "processor time a call, client", cpu_s("client"), findings.microseconds),

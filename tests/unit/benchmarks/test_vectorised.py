@@ -35,9 +35,10 @@ def test_shares_are_of_a_round() -> None:
         Round(batch_s=0.001, batch_cpu_s=0.0005, mesh=turn(calls))
         for calls in (BATCH_CALLS * 1000, BATCH_CALLS * 1300, 1)
     ]
-    found = {each.name: each for each in vectorised.found(5, rounds)}
+    found = {each.name: each for each in vectorised.found(5, rounds[:1], rounds)}
     assert found["vectorised_share"].value == pytest.approx(0.5)
     assert found["vectorised_share"].holds is False
+    assert found["vectorised_singly"].value == pytest.approx(0.5)
     assert found["vectorised_direct"].value == pytest.approx(BATCH_CALLS * 1000)
     assert found["vectorised_handler"].value == pytest.approx(0.0005 / BATCH_CALLS)
     assert found["vectorised_mesh"].value == pytest.approx(BATCH_CALLS * 500)
