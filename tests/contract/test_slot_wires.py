@@ -138,6 +138,17 @@ async def lose_the_reply(proxy: TcpProxy, is_granted: Callable[[], object]) -> N
     proxy.heal()
 
 
+async def answered(rpc: Callable[[], Any], attempts: int = 3) -> Any:
+    """What the rpc brings: the connection that was cut may take one more with it before it is known to be gone."""
+    for attempt in range(attempts):
+        try:
+            return await rpc()
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE or attempt == attempts - 1:
+                raise
+    raise AssertionError
+
+
 async def test_the_reply_of_a_reservation_is_lost_and_asked_for_again(
     bench: RouterBench, replica: FakeReplica, rpcs: list[str]
 ) -> None:
@@ -154,7 +165,8 @@ async def test_the_reply_of_a_reservation_is_lost_and_asked_for_again(
         assert slot.token == next(token for token, each in replica.slots.slots.items() if each.state == "reserved")
         assert await slot.m(b"x") == b"x"
         await reservation.__aexit__(None, None, None)
-    assert rpcs == ["ReserveSlot", "ReserveSlot", "Dispatch"]
+    # Now and then the connection that was cut takes one more rpc with it.
+    assert rpcs in (["ReserveSlot"] * 2 + ["Dispatch"], ["ReserveSlot"] * 3 + ["Dispatch"])
     assert asked(replica) == [["reserve"], ["dispatch"]], "one slot, whose lease nobody has to wait for"
 
 
@@ -173,7 +185,7 @@ async def test_the_reply_of_a_replica_itself_is_lost(asks_again: bool) -> None:
             with pytest.raises(grpc.aio.AioRpcError):
                 await reserving
             if asks_again:
-                again = await stub.ReserveSlot(request, wait_for_ready=True)
+                again = await answered(lambda: stub.ReserveSlot(request, wait_for_ready=True))
                 assert (again.slot.ongoing, slots.granted) == (1, 1)
                 await stub.ReleaseSlot(slot_service_pb2.ReleaseSlotRequest(token=again.slot.token))
             else:
