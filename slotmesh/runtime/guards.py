@@ -32,7 +32,7 @@ class GuardedRegistration:
     """Stands in for the server in the generated `add_XServicer_to_server`, and registers guarded handlers.
 
     They are registered as generic ones: grpc.aio waits for calls of each method that is registered by itself in a task
-    of its own, and looks at all of these tasks for each rpc: with fifteen methods a tenth of an rpc's time.
+    of its own, and looks at all of these tasks for each rpc: with fifteen methods a fiftieth of an rpc's time.
     """
 
     def __init__(self, server: grpc.aio.Server, name: str) -> None:

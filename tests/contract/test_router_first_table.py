@@ -18,6 +18,7 @@ from router_service.config import RouterSettings
 from router_service.shell import dispatcher
 from slotmesh.errors import Executed, Reason
 from slotmesh.runtime.channels import open_channel
+from slotmesh.slots.token import SECRET_BYTES, format_token
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc, slot_service_pb2, slot_service_pb2_grpc
 from tests.fakes.controller import FakeController, fake_controller, table
@@ -26,6 +27,7 @@ from tests.support.wait import wait_until
 
 CALL = router_service_pb2.CallRequest(endpoint="echo", payload=b"x")
 STREAMING = router_service_pb2.CallStreamingRequest(endpoint="echo", payload=b"x")
+TOKEN = format_token("gone", "0" * 32, bytes(SECRET_BYTES))
 RESERVE = slot_service_pb2.ReserveSlotRequest(endpoint="echo")
 
 
@@ -74,6 +76,33 @@ async def test_whoever_comes_before_the_table_waits_for_it(started: Started) -> 
         assert [response.payload for response in await asyncio.gather(*unary)] == [b"x", b"x"]
         assert await streamed == b"x"
         assert (await reserved).slot.token
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_said_of_endpoints_and_replicas_before_they_are_known(started: Started) -> None:
+    async def first_of(stream: Any) -> None:
+        async for _ in stream:
+            break
+
+    nowhere = router_service_pb2.CallStreamingRequest(endpoint="nowhere")
+    streaming = slot_service_pb2.DispatchStreamingRequest(token=TOKEN)
+    rpcs = {
+        Reason.ENDPOINT_NOT_FOUND: [first_of(started.calls.CallStreaming(nowhere))],
+        Reason.REPLICA_GONE: [
+            started.slots.RenewSlot(slot_service_pb2.RenewSlotRequest(token=TOKEN)),
+            started.slots.Dispatch(slot_service_pb2.DispatchRequest(token=TOKEN)),
+            first_of(started.slots.DispatchStreaming(streaming)),
+        ],
+    }
+    waiting = {reason: [asyncio.ensure_future(each) for each in those] for reason, those in rpcs.items()}
+    done, _ = await asyncio.wait([each for those in waiting.values() for each in those], timeout=0.2)
+    assert not done
+    started.push()
+    for reason, those in waiting.items():
+        for each in those:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await each
+            assert from_rpc_error(caught.value).reason is reason
 
 
 @pytest.mark.asyncio

@@ -16,19 +16,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import TracebackType
 from typing import Any
 
 import grpc
 
 from slotmesh.chunks import CHUNK_BYTES, BadChunk
 from slotmesh.errors import Failure, Reason
-from slotmesh.runtime.channels import server_options
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import abort, to_wire
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.fakes.chunks import Announced, in_chunks
 from tests.fakes.generator import FakeGenerator
+from tests.fakes.serving import FakeServer
 
 Response = router_service_pb2.StreamCallsResponse
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -314,8 +313,10 @@ class FakeStream:
         self.router.breaches.append(what)
 
 
-class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
+class FakeRouter(FakeServer, router_service_pb2_grpc.RouterServiceServicer):
     """Use it as `async with FakeRouter() as router:`; it listens at `router.address`."""
+
+    register = staticmethod(router_service_pb2_grpc.add_RouterServiceServicer_to_server)
 
     def __init__(
         self,
@@ -332,6 +333,7 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
         features: Sequence[str] = ("chunks", "ordering_keys"),
     ) -> None:
         """Without `sessions` it is a router that does not know of them, and refuses them."""
+        super().__init__(port)
         self.answer = answer
         self.features = list(features)
         """Besides `sessions`."""
@@ -385,15 +387,9 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
         self.breaches: list[str] = []
         """What a client did that it must not do. Tests check that it is empty."""
         self._keep_batches = keep_batches
-        self._port = port
         self._changed = asyncio.Condition()
-        self._server: grpc.aio.Server | None = None
 
     # -- what tests do with it -------------------------------------------------------------------------------------
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
 
     @property
     def answers(self) -> bool:
@@ -545,26 +541,3 @@ class FakeRouter(router_service_pb2_grpc.RouterServiceServicer):
     async def _tell(self) -> None:
         async with self._changed:
             self._changed.notify_all()
-
-    # -- life ------------------------------------------------------------------------------------------------------
-
-    async def start(self) -> None:
-        self._server = grpc.aio.server(options=server_options())
-        router_service_pb2_grpc.add_RouterServiceServicer_to_server(self, self._server)
-        self._port = self._server.add_insecure_port(f"127.0.0.1:{self._port}")
-        await self._server.start()
-
-    async def stop(self) -> None:
-        """Goes away at once, as if killed: streams break with what the transport says."""
-        if self._server is not None:
-            await self._server.stop(None)
-            self._server = None
-
-    async def __aenter__(self) -> FakeRouter:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()

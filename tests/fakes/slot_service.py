@@ -20,11 +20,11 @@ import grpc
 from google.protobuf import duration_pb2
 
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.runtime.channels import server_options
 from slotmesh.slots.limits import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.status import abort
 from slotmesh.v1 import slot_service_pb2 as pb
 from slotmesh.v1 import slot_service_pb2_grpc
+from tests.fakes.serving import FakeServer
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -75,10 +75,13 @@ class FakeTable:
             self.changed.notify_all()
 
 
-class FakeSlots(slot_service_pb2_grpc.SlotServiceServicer):
+class FakeSlots(FakeServer, slot_service_pb2_grpc.SlotServiceServicer):
     """Use it as `async with FakeSlots() as slots:`; it listens at `slots.address`."""
 
+    register = staticmethod(slot_service_pb2_grpc.add_SlotServiceServicer_to_server)
+
     def __init__(self, table: FakeTable | None = None) -> None:
+        super().__init__()
         self.table = table or FakeTable()
         self.rpcs: list[str] = []
         """Names, in the order of arrival."""
@@ -92,15 +95,9 @@ class FakeSlots(slot_service_pb2_grpc.SlotServiceServicer):
         """Rpcs whose caller left."""
         self.answer: Callable[[bytes], bytes | Failure] = lambda payload: payload
         self.yields: Callable[[bytes], Iterable[bytes | Failure]] = lambda payload: (payload,)
-        self._port = 0
-        self._server: grpc.aio.Server | None = None
         self._running: defaultdict[str, int] = defaultdict(int)
 
     # -- what tests do with it -------------------------------------------------------------------------------------
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._port}"
 
     @property
     def is_free(self) -> bool:
@@ -261,29 +258,6 @@ class FakeSlots(slot_service_pb2_grpc.SlotServiceServicer):
             ongoing=len(self.table.held(slot.endpoint)),
             ttl=ttl,
         )
-
-    # -- life ------------------------------------------------------------------------------------------------------
-
-    async def start(self) -> None:
-        self._server = grpc.aio.server(options=server_options())
-        slot_service_pb2_grpc.add_SlotServiceServicer_to_server(self, self._server)
-        self._port = self._server.add_insecure_port(f"127.0.0.1:{self._port}")
-        await self._server.start()
-
-    async def stop(self) -> None:
-        """Goes away at once, as if killed."""
-        if self._server is not None:
-            await self._server.stop(None)
-            self._server = None
-
-    async def __aenter__(self) -> FakeSlots:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
 
 class _Rpc:

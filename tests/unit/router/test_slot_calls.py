@@ -125,6 +125,10 @@ async def test_too_many_at_once_are_refused() -> None:
     failure = await router.slots.reserve("peer", "e", CallOptions(), Reserve(), "")
     assert isinstance(failure, Failure)
     assert failure.reason is Reason.QUEUE_FULL
+
+    async def unwanted(_payload: bytes, _content_type: str) -> None:
+        raise AssertionError
+
     key = router.replica.key
     held = [asyncio.create_task(router.slots.renew("peer", key, Renew(token="t")))]
     await asyncio.sleep(0)
@@ -133,6 +137,7 @@ async def test_too_many_at_once_are_refused() -> None:
         await router.slots.renew("peer", key, Renew(token="t")),
         await router.slots.release("peer", key, Release(token="t")),
         await router.slots.dispatch("peer", key, CallOptions(), b"x", Dispatch(token="t")),
+        await router.slots.stream("peer", key, CallOptions(streaming=True), b"x", Dispatch(token="t"), unwanted),
     ):
         assert isinstance(refused, Failure), "but is bounded, too"
         assert refused.reason is Reason.QUEUE_FULL
