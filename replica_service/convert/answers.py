@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from replica_service.core.capacity import Capacity
 from replica_service.core.ranges import Range
+from replica_service.core.service_times import MethodTime
 from replica_service.core.sessions import Report
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
@@ -21,6 +22,15 @@ def capacity_to_wire(capacity: Capacity) -> call_pb2.Capacity:
         draining=capacity.draining,
         others=capacity.others,
     )
+
+
+def service_times_to_wire(times: Iterable[MethodTime]) -> replica_service_pb2.ServiceTimes:
+    """How quickly calls are got through."""
+    wire = replica_service_pb2.ServiceTimes()
+    for each in times:
+        method = wire.methods.add(method=each.method, batch_size=each.batch_size)
+        method.service_time.FromNanoseconds(round(each.service_s * 1e9))
+    return wire
 
 
 def id_ranges(ids: Sequence[tuple[int, int]]) -> list[call_pb2.IdRange]:

@@ -162,6 +162,7 @@ class Run:
         "payloads",
         "record",
         "slot",
+        "started_at",
         "weighed",
         "withdrawn",
     )
@@ -214,6 +215,8 @@ class Run:
         """Length of the lease where it is a reservation: one call, which starts by becoming a slot. 0: it is none."""
         self.slot: Slot | None = None
         """The slot that it runs in; it is a single call then, and holds that permit as long as it is here."""
+        self.started_at = 0.0
+        """When calls of it were started last, each with a permit of its own; monotonic seconds."""
         self.weighed: dict[int, Weighed] | None = None
         """What is known of its calls' weights, by index; shared with runs that were split off."""
         self.withdrawn: set[int] | None = None

@@ -36,9 +36,9 @@ class StartCalls:
 class StartTurn:
     """Execute the calls from `lo` up to `hi` of the run one after another, while time lasts and the link is fresh."""
 
-    __slots__ = ("hi", "lane", "lo", "next", "run", "stop")
+    __slots__ = ("hi", "lane", "lo", "next", "run", "started_at", "stop")
 
-    def __init__(self, lane: Lane, run: Run, lo: int, hi: int) -> None:
+    def __init__(self, lane: Lane, run: Run, lo: int, hi: int, now: float) -> None:
         self.lane = lane
         self.run = run
         self.lo = lo
@@ -47,12 +47,14 @@ class StartTurn:
         """The executor moves it: the first call that has not started."""
         self.stop = hi
         """Calls from here on must not start any more."""
+        self.started_at = now
+        """Monotonic seconds."""
 
 
 class StartBatch:
     """Hand the calls to the batch method, all at once."""
 
-    __slots__ = ("batcher", "began", "count", "lanes", "parts", "runner")
+    __slots__ = ("batcher", "began", "count", "lanes", "parts", "runner", "started_at")
 
     def __init__(self, batcher: Batcher, parts: Sequence[Part], lanes: Sequence[Lane], count: int) -> None:
         self.batcher = batcher
@@ -62,6 +64,8 @@ class StartBatch:
         """The lanes whose calls are among them."""
         self.count = count
         """Calls in all parts."""
+        self.started_at = 0.0
+        """When it was cut; monotonic seconds."""
         self.began: float | None = None
         """When an executor handed it to the method; monotonic seconds."""
         self.runner: Any = None

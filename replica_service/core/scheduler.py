@@ -124,6 +124,7 @@ class Scheduler(Dispatching):
 
     def calls_ended(self, run: Run, count: int, now: float) -> list[Command]:
         """Calls of a StartCalls have ended, however."""
+        self.service_times.ended(run.options.method, count, run.started_at, now)
         if not self._has_room:
             self._vacancies.freed(run.link, now)
         self.in_use -= count
@@ -137,6 +138,7 @@ class Scheduler(Dispatching):
         run, lane = turn.run, turn.lane
         lane.turn = None
         ended = reached - turn.lo
+        self.service_times.ended(run.options.method, ended, turn.started_at, now)
         if ended:
             note_progress(run, reached - 1)
         if reached < turn.hi:
@@ -155,7 +157,10 @@ class Scheduler(Dispatching):
         return self._settle(now)
 
     def turns_ended(self, turns: Sequence[StartTurn], now: float) -> list[Command]:
-        """All calls of these turns have ended, however."""
+        """All calls of these turns, which went on one after another, have ended, however."""
+        first = turns[0]
+        calls = sum(turn.hi - turn.lo for turn in turns)
+        self.service_times.ended(first.run.options.method, calls, first.started_at, now)
         for turn in turns:
             run, lane = turn.run, turn.lane
             lane.turn = None
@@ -170,6 +175,7 @@ class Scheduler(Dispatching):
 
     def batch_ended(self, batch: StartBatch, now: float) -> list[Command]:
         """All calls of the batch have ended, however."""
+        self.service_times.ended(batch.batcher.method, batch.count, batch.started_at, now)
         batch.batcher.ended(batch)
         had_room = self._has_room
         for run, lo, hi in batch.parts:

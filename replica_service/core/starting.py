@@ -100,7 +100,7 @@ class Starting(Waiting):
         lo = run.lo
         run.lo = hi = min(run.hi, lo + MAX_TURN_CALLS)
         run.link.handed += hi - lo
-        lane.turn = turn = StartTurn(lane, run, lo, hi)
+        lane.turn = turn = StartTurn(lane, run, lo, hi, now)
         self._out.append(turn)
 
     def _start_calls(self, permits: int, now: float) -> None:
@@ -136,9 +136,9 @@ class Starting(Waiting):
             permits -= count
             self.waiting -= count
             self.in_use += count
-            self._start_with_permits(run, lo, hi)
+            self._start_with_permits(run, lo, hi, now)
 
-    def _start_with_permits(self, run: Run, lo: int, hi: int) -> None:
+    def _start_with_permits(self, run: Run, lo: int, hi: int, now: float) -> None:
         batcher = self._batchers.get(run.options.method)
         if batcher is not None:
             self._gathering[batcher] = None
@@ -147,6 +147,7 @@ class Starting(Waiting):
                 self._answer(run, index, index + 1, failure)
         else:
             self._close(run, hi - lo)
+            run.started_at = now
             self._out.append(StartCalls(run, lo, hi))
 
     def _lease(self, run: Run, now: float) -> None:
@@ -176,7 +177,7 @@ class Starting(Waiting):
                 self._park(run)
             else:
                 run.lo = hi
-                self._start_with_permits(run, lo, hi)
+                self._start_with_permits(run, lo, hi, now)
         deadline = self.slots.next_deadline()
         self._slots_due = min(self._held_up.values(), default=inf)
         if deadline is not None:
@@ -203,6 +204,7 @@ class Starting(Waiting):
                 for run, lo, hi in stale:
                     self._park_gathered(run, lo, hi)
                 if batch.count:
+                    batch.started_at = now
                     self._out.append(batch)
                 self._release(left)
             if not batcher.queue:

@@ -21,6 +21,7 @@ from replica_service.core.calls import FRESH_S, Link, Run
 from replica_service.core.commands import Command, Fail, Refuse
 from replica_service.core.lanes import Lane, Lanes
 from replica_service.core.ownership import Ownership
+from replica_service.core.service_times import ServiceTimes
 from replica_service.core.slots import Slot, SlotTable
 from replica_service.core.stops import note_failure
 from replica_service.core.vacancies import CAPACITY_GAP_S, Vacancies
@@ -74,6 +75,7 @@ class Waiting:
             for name, control in methods.items()
             if control is not None
         }
+        self.service_times = ServiceTimes(self._batchers)
         self._gathering: dict[Batcher, None] = {}
         """Batchers in which calls wait."""
         self._queue: deque[Run] = deque()

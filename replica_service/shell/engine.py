@@ -25,7 +25,7 @@ from replica_service.shell.generator_executor import GeneratorExecutor
 from replica_service.shell.handler_errors import HandlerErrors
 from replica_service.shell.handler_loop import HandlerLoop
 from replica_service.shell.methods import Method
-from replica_service.shell.outbox import Outbox
+from replica_service.shell.outbox import Outbox, UnderWay
 from replica_service.shell.outcomes import Outcomes
 from replica_service.shell.own_loop_executor import OwnLoopExecutor
 from replica_service.shell.recalls import Recalls
@@ -122,10 +122,13 @@ class Engine(Outcomes):
 
     # -- routers ---------------------------------------------------------------------------------------------------
 
-    def open(self, *, echoes: bool = False, cuts: bool = False, stream_id: str = "") -> tuple[Link, Outbox]:
+    def open(
+        self, *, echoes: bool = False, cuts: bool = False, wants_times: bool = False, stream_id: str = ""
+    ) -> tuple[Link, Outbox]:
         """A router's stream begins. One that echoes stamps has its runs started only for as long as it does.
 
-        `cuts`: it takes large results in chunks. `stream_id` is what the router calls the stream, if it says so.
+        `cuts`: it takes large results in chunks. `wants_times`: it wants to know how quick calls are. `stream_id` is
+        what the router calls the stream, if it says so.
         """
         link = Link()
         link.stream_id = stream_id or new_id(STREAM_ID_BYTES)
@@ -133,7 +136,14 @@ class Engine(Outcomes):
             link.fresh_until = self._now() + FRESH_S
         if cuts:
             link.max_result_bytes = MAX_PAYLOAD_BYTES
-        outbox = link.outbox = Outbox(lambda: self.scheduler.capacity(link), self.slots.issuer, cuts=cuts)
+        times = self.scheduler.service_times
+        outbox = link.outbox = Outbox(
+            lambda: self.scheduler.capacity(link),
+            self.slots.issuer,
+            cuts=cuts,
+            times=times if wants_times else None,
+            under_way=lambda: UnderWay(link.unkeyed + link.keyed, times.are_quick),
+        )
         self._links[link] = outbox
         if self.scheduler.draining:
             outbox.go_away(_GOING)

@@ -1,6 +1,7 @@
 """What one router is to be told, until a frame takes it along.
 
-Purpose: results of many runs leave as one frame; while a frame is written, the next one fills.
+Purpose: results of many runs leave as one frame; while a frame is written, the next one fills, and a small one waits
+for a moment where more calls are about to end (`slotmesh.pacing`).
 Large results go before the frame that speaks of them, in chunks: at most one of these between two other frames, and
 several results take turns. What handlers yield leaves in order, and what ends a call after its last value.
 Invariants: within a frame the ids of one content type are together; a frame stays near `MAX_FRAME_BYTES` and below
@@ -13,29 +14,55 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from replica_service import convert
 from replica_service.convert import Issuer, SlotAnswer
 from replica_service.core.capacity import Capacity
+from replica_service.core.service_times import ServiceTimes
 from replica_service.shell.handler_errors import too_large
 from replica_service.shell.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS, Batch, End, OutgoingValues, Owner
 from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, ChunkRota
 from slotmesh.errors import Failure
+from slotmesh.runtime.pacer import Pacer
 from slotmesh.status import to_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
 Response = replica_service_pb2.ExecuteResponse
 
 
+class UnderWay(NamedTuple):
+    """What the router's calls that have not ended are."""
+
+    calls: int
+    are_quick: bool
+
+
+def _nothing() -> UnderWay:
+    return UnderWay(0, are_quick=False)
+
+
 class Outbox:
     """Answers on their way to one router."""
 
-    def __init__(self, capacity: Callable[[], Capacity], issuer: Issuer, *, cuts: bool = False) -> None:
-        """`capacity` is asked when a frame is built. `cuts`: the router takes large results in chunks.
+    def __init__(
+        self,
+        capacity: Callable[[], Capacity],
+        issuer: Issuer,
+        *,
+        cuts: bool = False,
+        times: ServiceTimes | None = None,
+        under_way: Callable[[], UnderWay] = _nothing,
+    ) -> None:
+        """`capacity` and `under_way` are asked when a frame is built. `cuts`: the router takes large results in chunks.
 
-        `issuer` is under whose name slots are given.
+        `issuer` is under whose name slots are given. `times`: what the router wants to know of how quick calls are.
         """
         self._capacity = capacity
+        self._under_way = under_way
+        self._times = times
+        self._times_told = 0
+        """The version of them that the router has."""
         self._issuer = issuer
         self._cuts = cuts
         self._max_inline_bytes = CHUNK_BYTES if cuts else MAX_INLINE_BYTES
@@ -46,6 +73,7 @@ class Outbox:
         self._was_chunk = False
         """Whether the frame before the next one is a chunk."""
         self._wake: Callable[[], None] = _sleep
+        self._pacer = Pacer(_sleep)
         self._batches: deque[Batch] = deque()
         self._last: Batch | None = None
         self._values = OutgoingValues(self._batches, self._large, self._max_inline_bytes)
@@ -66,11 +94,17 @@ class Outbox:
     def connect(self, wake: Callable[[], None]) -> None:
         """Whom to wake when there is something."""
         self._wake = wake
+        self._pacer = Pacer(wake)
+
+    def hurry(self) -> None:
+        """Nothing waits for anything any more: it is the last chance."""
+        self._pacer.hurry()
 
     def discard(self) -> None:
         """Nobody reads any more."""
         self._discards = True
         self._wake = _sleep
+        self._pacer.stop()
         self._batches.clear()
         self._failed.clear()
         self._refused.clear()
@@ -252,9 +286,23 @@ class Outbox:
             )
         if self._answers:
             return Response(reconciled=self._answers.popleft())
-        if self._batches or self._failed or self._done or self._told_large:
-            return self._result_frame()
-        return None
+        return self._next_outcomes() if self._batches or self._failed or self._done or self._told_large else None
+
+    def _next_outcomes(self) -> Response | None:
+        """What has ended; what is new of how quick calls are goes before it."""
+        if self._times is not None and self._times_told != self._times.version:
+            self._times_told = self._times.version
+            return Response(service_times=convert.service_times_to_wire(self._times.told))
+        return None if self._holds_back() else self._result_frame()
+
+    def _holds_back(self) -> bool:
+        """Whether what has ended is little, and better waits for what is about to end. Values never do."""
+        if self._values or self._told_large:
+            return False
+        calls = sum(len(batch.ids) for batch in self._batches)
+        calls += sum(len(ids) for ids, _ in self._failed) + sum(count for _, count in self._done)
+        under_way = self._under_way()
+        return self._pacer.holds(calls, under_way.calls, are_quick=under_way.are_quick)
 
     def _slots_frame(self) -> Response:
         answers = self._slot_answers[:MAX_FRAME_CALLS]

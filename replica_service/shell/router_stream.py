@@ -37,6 +37,9 @@ HEARTBEATS = "heartbeats"
 CHUNKS = "chunks"
 """The feature of routers that take large results in chunks."""
 
+SERVICE_TIMES = "service_times"
+"""The feature of routers that choose by service times how many calls travel together."""
+
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
 
@@ -57,7 +60,9 @@ class RouterStream:
         self._context = context
         self._clock = clock
         self._echoes = HEARTBEATS in features
-        self._link, self._outbox = engine.open(echoes=self._echoes, cuts=CHUNKS in features, stream_id=stream_id)
+        self._link, self._outbox = engine.open(
+            echoes=self._echoes, cuts=CHUNKS in features, wants_times=SERVICE_TIMES in features, stream_id=stream_id
+        )
         self._uploads = Uploads(engine, self._link)
         self._heard_stamp = 0
         self._heartbeat: asyncio.TimerHandle | None = None
@@ -113,6 +118,7 @@ class RouterStream:
 
     async def _write_the_rest(self) -> None:
         self._is_ending = True
+        self._outbox.hurry()
         self._pump.wake()
         await self._written.wait()
 

@@ -18,6 +18,7 @@ from router_service.convert.runs import (
     results_of,
     run_ids_of,
     takes_to_wire,
+    times_of,
     too_large,
     values_of,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "slot_to_wire",
     "table_from_wire",
     "takes_to_wire",
+    "times_of",
     "too_large",
     "values_of",
     "with_relative_slo",

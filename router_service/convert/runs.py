@@ -6,13 +6,14 @@ Owner: pure functions of the router's edge.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 
 from router_service.core.calls import CallPayload
 from router_service.core.credits import CREDITS
 from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity
+from router_service.core.slicing import MethodTime
 from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, Announced, Payload
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.status import from_wire
@@ -181,6 +182,18 @@ def capacity_from_wire(wire: call_pb2.Capacity) -> Capacity:
         keyed_window=wire.keyed_window,
         draining=wire.draining,
     )
+
+
+MAX_METHODS = 1024
+"""Methods of a replica of which it is remembered how quick they are."""
+
+
+def times_of(wire: replica_service_pb2.ServiceTimes) -> dict[str, MethodTime]:
+    """What a replica says of its methods, by name."""
+    return {
+        each.method: MethodTime(max(0.0, each.service_time.ToNanoseconds() / 1e9), max(0, each.batch_size))
+        for each in islice(wire.methods, MAX_METHODS)
+    }
 
 
 def _bad(field: str, what: str) -> Failure:

@@ -16,6 +16,7 @@ from router_service.core.ejection import Ejections
 from router_service.core.fair_queue import FairQueue
 from router_service.core.reservations import ConstrainedReservations
 from router_service.core.retries import RetryBudget
+from router_service.core.slicing import is_filled
 from router_service.core.table import BalancerName
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Backend:
         "constrained",
         "counts",
         "ejections",
+        "filling",
         "hooks",
         "max_batch_size",
         "name",
@@ -57,6 +59,8 @@ class Backend:
         self.replicas: dict[ReplicaKey, Replica] = {}
         self.candidates = 0
         """Replicas that take calls."""
+        self.filling: Replica | None = None
+        """Who got the latest calls: if they are quick, the next ones join them there."""
         self.max_batch_size = route.max_batch_size
         self._chance = chance
         self._balancer_name = route.balancer
@@ -83,6 +87,23 @@ class Backend:
         replica.refresh()
         self.candidates += replica.taking - was_taking
         self.balancer.changed(replica)
+
+    def pick(self, method: str) -> Replica | None:
+        """The replica for the next calls of the method: one with `free > 0`, or None.
+
+        The one that is being filled, as long as it has a little to do and no more than that; else whom the balancer
+        names.
+        """
+        filling = self.filling
+        if (
+            filling is not None
+            and filling.free > 0
+            and filling.own > 0
+            and not is_filled(filling.own, filling.times.get(method))
+        ):
+            return filling
+        self.filling = replica = self.balancer.pick()
+        return replica
 
     @property
     def ongoing(self) -> int:

@@ -90,6 +90,8 @@ class Counters:
         """Links to replicas that broke, by backend."""
         self.frames: Counter[tuple[str, ...]] = Counter()
         """Frames with calls and with results of clients, by direction."""
+        self.replica_frames: Counter[tuple[str, ...]] = Counter()
+        """Frames with calls to replicas and with their results, by backend and direction."""
         self.streams = 0
         """Client streams open now."""
 

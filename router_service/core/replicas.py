@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from router_service.core import routing
 from router_service.core.calls import Bound, Run, Sent
+from slotmesh.pacing import QUICK_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from router_service.core.backends import Backend
     from router_service.core.partitions import Partition
+    from router_service.core.slicing import MethodTime
     from router_service.core.table import ReplicaRoute
 
 DEFAULT_KEYED_WINDOW = 8192
@@ -63,6 +65,7 @@ class Replica:
         "retired",
         "stream_id",
         "taking",
+        "times",
     )
 
     def __init__(self, route: ReplicaRoute, backend: Backend) -> None:
@@ -97,6 +100,8 @@ class Replica:
         """Slices that the next frames carry."""
         self.inflight: dict[int, Sent] = {}
         """Slices with unanswered calls that a frame has carried, by first run id."""
+        self.times: Mapping[str, MethodTime] = {}
+        """What it has said of its methods, by name."""
         self.ready: deque[Partition] = deque()
         """Partitions with something to send here, in turn."""
         self._next_id = 1
@@ -132,6 +137,11 @@ class Replica:
     def keyed_room(self) -> int:
         """Keyed calls that its window has room for."""
         return self.capacity.keyed_window - self.keyed if self.linked else 0
+
+    def is_quick(self, method: str) -> bool:
+        """Whether calls of this method end soon: it has said so."""
+        time = self.times.get(method)
+        return time is not None and time.service_s < QUICK_S
 
     def refresh(self) -> None:
         """Capacity, link or draining changed."""

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from router_service.core.draws import Chance
     from router_service.core.frames import OutgoingBatch
     from router_service.core.sessions import Found
+    from router_service.core.slicing import MethodTime
     from router_service.core.slot_frames import OutgoingOp
     from router_service.core.slots import Dispatch, Release, Renew, Reserve, SlotAnswer, SlotWork
     from router_service.core.table import ReplicaKey, RoutingTable
@@ -284,6 +285,10 @@ class Scheduler:
         self._answers.learn(replica, capacity)
         self._sender.pump(replica, now)
         return self._commands(now)
+
+    def times_told(self, replica: Replica, times: Mapping[str, MethodTime]) -> None:
+        """The replica says how quickly it gets through calls, by method. It concerns what is sent from now on."""
+        replica.times = times
 
     def draining(self, replica: Replica, now: float) -> list[Command]:
         """The replica takes no more runs; what it has is answered or handed back."""

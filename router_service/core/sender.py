@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from router_service.core import routing
 from router_service.core.commands import Command, Flush
+from router_service.core.slicing import slice_calls
 
 if TYPE_CHECKING:
     from router_service.core.backends import Backend
@@ -31,12 +32,14 @@ class Sender:
         self._topology = topology
 
     def spread(self, run: Run, backend: Backend, most: int, now: float) -> int:
-        """Sends up to `most` waiting calls, in even shares over the replicas that have room; returns how many."""
-        balancer = backend.balancer
-        share = most if most == 1 else -(-most // max(1, backend.candidates))
+        """Sends up to `most` waiting calls, in slices to the replicas that have room; returns how many."""
+        balancer, method = backend.balancer, run.options.method
         left = most
-        while left and (replica := balancer.pick()) is not None:
-            count = min(share, replica.free, left)
+        while left:
+            replica = balancer.pick() if run.slot is not None else backend.pick(method)
+            if replica is None:
+                break
+            count = min(slice_calls(most, backend.candidates, replica.times.get(method)), replica.free, left)
             self.send(run, count, replica, 0, now)
             balancer.changed(replica)
             left -= count
@@ -46,12 +49,13 @@ class Sender:
         """Sends what finds a free slot at once, and nothing that would wait or make others wait."""
         if backend.queue:
             return
+        method, most = run.options.method, run.waiting
         while run.waiting:
-            replica = backend.balancer.pick()
+            replica = backend.pick(method)
             if replica is None or replica.free_slots <= 0:
                 return
-            share = -(-run.waiting // max(1, backend.candidates))
-            self.send(run, min(share, replica.free_slots), replica, 0, now)
+            share = slice_calls(most, backend.candidates, replica.times.get(method))
+            self.send(run, min(share, replica.free_slots, run.waiting), replica, 0, now)
             backend.balancer.changed(replica)
 
     def pump(self, replica: Replica, now: float) -> None:

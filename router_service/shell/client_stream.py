@@ -23,6 +23,7 @@ from router_service.shell.result_outbox import MAX_UNREAD_BYTES, ResultOutbox
 from router_service.shell.uploads import Uploads
 from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, Announced
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.runtime.pacer import Pacer
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_IN
@@ -60,7 +61,9 @@ class ClientStream:
         self._default_options = default_options
         self._dispatcher = dispatcher
         self._results = ResultOutbox(
-            self.caller, endpoint, dispatcher, takes_chunks=CHUNKS in features, takes_items=TAKE_ITEMS in features
+            *(self.caller, endpoint, dispatcher, Pacer(self.pump.wake)),
+            takes_chunks=CHUNKS in features,
+            takes_items=TAKE_ITEMS in features,
         )
         if CHUNKS not in features:
             self.caller.max_value_bytes = MAX_INLINE_BYTES

@@ -35,6 +35,7 @@ from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions import Found, Session
+from router_service.core.slicing import MethodTime
 from router_service.core.slot_frames import OutgoingOp
 from router_service.core.slots import Dispatch, Release, Renew, Reserve, SlotAnswer
 from router_service.core.table import ReplicaKey, RoutingTable
@@ -213,6 +214,10 @@ class Dispatcher:
     def capacity_changed(self, replica: Replica, capacity: Capacity) -> None:
         """The replica's load changed without a result."""
         self._do(self.scheduler.capacity_changed(replica, capacity, self.clock.now()))
+
+    def times_told(self, replica: Replica, times: Mapping[str, MethodTime]) -> None:
+        """The replica has said how quickly it gets through calls, by method."""
+        self.scheduler.times_told(replica, times)
 
     def draining(self, replica: Replica) -> None:
         """The replica takes no more runs."""

@@ -1,7 +1,8 @@
 """What one replica is to be told, cut into frames: the writing half of a link.
 
 Purpose: everything that waits for the replica waits as what it means, and becomes a frame when one can leave, so that
-what comes meanwhile joins. The replica's own queues are the core's; what else there is to say is kept here.
+what comes meanwhile joins, and few calls wait for a moment where more are about to come (`slotmesh.pacing`). The
+replica's own queues are the core's; what else there is to say is kept here.
 Invariants: signs of life go first, then what makes room, then what only routers wait for, then slots, runs and chunks
 in turn; run ids are those of the link that is up, and nothing is kept beyond it.
 Owner: the `ReplicaLink`.
@@ -9,27 +10,25 @@ Owner: the `ReplicaLink`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from router_service import convert
 from router_service.core.commands import CancelRun
+from router_service.core.frames import MAX_FRAME_SLICES
 from router_service.core.replicas import Replica
 from router_service.core.sessions import Session
 from router_service.shell.acks import RunAcks
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.chunks import ChunkRota
 from slotmesh.runtime.clock import Clock
+from slotmesh.runtime.pacer import Pacer
+from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
 Request = replica_service_pb2.ExecuteRequest
 
 MAX_FRAME_CALLS = 16_384
 MAX_FRAME_BYTES = 1024 * 1024
-SMALL_FRAME_CALLS = 16
-HOLD_S = 0.002
-"""A small frame waits this long for the answer to the frame before it, so that others can join: a message costs as much
-as a hundred calls. A call that comes alone never waits."""
 
 
 class LinkFrames:
@@ -42,12 +41,8 @@ class LinkFrames:
         self._clock = clock
         self._wake = wake
         self._is_up = False
-        self._hurries = False
-        """Nothing is held back any more."""
+        self._pacer = Pacer(wake)
         self._cancels: list[CancelRun] = []
-        self._unanswered_since = -HOLD_S
-        """When the newest frame of runs was written; long ago once anything was answered."""
-        self._holding: asyncio.TimerHandle | None = None
         self._questions: list[Session] = []
         self._acks = RunAcks(wake)
         self._takes: dict[int, int] = {}
@@ -67,11 +62,13 @@ class LinkFrames:
 
     def hurry(self) -> None:
         """What there is leaves at once: it is the last chance."""
-        self._hurries = True
+        self._pacer.hurry()
 
     def drop(self) -> None:
         """The link is gone, and its run ids mean nothing any more."""
-        self._is_up = self._hurries = False
+        self._is_up = False
+        self._pacer.stop()
+        self._pacer = Pacer(self._wake)
         self._echo = 0
         self._cancels.clear()
         self._questions.clear()
@@ -86,7 +83,6 @@ class LinkFrames:
 
     def answered(self) -> None:
         """The replica has answered runs: nothing waits for that any more."""
-        self._unanswered_since = -HOLD_S
         if self._replica.outbox:
             self._wake()
 
@@ -123,7 +119,7 @@ class LinkFrames:
             return frame
         if self._chunks and self._is_chunk_due:
             return self._chunk_frame()
-        frame = self._run_frame() if self._replica.outbox and not self._holds_back() else None
+        frame = self._run_frame() if self._replica.outbox else None
         if frame is None and self._chunks:
             return self._chunk_frame()
         self._is_chunk_due = True
@@ -171,28 +167,26 @@ class LinkFrames:
         )
 
     def _run_frame(self) -> Request | None:
-        batches = self._dispatcher.cut_frame(self._replica, MAX_FRAME_CALLS, MAX_FRAME_BYTES)
+        replica = self._replica
+        if self._holds_back():
+            return None
+        batches = self._dispatcher.cut_frame(replica, MAX_FRAME_CALLS, MAX_FRAME_BYTES)
         if not batches:
             return None
+        self._dispatcher.scheduler.counters.replica_frames[replica.backend.name, DIRECTION_OUT] += 1
         request = Request()
-        now = self._unanswered_since = self._clock.now()
+        now = self._clock.now()
         for batch in batches:
             for run_id, payload in convert.add_batch(request.runs, batch, now):
                 self._chunks.add(run_id, payload)
         return request
 
     def _holds_back(self) -> bool:
-        """Whether what is pending is little, and better waits for the answer that is due, or for its time."""
-        left_s = self._unanswered_since + HOLD_S - self._clock.now()
-        outbox = self._replica.outbox
-        if left_s <= 0 or self._hurries or len(outbox) >= SMALL_FRAME_CALLS:
+        """Whether what is pending is little, and better waits for more."""
+        replica = self._replica
+        outbox = replica.outbox
+        if len(outbox) >= MAX_FRAME_SLICES:
             return False
-        if sum(sent.count for sent in outbox) >= SMALL_FRAME_CALLS:
-            return False
-        if self._holding is None:
-            self._holding = asyncio.get_running_loop().call_later(left_s, self._held)
-        return True
-
-    def _held(self) -> None:
-        self._holding = None
-        self._wake()
+        calls = sum(sent.count for sent in outbox)
+        are_quick = replica.is_quick(outbox[-1].run.options.method)
+        return self._pacer.holds(calls, replica.owed - calls, are_quick=are_quick)

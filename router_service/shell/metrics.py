@@ -19,6 +19,7 @@ def observe(metrics: MetricsServer, scheduler: Scheduler) -> None:
     observe_counter(meter, names.ROUTER_RESERVATIONS, lambda: counters.reservations)
     observe_counter(meter, names.ROUTER_LINK_FAILURES, lambda: counters.link_failures)
     observe_counter(meter, names.ROUTER_FRAMES, lambda: counters.frames)
+    observe_counter(meter, names.ROUTER_REPLICA_FRAMES, lambda: counters.replica_frames)
     observe_gauge(meter, names.ROUTER_STREAMS, lambda: {(): counters.streams})
     observe_gauge(
         meter, names.ROUTER_QUEUED, lambda: {(each.name,): each.account.calls for each in topology.backends.values()}

@@ -31,6 +31,7 @@ from slotmesh.runtime.pump import StreamPump
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.status import from_wire
 from slotmesh.telemetry.log import get_logger
+from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.version import VERSION
 
@@ -170,22 +171,7 @@ class ReplicaLink:
         replica, dispatcher = self._replica, self._dispatcher
         match response.WhichOneof("frame"):
             case "results":
-                frame = response.results
-                for batch in frame.batches:
-                    if (
-                        len(batch.call_ids) != len(batch.payloads)
-                        or len(batch.chunked_sizes) not in (0, len(batch.payloads))
-                    ):  # fmt: skip
-                        raise _ProtocolViolation(
-                            f"a batch of results has {len(batch.call_ids)} ids, {len(batch.payloads)} payloads and "
-                            f"{len(batch.chunked_sizes)} sizes"
-                        )
-                capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
-                results, failures = convert.results_of(frame, self._arrivals.payloads), convert.failures_of(frame)
-                values = convert.values_of(frame, self._arrivals.payloads)
-                for run_ids, _ in failures:
-                    self._arrivals.drop(run_ids)
-                dispatcher.completed(replica, results, failures, capacity, self._ids_of(frame.done, "ended"), values)
+                self._complete(response.results)
                 self._frames.answered()
             case "capacity":
                 capacity = convert.capacity_from_wire(response.capacity)
@@ -207,11 +193,13 @@ class ReplicaLink:
                 self._frames.answered()
             case "slots":
                 slots = response.slots
-                capacity = convert.capacity_from_wire(slots.capacity) if slots.HasField("capacity") else None
-                dispatcher.slots_answered(replica, convert.slot_answers_of(slots), capacity)
+                load = convert.capacity_from_wire(slots.capacity) if slots.HasField("capacity") else None
+                dispatcher.slots_answered(replica, convert.slot_answers_of(slots), load)
             case "reconciled":
                 for session_id, epoch, found in convert.found_of(response.reconciled):
                     dispatcher.reconciled(replica, session_id, epoch, found)
+            case "service_times":
+                dispatcher.times_told(replica, convert.times_of(response.service_times))
             case "chunk":
                 self._arrivals.add(response.chunk)
             case "go_away":
@@ -222,6 +210,22 @@ class ReplicaLink:
                     self._half_close()
             case unknown:
                 raise _ProtocolViolation(f"router {VERSION} does not take the replica's frame {unknown}")
+
+    def _complete(self, frame: call_pb2.ResultFrame) -> None:
+        self._dispatcher.scheduler.counters.replica_frames[self._replica.backend.name, DIRECTION_IN] += 1
+        for batch in frame.batches:
+            if len(batch.call_ids) != len(batch.payloads) or len(batch.chunked_sizes) not in (0, len(batch.payloads)):
+                raise _ProtocolViolation(
+                    f"a batch of results has {len(batch.call_ids)} ids, {len(batch.payloads)} payloads and "
+                    f"{len(batch.chunked_sizes)} sizes"
+                )
+        capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
+        results, failures = convert.results_of(frame, self._arrivals.payloads), convert.failures_of(frame)
+        values = convert.values_of(frame, self._arrivals.payloads)
+        for run_ids, _ in failures:
+            self._arrivals.drop(run_ids)
+        done = self._ids_of(frame.done, "ended")
+        self._dispatcher.completed(self._replica, results, failures, capacity, done, values)
 
     def _ids_of(self, ranges: Iterable[call_pb2.IdRange], what: str) -> list[int]:
         """The run ids in ranges that a few bytes could make endless."""
@@ -271,7 +275,7 @@ class ReplicaLink:
                 replica_id=replica_id,
                 incarnation=incarnation,
                 version=VERSION,
-                features=["heartbeats", "chunks"],
+                features=["heartbeats", "chunks", "service_times"],
                 stream_id=self._stream_id,
             )
         )

@@ -1,7 +1,8 @@
 """Outcomes on their way to one client: gathered into frames, and kept small where the client does not read.
 
 Purpose: the answering half of a stream. What replicas keep for a session need not be kept here as well: above
-`MAX_UNREAD_BYTES` the payloads of its results are dropped, and fetched again when the client reads.
+`MAX_UNREAD_BYTES` the payloads of its results are dropped, and fetched again when the client reads. A few outcomes wait
+for a moment where more are about to come (`slotmesh.pacing`).
 Invariants: outcomes leave in the order in which they became known, but for those that were fetched; each leaves once.
 A call counts against the caller's window until its outcome was put into a frame. What a frame has brought is kept by
 replicas until the client acknowledges the frame.
@@ -29,6 +30,8 @@ from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.singly import singly, values_singly
 from router_service.shell.taking import Taking
 from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, Announced, ChunkRota, Lines, joined
+from slotmesh.pacing import most_calls
+from slotmesh.runtime.pacer import Pacer
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.v1 import call_pb2, router_service_pb2
@@ -54,6 +57,7 @@ class ResultOutbox:
         caller: Caller,
         endpoint: str,
         dispatcher: Dispatcher,
+        pacer: Pacer,
         *,
         takes_chunks: bool = False,
         takes_items: bool = False,
@@ -71,6 +75,7 @@ class ResultOutbox:
         self._chunked: dict[DeliverResults, int] = {}
         """Results that chunks have brought, and their sizes."""
         self._unread_bytes = 0
+        self._pacer = pacer
         self._caller = caller
         self._endpoint = endpoint
         self._dispatcher = dispatcher
@@ -134,6 +139,11 @@ class ResultOutbox:
             self._fetch()
         if not self._outcomes:
             return None
+        waiting = sum(len(outcome.ids) for outcome in self._outcomes)
+        unanswered = self._caller.calls - waiting
+        if self._holds_back(waiting, unanswered):
+            return None
+        most = min(most_calls(waiting, unanswered), MAX_FRAME_CALLS)
         self._is_chunk_due = True
         self._dispatcher.scheduler.counters.frames[DIRECTION_OUT,] += 1
         self._frame_no += 1
@@ -147,7 +157,7 @@ class ResultOutbox:
         kept: list[_Kept] = []
         keeps = self._caller.session is not None
         chunked, streams = self._chunked, self._caller.streams
-        while self._outcomes and calls < MAX_FRAME_CALLS and size + value_bytes < MAX_FRAME_BYTES:
+        while self._outcomes and calls < most and size + value_bytes < MAX_FRAME_BYTES:
             outcome = self._outcomes.popleft()
             if isinstance(outcome, DeliverValues):
                 values = self._put_values(frame, values, outcome)
@@ -181,6 +191,14 @@ class ResultOutbox:
         self._unread_bytes -= size
         self._caller.released(calls, request_bytes)
         return response
+
+    def _holds_back(self, waiting: int, unanswered: int) -> bool:
+        """Whether what is ready is little, and better waits for what is about to end. Values never do."""
+        newest = self._outcomes[-1]
+        if isinstance(newest, DeliverValues):
+            return False
+        are_quick = isinstance(newest, DeliverResults) and newest.replica.is_quick(newest.options.method)
+        return self._pacer.holds(waiting, unanswered, are_quick=are_quick)
 
     def acknowledge(self, through_frame: int) -> None:
         """The client has all result frames up to this one: their runs need not be kept any longer."""

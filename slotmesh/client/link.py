@@ -1,7 +1,8 @@
 """One connected StreamCalls stream: frames of calls down, outcomes up.
 
 Purpose: keeps the window, correlates answers, sends again what an earlier stream of the session has left unanswered.
-One write in flight; what gathers meanwhile is the next frame.
+One write in flight; what gathers meanwhile is the next frame, and a few calls wait for a moment where more are about to
+join (`slotmesh.pacing`).
 Invariants: unanswered calls and bytes stay within the router's newest window (one call that is larger than the window
 is allowed beside the others, or alone where the router does not know that); what is sent again goes before all else; a
 call that was taken back counts until its outcome is there, which nobody hears.
@@ -29,6 +30,8 @@ from slotmesh.client.recall import RecallWatch
 from slotmesh.client.resend import Resends
 from slotmesh.client.scattered import are_scattered, ascending
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.pacing import most_calls
+from slotmesh.runtime.pacer import Pacer
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, router_service_pb2
@@ -76,6 +79,7 @@ class RouterLink:
         self._large = 0, 0
         """Id and bytes of the newest call that left here with more bytes than the window, beside the others."""
         self._pump: StreamPump[Request] = StreamPump(call.write, self._next_frame)
+        self._pacer = Pacer(self._pump.wake)
         self._recalls = RecallWatch(pending, self._pump.wake)
         self._values = ArrivingValues(pending, self._pump.wake)
         self._resends = Resends(pending.parts())
@@ -105,6 +109,7 @@ class RouterLink:
     def finish(self) -> None:
         """Half-closes once there is nothing more to say; `run` returns when all was answered."""
         self._closing = True
+        self._pacer.hurry()
         self._look_for_recalls()
         self._half_close_if_over()
 
@@ -147,6 +152,7 @@ class RouterLink:
     def close(self) -> None:
         """Ends the stream, if it has not ended."""
         self._recalls.stop()
+        self._pacer.stop()
         if self._pulse is not None:
             self._pulse.stop()
         self._call.cancel()
@@ -356,8 +362,11 @@ class RouterLink:
 
     def _frame_of_new(self) -> Request | None:
         pending, large = self._pending, self._large_calls()
+        waiting = self._outbox.count()
+        if self._pacer.holds(waiting, pending.calls, are_quick=False):
+            return None
         parts = self._outbox.take(
-            self._window_calls - pending.calls,
+            min(self._window_calls - pending.calls, most_calls(waiting, pending.calls)),
             self._window_bytes - pending.nbytes + self._bytes_beside(),
             alone=not pending.calls,
             cuts=self._batches.cuts,

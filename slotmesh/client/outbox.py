@@ -69,6 +69,16 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._rota)
 
+    def count(self) -> int:
+        """How many calls wait; of more than a frame takes, at least as many as that."""
+        calls = 0
+        for queue in self._rota:
+            for run in queue.runs:
+                calls += len(run)
+                if calls >= 2 * FRAME_CALLS:
+                    return calls
+        return calls
+
     @property
     def first_wire(self) -> call_pb2.CallOptions:
         """The options of what leaves first. Only while something waits."""

@@ -68,6 +68,12 @@ ROUTER_LINK_FAILURES = Metric("slotmesh.router.link.failures", "{link}", "Links 
 ROUTER_FRAMES = Metric(
     "slotmesh.router.frames", "{frame}", "Frames with calls (in) and with results (out) of clients.", (DIRECTION,)
 )
+ROUTER_REPLICA_FRAMES = Metric(
+    "slotmesh.router.replica.frames",
+    "{frame}",
+    "Frames with calls to replicas (out) and with their results (in).",
+    (BACKEND, DIRECTION),
+)
 ROUTER_STREAMS = Metric("slotmesh.router.streams", "{stream}", "Open client streams.")
 
 REPLICA_CALLS = Metric("slotmesh.replica.calls", "{call}", "Calls executed to their end.", (BACKEND,))

@@ -121,7 +121,7 @@ class OpenExecute(_message.Message):
     """
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of optional behaviours the router knows."""
+        """Names of optional behaviours the router knows: `heartbeats`, `chunks`, `service_times`."""
 
     def __init__(
         self,
@@ -605,6 +605,7 @@ class ExecuteResponse(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
     GO_AWAY_FIELD_NUMBER: _builtins.int
+    SERVICE_TIMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _call_pb2.ResultFrame:
         """Results and failures of runs. DRAINING with executed = unknown says that a run was cancelled when the grace of the
@@ -641,6 +642,10 @@ class ExecuteResponse(_message.Message):
         to 0 it keeps nothing any more, and waits for the router to half-close.
         """
 
+    @_builtins.property
+    def service_times(self) -> Global___ServiceTimes:
+        """How quickly calls are got through. Only to a router that named the feature `service_times`."""
+
     def __init__(
         self,
         *,
@@ -652,16 +657,78 @@ class ExecuteResponse(_message.Message):
         heartbeat: _call_pb2.Heartbeat | None = ...,
         chunk: _call_pb2.Chunk | None = ...,
         go_away: _call_pb2.GoAway | None = ...,
+        service_times: Global___ServiceTimes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "slots", b"slots"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["results", "capacity", "refused", "slots", "reconciled", "heartbeat", "chunk", "go_away"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["results", "capacity", "refused", "slots", "reconciled", "heartbeat", "chunk", "go_away", "service_times"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
 Global___ExecuteResponse: _TypeAlias = ExecuteResponse  # noqa: Y015
+
+@_typing.final
+class ServiceTimes(_message.Message):
+    """How quickly calls of the handler's methods are got through: what a router chooses by how many travel together. Comes when
+    calls of a method have ended for the first time, and again whenever one of the figures has doubled or halved.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METHODS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def methods(self) -> _containers.RepeatedCompositeFieldContainer[Global___MethodTime]:
+        """All methods of which calls have ended, at most 1,024."""
+
+    def __init__(
+        self,
+        *,
+        methods: _abc.Iterable[Global___MethodTime] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["methods", b"methods"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServiceTimes: _TypeAlias = ServiceTimes  # noqa: Y015
+
+@_typing.final
+class MethodTime(_message.Message):
+    """How quickly calls of one method are got through."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METHOD_FIELD_NUMBER: _builtins.int
+    SERVICE_TIME_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    method: _builtins.str
+    """The method; empty is `__call__`."""
+    batch_size: _builtins.int
+    """Calls that the method takes at once, at most, where it takes batches; 0 where it does not."""
+    @_builtins.property
+    def service_time(self) -> _duration_pb2.Duration:
+        """What the replica needs for one call more, at least 1 µs: busy time divided by calls, over the latest calls. Of quick
+        ones and of those in batches it is what each takes of the handler; of those that wait beside one another, their
+        time divided by how many do.
+        """
+
+    def __init__(
+        self,
+        *,
+        method: _builtins.str = ...,
+        service_time: _duration_pb2.Duration | None = ...,
+        batch_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["service_time", b"service_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "method", b"method", "service_time", b"service_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MethodTime: _TypeAlias = MethodTime  # noqa: Y015
 
 @_typing.final
 class RunsRefused(_message.Message):

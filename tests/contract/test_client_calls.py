@@ -15,6 +15,7 @@ from google.protobuf import wrappers_pb2
 import slotmesh
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, PROTOBUF, DecodeError, decode, encode
 from slotmesh.errors import Failure
+from slotmesh.pacing import FULL_CALLS
 from slotmesh.v1 import call_pb2
 from tests.fakes.router import Batch, FakeRouter, FakeStream, Response
 
@@ -59,17 +60,23 @@ async def test_the_first_steps(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
 
 async def test_neighbours_travel_in_one_frame_and_one_batch(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
     echo = mesh.endpoint("digits").echo
-    results = await asyncio.gather(*(echo(number) for number in range(512)))
-    assert results == [[number] for number in range(512)]
-    assert [(batch.frame, len(batch.payloads)) for batch in router.batches] == [(1, 512)]
+    results = await asyncio.gather(*(echo(number) for number in range(FULL_CALLS)))
+    assert results == [[number] for number in range(FULL_CALLS)]
+    assert [(batch.frame, len(batch.payloads)) for batch in router.batches] == [(1, FULL_CALLS)]
 
 
-async def test_five_hundred_lanes_travel_in_one_frame(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
+async def test_many_calls_travel_in_two_halves(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
+    echo = mesh.endpoint("digits").echo
+    await asyncio.gather(*(echo(number) for number in range(1000)))
+    assert [(batch.frame, len(batch.payloads)) for batch in router.batches] == [(1, 500), (2, 500)]
+
+
+async def test_hundreds_of_lanes_travel_in_one_frame(router: FakeRouter, mesh: slotmesh.Mesh) -> None:
     digits = mesh.endpoint("digits")
-    lanes = [digits.ordered(f"key-{number}") for number in range(512)]
-    assert await asyncio.gather(*(lane.echo(7) for lane in lanes)) == [[7]] * 512
+    lanes = [digits.ordered(f"key-{number}") for number in range(FULL_CALLS)]
+    assert await asyncio.gather(*(lane.echo(7) for lane in lanes)) == [[7]] * FULL_CALLS
     assert {batch.frame for batch in router.batches} == {1}
-    assert [batch.keys for batch in router.batches] == [[f"key-{number}" for number in range(512)]]
+    assert [batch.keys for batch in router.batches] == [[f"key-{number}" for number in range(FULL_CALLS)]]
 
 
 async def test_calls_made_while_a_frame_is_written_fill_the_next_one(router: FakeRouter, mesh: slotmesh.Mesh) -> None:

@@ -17,6 +17,7 @@ import pytest_asyncio
 import slotmesh
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, DecodeError, decode
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.pacing import FULL_CALLS
 from tests.fakes.router import Batch, FakeRouter
 
 pytestmark = pytest.mark.asyncio
@@ -164,11 +165,11 @@ async def test_what_gathers_while_the_client_is_busy_leaves_together(
 ) -> None:
     def program() -> list[Future[Any]]:
         with Gate(digits.echo.future(-1)):
-            return [digits.echo.future(number) for number in range(512)]
+            return [digits.echo.future(number) for number in range(FULL_CALLS)]
 
     futures = await asyncio.to_thread(program)
-    await router.until(lambda: router.calls() == 513)
-    assert [len(batch.payloads) for batch in router.batches] == [1, 512], "one wake, one batch"
+    await router.until(lambda: router.calls() == 1 + FULL_CALLS)
+    assert [len(batch.payloads) for batch in router.batches] == [1, FULL_CALLS], "one wake, one batch"
     for number, future in enumerate(futures):
         assert await asyncio.wrap_future(future) == [number]
 

@@ -37,6 +37,7 @@ from router_service.core.commands import (
 from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.scheduler import Scheduler
+from router_service.core.slicing import MethodTime
 from router_service.core.table import (
     BackendRoute,
     BalancerName,
@@ -322,6 +323,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.lazy = not self.lazy
         if not self.lazy:
             self.cut_all()
+
+    @rule(
+        data=st.data(),
+        service_s=st.sampled_from((0.0, 1e-5, 0.0004, 0.1)),
+        batch_size=st.sampled_from((0, 0, 3)),
+    )
+    def tell_times(self, data: st.DataObject, service_s: float, batch_size: int) -> None:
+        if self.held:
+            held = data.draw(st.sampled_from(list(self.held.values())))
+            self.scheduler.times_told(held.replica, {"": MethodTime(service_s, batch_size)})
 
     @precondition(lambda self: self.to_flush)
     @rule(data=st.data(), max_calls=st.integers(1, 5))

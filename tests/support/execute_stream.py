@@ -36,6 +36,7 @@ class ExecuteStream:
         self.heartbeats: list[call_pb2.Heartbeat] = []
         self.echoes = True
         """Whether heartbeats are echoed."""
+        self.service_times: list[replica_service_pb2.ServiceTimes] = []
         self.reconciled: list[replica_service_pb2.Reconciled] = []
         self.values: dict[int, list[bytes]] = {}
         """What the handlers of calls have yielded."""
@@ -200,6 +201,8 @@ class ExecuteStream:
                 self.capacities.append(response.capacity)
             case "heartbeat":
                 self.heartbeats.append(response.heartbeat)
+            case "service_times":
+                self.service_times.append(response.service_times)
             case "reconciled":
                 self.reconciled.append(response.reconciled)
             case "go_away":

@@ -202,6 +202,7 @@ class ReplicaNode:
     def connect(self, router: RouterNode, core: RouterReplica) -> Wire:
         """A router opens a stream."""
         link, outbox = self.engine.open(echoes=True)
+        outbox.hurry()  # whoever looks for a frame takes what there is
         wire = Wire(router, self, core, link, outbox, heard_at=self._time.now())
         self.wires.append(wire)
         self.flush()

@@ -326,7 +326,7 @@ async def test_a_turn_that_runs_ends_where_it_is_held(method: str) -> None:
 async def test_nothing_is_claimed_of_a_turn_that_was_held_before() -> None:
     async with hosting(Handler, own_loop=True) as host:
         executor = OwnLoopExecutor({}, host.engine, HandlerErrors(time.monotonic), time.monotonic, SharedLoop())
-        turn = StartTurn(Lane(("e", "k"), 0), host.run("echo", [b""] * 10, key="k"), 0, 10)
+        turn = StartTurn(Lane(("e", "k"), 0), host.run("echo", [b""] * 10, key="k"), 0, 10, 0.0)
         assert executor._claim(turn, 4) == 4
         executor.hold(turn)
         assert turn.stop == 4

@@ -19,6 +19,7 @@ from router_service.shell.result_outbox import MAX_UNREAD_BYTES, ResultOutbox
 from router_service.shell.taking import TAKE_BYTES, TAKE_VALUES
 from slotmesh.chunks import CHUNK_BYTES, Payload, PayloadParts
 from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.pacer import Pacer
 from slotmesh.v1 import router_service_pb2
 from tests.fakes.clock import FakeClock
 from tests.unit.router.world import options, session_caller
@@ -64,7 +65,7 @@ class Client:
         dispatcher.apply(RoutingTable(generation="g", revision=1, endpoints={}, backends={"b": backend}))
         self.replica: Replica = next(iter(dispatcher.scheduler.topology.replicas.values()))
         self.caller = session_caller()
-        self.outbox = ResultOutbox(self.caller, "e", dispatcher, **features)
+        self.outbox = ResultOutbox(self.caller, "e", dispatcher, Pacer(lambda: None), **features)
 
     def values(self, *values: tuple[int, Payload], content_type: str = "") -> None:
         """Values have come: the call of each, and its payload."""

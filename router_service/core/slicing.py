@@ -1,0 +1,67 @@
+"""How many calls of a run travel together to one replica.
+
+Purpose: one rule, for runs that arrive and for those that waited, for batch methods and for shadows. It weighs what
+a slice costs against what it brings:
+
+- A slice more is a message there and a message back, `MESSAGES_S` of processor time whatever is in it; and its answer
+  is a small frame, which the client answers with small frames. What it brings is that calls run beside one another
+  instead of one after another.
+- So a slice has `SLICE_S` of work: then its messages cost half of that, and nobody waits behind others for much longer
+  than that while another replica is idle. Calls that take as long themselves travel one by one, as far as there
+  are replicas for all; hundreds of those that do nothing travel together.
+- A run is cut into even slices, each between once and twice that, but into no more than there are replicas to take
+  them: more calls than that are spread evenly.
+- A batch method gets whole batches, as far as the calls last: half a batch costs it as much as a full one.
+- The same measure says whether a replica is *filled*: one that has less than `SLICE_S` of quick calls gets the next
+  ones, too, which then share its messages, before an idle one is woken.
+
+What is not known is not quick: runs of a method that a replica has said nothing of are spread evenly.
+Owner: pure functions.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import NamedTuple
+
+from slotmesh.pacing import MESSAGES_S
+
+SLICE_S = 2 * MESSAGES_S
+"""Work that is worth a slice of its own: seconds that its calls take one after another."""
+CALL_S = 1e-6
+"""What a call in a frame costs beside its handler: nobody gets through calls quicker than that."""
+
+
+class MethodTime(NamedTuple):
+    """What a replica has said of a method."""
+
+    service_s: float
+    """Seconds that it needs for one call more."""
+    batch_size: int = 0
+    """Calls that it takes at once, at most; 0 where it takes one."""
+
+
+def worth_calls(service_s: float) -> int:
+    """Calls of this service time that are worth a slice."""
+    return max(1, round(SLICE_S / (service_s + CALL_S)))
+
+
+def slice_calls(calls: int, replicas: int, time: MethodTime | None) -> int:
+    """How many of so many calls go to one replica at most, where so many replicas take calls; at least 1.
+
+    `time`: what it has said of the method. What it has room for bounds it as well; that is the caller's.
+    """
+    if calls <= 1:
+        return 1
+    slices = max(1, replicas)
+    if time is not None:
+        slices = max(1, min(slices, calls // worth_calls(time.service_s)))
+    even = ceil(calls / slices)
+    if time is not None and time.batch_size > 1:
+        even = ceil(even / time.batch_size) * time.batch_size
+    return min(even, calls)
+
+
+def is_filled(calls: int, time: MethodTime | None) -> bool:
+    """Whether a replica that has so many calls is busy for as long as a slice takes: others come first then."""
+    return time is None or calls >= worth_calls(time.service_s)

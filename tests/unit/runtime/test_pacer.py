@@ -1,0 +1,49 @@
+"""Small frames are held back by a clock and a timer, and always looked at again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from slotmesh.runtime.pacer import Pacer
+
+pytestmark = pytest.mark.asyncio
+LONG_S = 10.0
+
+
+async def test_whoever_holds_a_frame_back_is_woken() -> None:
+    woken = asyncio.Event()
+    pacer = Pacer(woken.set)
+    assert not pacer.holds(1, 500, are_quick=True)
+    assert pacer.holds(1, 500, are_quick=True)
+    async with asyncio.timeout(LONG_S):
+        await woken.wait()
+        while pacer.holds(1, 500, are_quick=True):  # the timer ticks in milliseconds
+            woken.clear()
+            await woken.wait()
+
+
+async def test_a_call_alone_is_never_held_back() -> None:
+    pacer = Pacer(lambda: None)
+    assert not any(pacer.holds(1, 0, are_quick=True) for _ in range(1000))
+
+
+async def test_in_a_hurry_what_was_held_back_leaves_at_once() -> None:
+    woken: list[bool] = []
+    pacer = Pacer(lambda: woken.append(True))
+    pacer.holds(1, 500, are_quick=True)
+    assert pacer.holds(1, 500, are_quick=True)
+    pacer.hurry()
+    assert woken == [True]
+    assert not any(pacer.holds(1, 500, are_quick=True) for _ in range(100))
+
+
+async def test_once_stopped_it_wakes_nobody() -> None:
+    woken: list[bool] = []
+    pacer = Pacer(lambda: woken.append(True))
+    pacer.holds(1, 500, are_quick=True)
+    assert pacer.holds(1, 500, are_quick=True)
+    pacer.stop()
+    pacer.hurry()
+    assert woken == []
