@@ -26,6 +26,7 @@ from benchmarks import (
     overload,
     profiling,
     report,
+    scaling,
     sessions_cost,
     slow_calls,
     stalled,
@@ -42,6 +43,7 @@ LOADS: Final = "loads"
 TITLES: Final = {
     LOADS: "throughput and latency, beside a bare gRPC server",
     "latency": "one call at a time",
+    "scaling": "more replicas, routers and clients",
     "two-step": "reserve, then dispatch",
     "batching": "how long calls wait for their batch",
     "vectorised": "a vectorised handler through the mesh",
@@ -153,6 +155,12 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
     timeout_s = settings.call_timeout.total_seconds() if settings.call_timeout else None
     measures: dict[str, Callable[[], Awaitable[list[Finding]]]] = {
         "latency": lambda: latency.measure(rounds=4 if quick else 12),
+        "scaling": lambda: scaling.measure(
+            rounds=2 if quick else 5,
+            seconds=0.3 if quick else 1.0,
+            routers=(1,) if quick else (1, 2),
+            clients=(1,) if quick else (1, 8),
+        ),
         "two-step": lambda: two_step.measure(rounds=4 if quick else 12),
         "batching": lambda: batching.measure(rounds=2 if quick else 5, seconds=3.0 if quick else 10.0),
         "vectorised": lambda: _vectorised(rounds=3 if quick else 10),

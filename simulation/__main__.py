@@ -1,4 +1,4 @@
-"""Simulates meshes of real router and replica cores under load, and says how long calls wait in them."""
+"""Simulates meshes of real router and replica cores under load: how long calls wait in them, and in which frames."""
 
 from __future__ import annotations
 
@@ -10,18 +10,36 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import NamedTuple
 
 from router_service.core.table import BalancerName
+from simulation.frames import report as frames
 from simulation.mesh import Mesh
 from simulation.report import Outcome, conditions, document, table
 from simulation.settings import Settings
 
 _QUICK_CALLS = 20_000
+_FRAMES_CALLS = 20_000
+QUEUES, FRAMES = "queues", "frames"
 
 
-def parse(arguments: Sequence[str] | None = None) -> tuple[list[Settings], Path | None]:
-    """Returns the configurations to simulate, and where JSON is to be written. Ends the process on bad arguments."""
+class Asked(NamedTuple):
+    """What the command line asks for."""
+
+    settings: list[Settings]
+    """Of the meshes whose queues are looked at."""
+    frames_calls: int
+    """Calls of each mesh whose frames are looked at, or fewer where they take long; 0: none is."""
+    path: Path | None
+    """Where JSON is to be written."""
+
+
+def parse(arguments: Sequence[str] | None = None) -> Asked:
+    """Ends the process on bad arguments."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"{QUEUES} (what the options are of) or {FRAMES} (default: both)"
+    )
     parser.add_argument("--slots", type=_numbers, default=[8, 1], metavar="N[,N…]", help="permits of a replica (8,1)")
     parser.add_argument(
         "--balancers", type=_balancers, default=list(BalancerName), metavar="NAME[,NAME…]", help="(default: all)"
@@ -43,23 +61,34 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[list[Settings], Path 
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, type=kind, default=default, metavar="N", help=f"{meaning} (default: %(default)s)")
     given = vars(parser.parse_args(arguments))
-    slots, balancers, quick, path = (given.pop(name) for name in ("slots", "balancers", "quick", "json"))
+    parts, slots, balancers, quick, path = (
+        given.pop(name) for name in ("parts", "slots", "balancers", "quick", "json")
+    )
+    if unknown := [part for part in parts if part not in {QUEUES, FRAMES}]:
+        parser.error(f"there is no part {', '.join(unknown)}; there are {QUEUES} and {FRAMES}")
+    frames_calls = 0 if parts and FRAMES not in parts else _FRAMES_CALLS // 10 if quick else _FRAMES_CALLS
     if quick:
         given["calls"] = min(given["calls"], _QUICK_CALLS)
     try:
-        return [Settings(slots=each, balancer=balancer, **given) for each in slots for balancer in balancers], path
+        settings = [Settings(slots=each, balancer=balancer, **given) for each in slots for balancer in balancers]
     except ValueError as error:
         parser.error(f"--{str(error).replace('_', '-', 1)}")
+    return Asked([] if parts and QUEUES not in parts else settings, frames_calls, path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status: 1 where something does not hold that has to."""
-    configurations, path = parse(arguments)
-    outcomes = [_simulate(settings) for settings in configurations]
-    sys.stdout.write(f"{table(outcomes)}\n\n{conditions(configurations[0])}\n")
-    if path is not None:
-        path.write_text(f"{json.dumps(document(outcomes), indent=2)}\n")
-        sys.stdout.write(f"JSON: {path}\n")
+    asked = parse(arguments)
+    outcomes = [_simulate(settings) for settings in asked.settings]
+    if outcomes:
+        sys.stdout.write(f"{table(outcomes)}\n\n{conditions(asked.settings[0])}\n\n")
+    framed = frames.simulate(asked.frames_calls, frames.progress) if asked.frames_calls else []
+    if framed:
+        sys.stdout.write(f"{frames.table(framed)}\n\n{frames.CONDITIONS}\n")
+    if asked.path is not None:
+        found = {**document(outcomes), "frames": frames.document(framed)}
+        asked.path.write_text(f"{json.dumps(found, indent=2)}\n")
+        sys.stdout.write(f"JSON: {asked.path}\n")
     return 0 if all(outcome.is_as_expected for outcome in outcomes) else 1
 
 

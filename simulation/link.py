@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from replica_service.core.calls import Link as ReplicaSide
 from router_service.core.replicas import Capacity
+from router_service.core.slicing import MethodTime
 
 if TYPE_CHECKING:
     from router_service.core.frames import OutgoingBatch
@@ -38,6 +39,8 @@ class Link:
         self._failed: list[tuple[list[int], Failure]] = []
         self._refused: list[tuple[list[int], Failure]] = []
         self._is_pending = False
+        self._times_told = 0
+        """The version of the replica's service times that the router has."""
 
     def open(self) -> None:
         """The replica says what it can take, before anything else."""
@@ -84,12 +87,20 @@ class Link:
         for run_ids, failure in self._refused:
             self._plan(self._hand_back, (run_ids, failure, self._capacity()))
         self._refused.clear()
+        times = self.replica.core.service_times
+        if self._times_told != times.version:
+            self._times_told = times.version
+            told = {each.method: MethodTime(each.service_s, each.batch_size) for each in times.told}
+            self._plan(self._tell_times, told)
         if has_results:
             self._plan(self._bring, (self._results, self._failed, self._capacity()))
             self._results, self._failed = ([], []), []
 
     def _tell(self, capacity: Capacity) -> None:
         self.router.capacity_changed(self.far, capacity)
+
+    def _tell_times(self, times: dict[str, MethodTime]) -> None:
+        self.router.core.times_told(self.far, times)
 
     def _hand_back(self, frame: tuple[list[int], Failure, Capacity]) -> None:
         self.router.refused(self.far, *frame)

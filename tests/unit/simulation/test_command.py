@@ -13,15 +13,23 @@ from simulation.settings import Settings
 
 
 def test_by_default_all_balancers_with_eight_slots_and_with_one() -> None:
-    configurations, path = parse([])
-    assert configurations == [Settings(slots=slots, balancer=balancer) for slots in (8, 1) for balancer in BalancerName]
-    assert path is None
+    asked = parse([])
+    assert asked.settings == [Settings(slots=slots, balancer=balancer) for slots in (8, 1) for balancer in BalancerName]
+    assert asked.path is None
+    assert asked.frames_calls > 0
+
+
+def test_a_part_may_be_named() -> None:
+    assert parse(["queues"]).frames_calls == 0
+    assert parse(["frames"]).settings == []
+    with pytest.raises(SystemExit):
+        parse(["everything"])
 
 
 def test_every_setting_is_an_option() -> None:
     given = "--slots 3 --balancers round_robin --routers 2 --replicas 5 --load 0.5 --link-delay 0.1 --capacity-gap 0.2"
     more = "--batch 4 --calls 100 --warm-up 1.5 --seed 7"
-    ((settings,), _) = parse([*given.split(), *more.split()])
+    (settings,) = parse([*given.split(), *more.split()]).settings
     assert settings == Settings(
         routers=2,
         replicas=5,
@@ -57,7 +65,7 @@ def test_what_makes_no_sense_is_told_with_the_option(
 
 def test_it_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "out.json"
-    arguments = ["--replicas", "10", "--routers", "2", "--load", "0.5", "--calls", "200", "--warm-up", "1"]
+    arguments = ["queues", "--replicas", "10", "--routers", "2", "--load", "0.5", "--calls", "200", "--warm-up", "1"]
     assert main([*arguments, "--slots", "1", "--balancers", "least_loaded,round_robin", "--json", str(path)]) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines()[1].split()[:2] == ["1", "least_loaded"]

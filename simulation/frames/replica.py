@@ -1,0 +1,171 @@
+"""One replica: its real core, a process, and an executor that takes its time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from replica_service.core.calls import CallOptions, Run
+from replica_service.core.calls import Link as Near
+from replica_service.core.commands import Command, StartCalls
+from replica_service.core.scheduler import Scheduler
+from router_service.core.replicas import Capacity
+from router_service.core.slicing import MethodTime
+from simulation.frames.machine import Process
+from simulation.frames.pump import Pump
+from simulation.ledger import Violation
+from slotmesh.chunks import joined
+
+if TYPE_CHECKING:
+    from router_service.core.frames import OutgoingBatch
+    from router_service.core.replicas import Replica as Far
+    from simulation.frames.machine import Machine, Then
+    from simulation.frames.router import Router
+    from simulation.frames.settings import Settings
+    from simulation.kernel import Kernel
+
+_OPTIONS = CallOptions()
+_STEP_S = 0.005
+"""After this long the executor lets the rest of the process have the processor."""
+
+Results = tuple[list[int], list[bytes], Capacity, dict[str, MethodTime]]
+
+
+class Wire:
+    """A router's stream to the replica, this end of it."""
+
+    def __init__(self, replica: Replica, router: Router, far: Far, kernel: Kernel, settings: Settings) -> None:
+        self.near = Near(self)
+        self._replica = replica
+        self._settings = settings
+        self._run_ids: list[int] = []
+        self._payloads: list[bytes] = []
+        self._times_told = 0
+
+        def send(frame: Results) -> None:
+            kernel.at(kernel.now + settings.costs.travel_s, lambda _: router.answered(far, *frame), None)
+
+        self.outbox: Pump[Results] = Pump(kernel, replica.process, self._waiting, self._cut, send)
+        router.link(
+            far,
+            replica.capacity(self.near),
+            lambda batches: kernel.at(
+                kernel.now + settings.costs.travel_s, lambda _: replica.receive(self.near, batches), None
+            ),
+        )
+
+    def ended(self, run: Run, lo: int, hi: int) -> None:
+        """These calls have ended well."""
+        self._run_ids.extend(range(run.first + lo, run.first + hi))
+        self._payloads.extend(run.payloads[lo:hi])
+        self.outbox.wake()
+
+    def _waiting(self) -> tuple[int, int, bool]:
+        return len(self._run_ids), self.near.unkeyed, self._replica.core.service_times.are_quick
+
+    def _cut(self, _most: int) -> tuple[Results, float]:
+        costs, known = self._settings.costs, self._replica.core.service_times
+        cost_s = costs.message_s + len(self._run_ids) * costs.replica_s
+        times: dict[str, MethodTime] = {}
+        if known.version != self._times_told:
+            self._times_told = known.version
+            cost_s += costs.message_s
+            times = {each.method: MethodTime(each.service_s, each.batch_size) for each in known.told}
+        frame = (self._run_ids, self._payloads, self._replica.capacity(self.near), times)
+        self._run_ids, self._payloads = [], []
+        return frame, cost_s
+
+
+class Replica:
+    """Executes calls, one after another or beside one another."""
+
+    def __init__(self, kernel: Kernel, machine: Machine, settings: Settings, service_s: Callable[[], float]) -> None:
+        """`service_s` draws the time of a call."""
+        self.process = Process(machine)
+        self.core = Scheduler({"": None}, max_ongoing=settings.slots)
+        self.started_at: list[tuple[bytes, float]] = []
+        """Payload of each call, and when its service began."""
+        self._kernel = kernel
+        self._settings = settings
+        self._service_s = service_s
+        self._work: deque[StartCalls] = deque()
+        self._is_at_work = False
+        self._timer_at: float | None = None
+
+    def capacity(self, near: Near) -> Capacity:
+        """What the router is told."""
+        told = self.core.capacity(near)
+        return Capacity(told.max_ongoing, told.prefetch, told.others, told.keyed_window, told.draining)
+
+    def receive(self, near: Near, batches: Sequence[OutgoingBatch]) -> None:
+        """A frame arrives."""
+        costs = self._settings.costs
+        cost_s = costs.message_s + sum(len(batch.payloads) for batch in batches) * costs.replica_s
+
+        def submit() -> None:
+            now = self._kernel.now
+            runs = [
+                Run(near, each.first_run_id, [*map(joined, each.payloads)], _OPTIONS, each.endpoint, now, each.deadline)
+                for each in batches
+            ]
+            self._carry_out(self.core.submit(runs, now))
+
+        self.process.do(lambda: (cost_s, submit))
+
+    def _carry_out(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if not isinstance(command, StartCalls):
+                raise Violation(f"{command} without lanes, batches and other routers")
+            self._work.append(command)
+        if self._work and not self._is_at_work:
+            self._is_at_work = True
+            self.process.do(self._execute)
+        when = self.core.next_deadline()
+        if when is not None and when != self._timer_at:
+            self._timer_at = when
+            self._kernel.at(when, self._time_passed, when)
+
+    def _execute(self) -> tuple[float, Then]:
+        """Calls of one run, for a step."""
+        work = self._work[0]
+        run, lo = work.run, work.lo
+        spent_s = 0.0
+        at = lo
+        while at < work.hi and spent_s < _STEP_S:
+            service_s = self._service_s()
+            self.started_at.append((run.payloads[at], self._kernel.now + spent_s))
+            if self._settings.is_waiting:
+                self._kernel.at(self._kernel.now + service_s, self._waited, (run, at))
+            else:
+                spent_s += service_s
+            at += 1
+        work.lo = at
+        if at == work.hi:
+            self._work.popleft()
+        if self._settings.is_waiting:
+            return spent_s, self._go_on
+        return spent_s, lambda: self._ended(run, lo, at)
+
+    def _waited(self, call: tuple[Run, int]) -> None:
+        run, at = call
+        self.process.do(lambda: (0.0, lambda: self._end(run, at, at + 1)))
+
+    def _ended(self, run: Run, lo: int, hi: int) -> None:
+        self._end(run, lo, hi)
+        self._go_on()
+
+    def _end(self, run: Run, lo: int, hi: int) -> None:
+        run.link.outbox.ended(run, lo, hi)
+        self._carry_out(self.core.calls_ended(run, hi - lo, self._kernel.now))
+
+    def _go_on(self) -> None:
+        if self._work:
+            self.process.do(self._execute)
+        else:
+            self._is_at_work = False
+
+    def _time_passed(self, when: float) -> None:
+        if when == self._timer_at:
+            self._timer_at = None
+            self._carry_out(self.core.passed(self._kernel.now))
