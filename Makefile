@@ -37,7 +37,7 @@ bench: $(VENV)/.dev-ready ## Measure throughput and latency against a bare grpc.
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 .PHONY: sim
-sim: $(VENV)/.dev-ready ## Simulate 8 routers and 1,000 replicas: queue times under each balancer (two minutes)
+sim: $(VENV)/.dev-ready ## Simulate: queue times of 8 routers and 1,000 replicas, sizes of frames (three minutes)
 	@$(BIN)/python -m simulation $(SIM_ARGS)
 
 # --- check ----------------------------------------------------------------------------------------------------------

@@ -2,23 +2,22 @@
 
 Purpose: the rule by which every hop of the mesh gathers: client, router (both ways) and replica. Pure.
 
-A message costs as much processor time as a hundred calls in it or more, whatever is in it (docs/performance.md), and
-one that is small stays small: its answer is small, and so is what a client sends when it has the answer. So small
-frames have to meet. What decides is what is under way:
+A message costs as much processor time as a hundred calls in it or more, whatever is in it, and a small frame stays
+small: its answer is small, and so is the frame that the client sends when it has the answer. So small frames have to
+meet. For a frame of `calls`, with `unanswered` other calls of its stream that are about to be answered:
 
-- A frame with as many calls as are unanswered on its stream leaves at once. That is a call alone, and each of two
-  halves that take turns: while one half is executed, the other travels.
-- A frame with `FULL_CALLS` leaves at once: its message is a small part of what it costs. Between a client
-  and its router one takes no more than half of what is under way, if that is as much: all in one, the processes of a
-  mesh would work in turn.
-- Any other one keeps a distance from the frames before it. Were all that is under way in frames like this one,
-  `unanswered / calls` messages could be saved by waiting for them: it waits for no longer than these cost, and never
-  longer than the pace allows. What comes meanwhile joins. A stream with fewer frames than that is not slowed down.
+- `calls >= unanswered`: it leaves at once. This is a call alone, and each of two halves that take turns: while one half
+  is executed, the other one travels.
+- `calls >= FULL_CALLS`: it leaves at once.
+- Else it leaves `MESSAGES_S * unanswered / calls` after the frame before it, at the latest: if the unanswered calls are
+  in frames of the same size, that is what those frames cost, and what can be saved by waiting for them. A pace bounds
+  that wait as well. Example: 8 calls, 56 unanswered, in frames of 8: seven messages and answers, 3.5 ms.
 
-Where calls are quick, their answers are about to come, and a wait brings many of them together. Where they take long it
-would bring little: the wait is shorter, and some frames may follow one another closely.
+So a stream whose frames are farther apart than that is not slowed down. Whoever asks says what is about to be answered:
+calls that take long, and calls that wait for something else, are not.
 
-Invariants: a frame leaves no later than its pace's `gap_s` after the one before it.
+Invariants: at one pace, a frame leaves no later than `gap_s` after the frame before it. (A call may wait on each of
+four hops.)
 Source: the distance is kept by the generic cell rate algorithm (ITU-T I.371, annex A): one number, no timer.
 Owner: one for each writing half of a stream.
 """
@@ -27,14 +26,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-MESSAGES_S: Final = 0.0005
-"""Processor time, seconds, of a message and its answer, at both ends together. See docs/performance.md."""
+from slotmesh.frame_costs import FULL_CALLS, MESSAGES_S
 
-FULL_CALLS: Final = 256
-"""Calls of a frame that waits for nobody."""
-
-QUICK_S: Final = 0.001
-"""Calls that take less than this, seconds, are quick: messages are a good part of what they cost."""
+HALF_CALLS: Final = 16
+"""Calls of a half that is worth a message of its own, at least."""
 
 
 class Pace(NamedTuple):
@@ -47,16 +42,20 @@ class Pace(NamedTuple):
 
 
 QUICK: Final = Pace(gap_s=0.004, burst=1)
-"""Of quick calls."""
+"""Where calls are known to be quick: their answers come together if they are waited for."""
 STEADY: Final = Pace(gap_s=0.001, burst=4)
-"""Of calls that are not known to be quick."""
+"""Where they are not: a wait would bring less, so only dense streams are held back at all."""
+
+
+COUNTED_FRAMES: Final = round(QUICK.gap_s / MESSAGES_S)
+"""More unanswered calls than are in so many frames like the one that waits make no difference."""
 
 
 def most_calls(calls: int, unanswered: int) -> int:
-    """How many of the calls that wait, beside those under way, the next frame of a client's stream takes at most.
+    """How many of the calls that wait, beside those unanswered, the next frame of a client's stream takes at most.
 
     In one frame, all of them would go round together, and while one process works on them the others would have nothing
-    to do.
+    to do. So there are two at least, if each is full.
     """
     return max(FULL_CALLS, (calls + unanswered) // 2)
 
@@ -71,11 +70,8 @@ class Pacing:
         """When the frames that have left will all have had their distance. Monotonic seconds."""
 
     def wait_s(self, calls: int, unanswered: int, now: float, pace: Pace) -> float:
-        """How long a frame of so many calls waits for others to join; 0 where it leaves now.
-
-        `unanswered`: calls of this stream that are under way beside those of the frame.
-        """
-        if calls >= min(unanswered, FULL_CALLS):
+        """How long a frame of so many calls still waits; 0 where it may leave now. Changes nothing."""
+        if not unanswered or calls >= FULL_CALLS or calls >= max(unanswered, HALF_CALLS):
             return 0.0
         saved_s = MESSAGES_S * unanswered / max(calls, 1)
         return max(0.0, self._free_at - pace.burst * pace.gap_s + min(saved_s, pace.gap_s) - now)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from replica_service.core.capacity import Capacity
 from replica_service.core.ranges import Range
-from replica_service.core.service_times import MethodTime
+from replica_service.core.service_times import ToldTime
 from replica_service.core.sessions import Report
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
@@ -24,7 +24,7 @@ def capacity_to_wire(capacity: Capacity) -> call_pb2.Capacity:
     )
 
 
-def service_times_to_wire(times: Iterable[MethodTime]) -> replica_service_pb2.ServiceTimes:
+def service_times_to_wire(times: Iterable[ToldTime]) -> replica_service_pb2.ServiceTimes:
     """How quickly calls are got through."""
     wire = replica_service_pb2.ServiceTimes()
     for each in times:

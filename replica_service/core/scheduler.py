@@ -269,6 +269,13 @@ class Scheduler(Dispatching):
                     self._take_back(entry.run, entry.run.begin, entry.run.end, verdicts.DRAINING)
         return self.drain(now)
 
+    def about_to_end(self, link: Link) -> int:
+        """How many of the router's calls are about to end, while others wait here for their permits.
+
+        None where nothing waits here: then results are what brings the calls that take free permits.
+        """
+        return link.unkeyed + link.keyed if self.waiting or self._lanes.ready else 0
+
     @property
     def is_quiet(self) -> bool:
         """Whether no call runs, nor waits with a permit."""

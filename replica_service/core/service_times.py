@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from slotmesh.pacing import QUICK_S
+from slotmesh.frame_costs import QUICK_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 LEAST_S = 1e-6
 """What is shorter is told as this: in a frame, other things cost as much."""
 FRAME_S = 0.00025
-"""What goes by from the start of calls to their end however few and quick they are: turns of the event loop, mostly.
-Not where they follow others."""
+"""What goes by from the start of calls to their end however few and quick they are: turns of the event loop, mostly. At
+most half of their time counts as that, and nothing where calls of the method have ended since they were started."""
 WINDOW_ENDS = 8
 """Ends that a mean is taken over, about. Of calls that end together it is one."""
 _KEEP = 1 - 1 / WINDOW_ENDS
 
 
-class MethodTime(NamedTuple):
+class ToldTime(NamedTuple):
     """What a router is told of one method."""
 
     method: str
@@ -44,35 +44,32 @@ class MethodTime(NamedTuple):
 
 
 class _Mean:
-    """Busy time over completions, of the latest calls."""
+    """Busy time over completions, of the latest calls of one method."""
 
-    __slots__ = ("busy_s", "calls")
+    __slots__ = ("batch_size", "busy_s", "calls", "ended_at", "high_s", "low_s")
 
     def __init__(self) -> None:
+        self.low_s = self.high_s = 0.0
+        """Between these, both excluded, a mean is not told again."""
+        self.batch_size = 0
+        """What was told last."""
         self.busy_s = 0.0
         self.calls = 0.0
-
-    def add(self, calls: int, seconds: float) -> float:
-        """Returns the mean."""
-        self.busy_s = self.busy_s * _KEEP + seconds
-        self.calls = self.calls * _KEEP + calls
-        return max(self.busy_s / self.calls, LEAST_S)
+        self.ended_at = -inf
 
 
 class ServiceTimes:
     """Moving means, and what was told of them."""
 
-    __slots__ = ("_batchers", "_ended_at", "_latest_s", "_means", "_told", "version")
+    __slots__ = ("_batchers", "_latest_s", "_means", "_told", "version")
 
     def __init__(self, batchers: Mapping[str, Batcher]) -> None:
         """`batchers`: those of the batch methods, by name."""
         self._batchers = batchers
         self._means: dict[str, _Mean] = {}
-        self._told: dict[str, MethodTime] = {}
-        self._ended_at = -inf
-        """When calls, of whatever method, have ended last."""
+        self._told: dict[str, ToldTime] = {}
         self._latest_s = inf
-        """Mean of the method of which they were."""
+        """Mean of the method of which calls have ended last."""
         self.version = 0
         """Counts what is worth telling; 0 where nothing was measured."""
 
@@ -83,19 +80,23 @@ class ServiceTimes:
         mean = self._means.get(method)
         if mean is None:
             mean = self._means[method] = _Mean()
-        is_first = started_at >= self._ended_at
-        seconds = max(0.0, now - started_at - FRAME_S) if is_first else now - self._ended_at
-        self._latest_s = mean_s = mean.add(calls, seconds)
-        self._ended_at = now
-        batcher = self._batchers.get(method)
-        size = 0 if batcher is None else batcher.size
-        told = self._told.get(method)
-        if told is None or told.batch_size != size or not told.service_s / 2 < mean_s < told.service_s * 2:
-            self._told[method] = MethodTime(method, mean_s, size)
+        if started_at < mean.ended_at:
+            busy_s = now - mean.ended_at
+        else:
+            took_s = now - started_at
+            busy_s = max(took_s - FRAME_S, took_s / 2)
+        mean.ended_at = now
+        mean.busy_s = mean.busy_s * _KEEP + busy_s
+        mean.calls = mean.calls * _KEEP + calls
+        self._latest_s = mean_s = max(mean.busy_s / mean.calls, LEAST_S)
+        size = 0 if (batcher := self._batchers.get(method)) is None else batcher.size
+        if not mean.low_s < mean_s < mean.high_s or size != mean.batch_size:
+            mean.low_s, mean.high_s, mean.batch_size = mean_s / 2, mean_s * 2, size
+            self._told[method] = ToldTime(method, mean_s, size)
             self.version += 1
 
     @property
-    def told(self) -> list[MethodTime]:
+    def told(self) -> list[ToldTime]:
         """What routers are to know, as of `version`."""
         return list(self._told.values())
 

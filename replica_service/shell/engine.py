@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 
 from replica_service.convert import Issuer
@@ -25,7 +26,7 @@ from replica_service.shell.generator_executor import GeneratorExecutor
 from replica_service.shell.handler_errors import HandlerErrors
 from replica_service.shell.handler_loop import HandlerLoop
 from replica_service.shell.methods import Method
-from replica_service.shell.outbox import Outbox, UnderWay
+from replica_service.shell.outbox import Outbox
 from replica_service.shell.outcomes import Outcomes
 from replica_service.shell.own_loop_executor import OwnLoopExecutor
 from replica_service.shell.recalls import Recalls
@@ -142,7 +143,8 @@ class Engine(Outcomes):
             self.slots.issuer,
             cuts=cuts,
             times=times if wants_times else None,
-            under_way=lambda: UnderWay(link.unkeyed + link.keyed, times.are_quick),
+            about_to_end=partial(self.scheduler.about_to_end, link),
+            are_quick=lambda: times.are_quick,
         )
         self._links[link] = outbox
         if self.scheduler.draining:

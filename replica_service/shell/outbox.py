@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from replica_service import convert
 from replica_service.convert import Issuer, SlotAnswer
@@ -31,15 +30,8 @@ from slotmesh.v1 import call_pb2, replica_service_pb2
 Response = replica_service_pb2.ExecuteResponse
 
 
-class UnderWay(NamedTuple):
-    """What the router's calls that have not ended are."""
-
-    calls: int
-    are_quick: bool
-
-
-def _nothing() -> UnderWay:
-    return UnderWay(0, are_quick=False)
+def _none() -> int:
+    return 0
 
 
 class Outbox:
@@ -52,14 +44,16 @@ class Outbox:
         *,
         cuts: bool = False,
         times: ServiceTimes | None = None,
-        under_way: Callable[[], UnderWay] = _nothing,
+        about_to_end: Callable[[], int] = _none,
+        are_quick: Callable[[], bool] = bool,
     ) -> None:
-        """`capacity` and `under_way` are asked when a frame is built. `cuts`: the router takes large results in chunks.
+        """`capacity` is asked when a frame is built. `cuts`: the router takes large results in chunks.
 
         `issuer` is under whose name slots are given. `times`: what the router wants to know of how quick calls are.
+        `about_to_end`: how many of the router's calls are, and `are_quick`: whether they are known to take little time.
         """
         self._capacity = capacity
-        self._under_way = under_way
+        self._about_to_end, self._are_quick = about_to_end, are_quick
         self._times = times
         self._times_told = 0
         """The version of them that the router has."""
@@ -286,23 +280,28 @@ class Outbox:
             )
         if self._answers:
             return Response(reconciled=self._answers.popleft())
-        return self._next_outcomes() if self._batches or self._failed or self._done or self._told_large else None
+        return self._next_outcomes()
 
     def _next_outcomes(self) -> Response | None:
         """What has ended; what is new of how quick calls are goes before it."""
+        if not (self._batches or self._failed or self._done or self._told_large):
+            return None
         if self._times is not None and self._times_told != self._times.version:
             self._times_told = self._times.version
             return Response(service_times=convert.service_times_to_wire(self._times.told))
-        return None if self._holds_back() else self._result_frame()
+        unanswered = self._about_to_end()
+        return None if unanswered and self._holds_back(unanswered) else self._result_frame()
 
-    def _holds_back(self) -> bool:
+    def _holds_back(self, unanswered: int) -> bool:
         """Whether what has ended is little, and better waits for what is about to end. Values never do."""
-        if self._values or self._told_large:
+        if self._values or self._told_large or self._capacity_due:
             return False
         calls = sum(len(batch.ids) for batch in self._batches)
         calls += sum(len(ids) for ids, _ in self._failed) + sum(count for _, count in self._done)
-        under_way = self._under_way()
-        return self._pacer.holds(calls, under_way.calls, are_quick=under_way.are_quick)
+        if self._pacer.holds(calls, unanswered, are_quick=self._are_quick()):
+            return True
+        self._pacer.left()
+        return False
 
     def _slots_frame(self) -> Response:
         answers = self._slot_answers[:MAX_FRAME_CALLS]

@@ -16,7 +16,7 @@ from router_service.core.ejection import Ejections
 from router_service.core.fair_queue import FairQueue
 from router_service.core.reservations import ConstrainedReservations
 from router_service.core.retries import RetryBudget
-from router_service.core.slicing import is_filled
+from router_service.core.slicing import joins
 from router_service.core.table import BalancerName
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Backend:
         self.candidates = 0
         """Replicas that take calls."""
         self.filling: Replica | None = None
-        """Who got the latest calls: if they are quick, the next ones join them there."""
+        """The replica that the latest calls went to: quick ones join them there."""
         self.max_batch_size = route.max_batch_size
         self._chance = chance
         self._balancer_name = route.balancer
@@ -91,15 +91,15 @@ class Backend:
     def pick(self, method: str) -> Replica | None:
         """The replica for the next calls of the method: one with `free > 0`, or None.
 
-        The one that is being filled, as long as it has a little to do and no more than that; else whom the balancer
-        names.
+        The one that is being filled, where they can start at once and join others (`slicing.joins`); else the one that
+        the balancer picks.
         """
         filling = self.filling
         if (
             filling is not None
-            and filling.free > 0
-            and filling.own > 0
-            and not is_filled(filling.own, filling.times.get(method))
+            and filling.work_ns
+            and filling.free_slots > 0
+            and joins(filling.work_ns, filling.times.get(method))
         ):
             return filling
         self.filling = replica = self.balancer.pick()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from router_service.core.slicing import UNKNOWN_NS
 from router_service.core.slots import Reserve, SlotWork
 from slotmesh.chunks import Announced, Payload
 from slotmesh.errors import Failure
@@ -225,7 +226,10 @@ class Sent:
     It gets run ids when the frame that carries it is cut; before that it can be withdrawn without a trace.
     """
 
-    __slots__ = ("count", "first", "lo", "owner_epoch", "remaining", "replica", "run", "sent_at", "states", "valued")
+    __slots__ = (
+        *("call_ns", "count", "first", "lo", "owner_epoch"),
+        *("remaining", "replica", "run", "sent_at", "states", "valued"),
+    )
 
     takes_room: ClassVar[bool] = True
     """It counts among what its replica said it can take."""
@@ -247,6 +251,9 @@ class Sent:
         self.owner_epoch = owner_epoch
         """Epoch of the partition's owner at sending; 0 without an ordering key."""
         self.sent_at = now
+        time = replica.times.get(run.options.method) if run.slot is None else None
+        self.call_ns = UNKNOWN_NS if time is None else time.call_ns
+        """Work that each call is at the replica, as it was known at sending; nanoseconds."""
 
     def take(self, offset: int, count: int) -> list[tuple[int, int]]:
         """The replica has answered these calls; returns those that somebody waits for, as (offset, count)."""

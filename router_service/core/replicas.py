@@ -1,8 +1,9 @@
 """One replica as the router sees it: what was sent there, and what more it can take.
 
 Purpose: exact knowledge of the router's own load, the newest report of everybody else's, and which run id means what.
-Invariants: `own`, `keyed` and `bound` are the sums of what is unanswered in `outbox`, `ops` and `inflight`; run ids
-strictly increase on a link, in the order in which frames carry them.
+Invariants: `own`, `keyed` and `bound` are the sums of what is unanswered in `outbox`, `ops` and `inflight`, and
+`work_ns` what these calls were known to be in work when they were sent; run ids strictly increase on a link, in the
+order in which frames carry them.
 Owner: the scheduler.
 """
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from router_service.core import routing
 from router_service.core.calls import Bound, Run, Sent
-from slotmesh.pacing import QUICK_S
+from slotmesh.frame_costs import QUICK_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 DEFAULT_KEYED_WINDOW = 8192
 """Keyed calls unanswered at a replica that has not said otherwise."""
+QUICK_NS = round(QUICK_S * 1e9)
 _SWEEP_FROM = 64
 
 
@@ -66,6 +68,7 @@ class Replica:
         "stream_id",
         "taking",
         "times",
+        "work_ns",
     )
 
     def __init__(self, route: ReplicaRoute, backend: Backend) -> None:
@@ -94,6 +97,8 @@ class Replica:
         """This router's keyed calls there, unanswered."""
         self.bound = 0
         """What it does in slots that it has given, unanswered: takes no room."""
+        self.work_ns = 0
+        """What its unanswered calls are in work, as far as it has said so: nanoseconds, one after another."""
         self.ops: deque[Sent] = deque()
         """Slot operations that the next frames carry, ahead of `outbox`: each a slice of one call."""
         self.outbox: deque[Sent] = deque()
@@ -139,9 +144,19 @@ class Replica:
         return self.capacity.keyed_window - self.keyed if self.linked else 0
 
     def is_quick(self, method: str) -> bool:
-        """Whether calls of this method end soon: it has said so."""
+        """Whether calls of this method are known to take little time here."""
         time = self.times.get(method)
-        return time is not None and time.service_s < QUICK_S
+        return time is not None and time.is_quick
+
+    def count_quick(self, most: int) -> int:
+        """Quick calls that frames have carried here and that are not answered; more than `most` need not be counted."""
+        calls = 0
+        for sent in self.inflight.values():
+            if sent.call_ns < QUICK_NS:
+                calls += sent.remaining
+                if calls >= most:
+                    break
+        return calls
 
     def refresh(self) -> None:
         """Capacity, link or draining changed."""
@@ -155,6 +170,7 @@ class Replica:
         run.cursor += count
         run.sents.append(sent)
         self.outbox.append(sent)
+        self.work_ns += count * sent.call_ns
         if run.partition is None:
             self.own += count
         else:
@@ -168,6 +184,7 @@ class Replica:
         run.sents.append(sent)
         self.ops.append(sent)
         self.own += 1
+        self.work_ns += sent.call_ns
         return sent
 
     def bind(self, run: Run, now: float) -> Sent:
@@ -177,6 +194,7 @@ class Replica:
         run.sents.append(sent)
         self.ops.append(sent)
         self.bound += 1
+        self.work_ns += sent.call_ns
         return sent
 
     def number(self, sent: Sent) -> int:
@@ -212,24 +230,18 @@ class Replica:
         before = sent.remaining
         fresh = sent.take(offset, count)
         answered = before - sent.remaining
-        if not sent.takes_room:
-            self.bound -= answered
-        elif sent.run.partition is None:
-            self.own -= answered
-        else:
-            self.keyed -= answered
+        self._gone(sent, answered)
         if not sent.remaining and answered:
             self._forget(sent)
         return fresh
 
     def answer_whole(self, sent: Sent) -> None:
         """The replica is done with a slice of which nothing was answered or abandoned before: the common case."""
-        if not sent.takes_room:
-            self.bound -= sent.count
-        elif sent.run.partition is None:
+        if sent.takes_room and sent.run.partition is None:
             self.own -= sent.count
+            self.work_ns -= sent.count * sent.call_ns
         else:
-            self.keyed -= sent.count
+            self._gone(sent, sent.count)
         sent.remaining = 0
         self._forget(sent)
 
@@ -237,6 +249,7 @@ class Replica:
         """A slice of the outbox has become smaller: what remains of it is all of `run`, and not in the outbox yet."""
         part = Sent(run, 0, len(run.payloads), self, sent.owner_epoch, sent.sent_at)
         run.cursor = part.count
+        part.call_ns = sent.call_ns
         run.sents.append(part)
         if run.partition is not None:
             run.partition.sent(sent.owner_epoch)
@@ -253,12 +266,7 @@ class Replica:
         sent.run.sents.remove(sent)
         if self.backend.hooks is not None and routing.is_counted(sent):
             routing.abandoned(self, gone)
-        if not sent.takes_room:
-            self.bound -= gone
-        elif sent.run.partition is None:
-            self.own -= gone
-        else:
-            self.keyed -= gone
+        self._gone(sent, gone)
         sent.remaining = 0
 
     def take_back(self) -> list[Sent]:
@@ -270,12 +278,7 @@ class Replica:
             sent.run.sents.remove(sent)
             if routing.is_counted(sent):
                 routing.abandoned(self, sent.remaining)
-            if not sent.takes_room:
-                self.bound -= sent.remaining
-            elif sent.run.partition is None:
-                self.own -= sent.remaining
-            else:
-                self.keyed -= sent.remaining
+            self._gone(sent, sent.remaining)
         return unsent
 
     def lose(self) -> list[Sent]:
@@ -285,11 +288,21 @@ class Replica:
             routing.abandoned(self, sum(sent.remaining for sent in lost if routing.is_counted(sent)))
         self.inflight.clear()
         self._starts.clear()
-        self.own = self.keyed = self.bound = 0
+        self.own = self.keyed = self.bound = self.work_ns = 0
         self._next_id = 1
         self.links += 1
         self.linked = False
         return lost
+
+    def _gone(self, sent: Sent, count: int) -> None:
+        """So many calls of the slice are unanswered no more."""
+        self.work_ns -= count * sent.call_ns
+        if not sent.takes_room:
+            self.bound -= count
+        elif sent.run.partition is None:
+            self.own -= count
+        else:
+            self.keyed -= count
 
     def _forget(self, sent: Sent) -> None:
         del self.inflight[sent.first]

@@ -1,4 +1,4 @@
-"""From queues to replicas: what waits is sent as soon as somebody can take it.
+"""From queues to replicas: what waits gets into an outbox as soon as a replica can take it.
 
 Invariants: nothing waits while a replica of its backend could take it; a replica never has more unkeyed calls than it
 said it can take, nor more keyed ones than its window. A completion starts what is next at once: nothing polls.
@@ -39,7 +39,8 @@ class Sender:
             replica = balancer.pick() if run.slot is not None else backend.pick(method)
             if replica is None:
                 break
-            count = min(slice_calls(most, backend.candidates, replica.times.get(method)), replica.free, left)
+            share = 1 if most == 1 else slice_calls(most, backend.candidates, replica.times.get(method))
+            count = min(share, replica.free, left)
             self.send(run, count, replica, 0, now)
             balancer.changed(replica)
             left -= count

@@ -12,8 +12,8 @@ a slice costs against what it brings:
 - A run is cut into even slices, each between once and twice that, but into no more than there are replicas to take
   them: more calls than that are spread evenly.
 - A batch method gets whole batches, as far as the calls last: half a batch costs it as much as a full one.
-- The same measure says whether a replica is *filled*: one that has less than `SLICE_S` of quick calls gets the next
-  ones, too, which then share its messages, before an idle one is woken.
+- Quick calls join others: a replica that has less than `SLICE_S` of work, all of it known to be quick, gets the next
+  ones as well, which then share its messages, before an idle one is woken.
 
 What is not known is not quick: runs of a method that a replica has said nothing of are spread evenly.
 Owner: pure functions.
@@ -21,24 +21,35 @@ Owner: pure functions.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import ceil
-from typing import NamedTuple
 
-from slotmesh.pacing import MESSAGES_S
+from slotmesh.frame_costs import MESSAGES_S, QUICK_S
 
 SLICE_S = 2 * MESSAGES_S
 """Work that is worth a slice of its own: seconds that its calls take one after another."""
+SLICE_NS = round(SLICE_S * 1e9)
+UNKNOWN_NS = 10**9
+"""Work of a call of which nothing is known: it is not quick."""
 CALL_S = 1e-6
 """What a call in a frame costs beside its handler: nobody gets through calls quicker than that."""
 
 
-class MethodTime(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class MethodTime:
     """What a replica has said of a method."""
 
     service_s: float
     """Seconds that it needs for one call more."""
     batch_size: int = 0
     """Calls that it takes at once, at most; 0 where it takes one."""
+    call_ns: int = field(init=False)
+    """Work that one call is, nanoseconds: whole numbers, so that sums come out even."""
+    is_quick: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "call_ns", round((self.service_s + CALL_S) * 1e9))
+        object.__setattr__(self, "is_quick", self.service_s < QUICK_S)
 
 
 def worth_calls(service_s: float) -> int:
@@ -51,8 +62,6 @@ def slice_calls(calls: int, replicas: int, time: MethodTime | None) -> int:
 
     `time`: what it has said of the method. What it has room for bounds it as well; that is the caller's.
     """
-    if calls <= 1:
-        return 1
     slices = max(1, replicas)
     if time is not None:
         slices = max(1, min(slices, calls // worth_calls(time.service_s)))
@@ -62,6 +71,6 @@ def slice_calls(calls: int, replicas: int, time: MethodTime | None) -> int:
     return min(even, calls)
 
 
-def is_filled(calls: int, time: MethodTime | None) -> bool:
-    """Whether a replica that has so many calls is busy for as long as a slice takes: others come first then."""
-    return time is None or calls >= worth_calls(time.service_s)
+def joins(work_ns: int, time: MethodTime | None) -> bool:
+    """Whether a call goes where there is some work already: as long as it is quick, and there is less than a slice."""
+    return time is not None and work_ns > 0 and work_ns + time.call_ns <= SLICE_NS

@@ -60,8 +60,12 @@ class ClientStream:
         self._endpoint = endpoint
         self._default_options = default_options
         self._dispatcher = dispatcher
+        self._pacer = Pacer(self.pump.wake, dispatcher.clock.now)
         self._results = ResultOutbox(
-            *(self.caller, endpoint, dispatcher, Pacer(self.pump.wake)),
+            self.caller,
+            endpoint,
+            dispatcher,
+            self._pacer,
             takes_chunks=CHUNKS in features,
             takes_items=TAKE_ITEMS in features,
         )
@@ -154,6 +158,7 @@ class ClientStream:
 
     def ended(self) -> None:
         """The stream is gone, however: nobody is left to be answered."""
+        self._pacer.stop()
         self._all_answered.set()
 
     def say(self, response: Response) -> None:

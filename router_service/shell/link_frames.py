@@ -20,6 +20,7 @@ from router_service.core.sessions import Session
 from router_service.shell.acks import RunAcks
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.chunks import ChunkRota
+from slotmesh.pacing import COUNTED_FRAMES
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.telemetry.names import DIRECTION_OUT
@@ -41,7 +42,7 @@ class LinkFrames:
         self._clock = clock
         self._wake = wake
         self._is_up = False
-        self._pacer = Pacer(wake)
+        self._pacer = Pacer(wake, clock.now)
         self._cancels: list[CancelRun] = []
         self._questions: list[Session] = []
         self._acks = RunAcks(wake)
@@ -68,7 +69,7 @@ class LinkFrames:
         """The link is gone, and its run ids mean nothing any more."""
         self._is_up = False
         self._pacer.stop()
-        self._pacer = Pacer(self._wake)
+        self._pacer = Pacer(self._wake, self._clock.now)
         self._echo = 0
         self._cancels.clear()
         self._questions.clear()
@@ -82,7 +83,7 @@ class LinkFrames:
         self._wake()
 
     def answered(self) -> None:
-        """The replica has answered runs: nothing waits for that any more."""
+        """The replica has answered runs: what waits for that may leave."""
         if self._replica.outbox:
             self._wake()
 
@@ -168,11 +169,14 @@ class LinkFrames:
 
     def _run_frame(self) -> Request | None:
         replica = self._replica
-        if self._holds_back():
+        is_alone = not replica.inflight
+        if not is_alone and self._holds_back():
             return None
         batches = self._dispatcher.cut_frame(replica, MAX_FRAME_CALLS, MAX_FRAME_BYTES)
         if not batches:
             return None
+        if not is_alone:
+            self._pacer.left()
         self._dispatcher.scheduler.counters.replica_frames[replica.backend.name, DIRECTION_OUT] += 1
         request = Request()
         now = self._clock.now()
@@ -182,11 +186,12 @@ class LinkFrames:
         return request
 
     def _holds_back(self) -> bool:
-        """Whether what is pending is little, and better waits for more."""
+        """Whether what is pending is little, and better waits for more: for the answers to quick calls, where it is."""
         replica = self._replica
         outbox = replica.outbox
         if len(outbox) >= MAX_FRAME_SLICES:
             return False
-        calls = sum(sent.count for sent in outbox)
+        calls = sum([sent.count for sent in outbox])
         are_quick = replica.is_quick(outbox[-1].run.options.method)
-        return self._pacer.holds(calls, replica.owed - calls, are_quick=are_quick)
+        unanswered = replica.count_quick(calls * COUNTED_FRAMES) if are_quick else replica.owed - calls
+        return self._pacer.holds(calls, unanswered, are_quick=are_quick)

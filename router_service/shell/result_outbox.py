@@ -30,7 +30,7 @@ from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.singly import singly, values_singly
 from router_service.shell.taking import Taking
 from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, Announced, ChunkRota, Lines, joined
-from slotmesh.pacing import most_calls
+from slotmesh.pacing import COUNTED_FRAMES, most_calls
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_OUT
@@ -139,11 +139,14 @@ class ResultOutbox:
             self._fetch()
         if not self._outcomes:
             return None
-        waiting = sum(len(outcome.ids) for outcome in self._outcomes)
-        unanswered = self._caller.calls - waiting
-        if self._holds_back(waiting, unanswered):
-            return None
-        most = min(most_calls(waiting, unanswered), MAX_FRAME_CALLS)
+        most = MAX_FRAME_CALLS
+        if self._caller.calls > 1:  # else nobody is left whom it could wait for
+            ended = sum([len(each.ids) for each in self._outcomes if not isinstance(each, DeliverValues)])
+            unanswered = self._caller.calls - ended
+            if self._holds_back(ended, unanswered):
+                return self._chunk_frame() if self._large else None
+            self._pacer.left()
+            most = min(most, most_calls(ended, unanswered))
         self._is_chunk_due = True
         self._dispatcher.scheduler.counters.frames[DIRECTION_OUT,] += 1
         self._frame_no += 1
@@ -192,13 +195,25 @@ class ResultOutbox:
         self._caller.released(calls, request_bytes)
         return response
 
-    def _holds_back(self, waiting: int, unanswered: int) -> bool:
-        """Whether what is ready is little, and better waits for what is about to end. Values never do."""
-        newest = self._outcomes[-1]
-        if isinstance(newest, DeliverValues):
+    def _holds_back(self, ended: int, unanswered: int) -> bool:
+        """Whether so few calls have ended that their outcomes better wait for those of others. Values never wait."""
+        if any(isinstance(each, DeliverValues) for each in self._outcomes):
             return False
-        are_quick = isinstance(newest, DeliverResults) and newest.replica.is_quick(newest.options.method)
-        return self._pacer.holds(waiting, unanswered, are_quick=are_quick)
+        newest = self._outcomes[-1]
+        if isinstance(newest, DeliverResults) and newest.replica.is_quick(newest.options.method):
+            unanswered = self._count_quick(newest.replica, ended * COUNTED_FRAMES)
+            return self._pacer.holds(ended, unanswered, are_quick=True)
+        return self._pacer.holds(ended, unanswered, are_quick=False)
+
+    def _count_quick(self, replica: Replica, most: int) -> int:
+        """Calls of methods that are quick at this replica and have no outcome; more than `most` need not be counted."""
+        calls = 0
+        for run in self._caller.runs:
+            if replica.is_quick(run.options.method):
+                calls += run.unanswered
+                if calls >= most:
+                    break
+        return calls
 
     def acknowledge(self, through_frame: int) -> None:
         """The client has all result frames up to this one: their runs need not be kept any longer."""

@@ -62,7 +62,8 @@ class Wire:
         self.outbox.wake()
 
     def _waiting(self) -> tuple[int, int, bool]:
-        return len(self._run_ids), self.near.unkeyed, self._replica.core.service_times.are_quick
+        core = self._replica.core
+        return len(self._run_ids), core.about_to_end(self.near), core.service_times.are_quick
 
     def _cut(self, _most: int) -> tuple[Results, float]:
         costs, known = self._settings.costs, self._replica.core.service_times

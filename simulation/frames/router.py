@@ -14,6 +14,7 @@ from simulation.frames.machine import Process
 from simulation.frames.pump import Pump
 from simulation.ledger import Violation
 from simulation.payloads import payload_of
+from slotmesh.pacing import COUNTED_FRAMES
 
 if TYPE_CHECKING:
     from router_service.core.draws import Chance
@@ -82,7 +83,8 @@ class Router:
 
         def waiting() -> tuple[int, int, bool]:
             calls = sum(sent.count for sent in far.outbox)
-            return calls, far.owed - calls, far.is_quick(_OPTIONS.method)
+            are_quick = far.is_quick(_OPTIONS.method)
+            return calls, far.count_quick(calls * COUNTED_FRAMES) if are_quick else far.owed - calls, are_quick
 
         def cut(_most: int) -> tuple[Batches, float]:
             batches = self.core.cut_frame(far, _MAX_FRAME_CALLS, _MAX_FRAME_BYTES)

@@ -22,7 +22,7 @@ import grpc
 from slotmesh.client.arriving import ArrivingValues
 from slotmesh.client.batches import BatchWriter
 from slotmesh.client.incoming import PAYLOAD_LOST, IncomingChunks
-from slotmesh.client.outbox import LargeCalls, Outbox
+from slotmesh.client.outbox import FRAME_CALLS, LargeCalls, Outbox
 from slotmesh.client.outcomes import deliver, deliver_scattered, fail, finish, refuse, refuse_sent
 from slotmesh.client.pending import PendingCalls
 from slotmesh.client.pulse import Pulse
@@ -30,6 +30,7 @@ from slotmesh.client.recall import RecallWatch
 from slotmesh.client.resend import Resends
 from slotmesh.client.scattered import are_scattered, ascending
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.frame_costs import FULL_CALLS
 from slotmesh.pacing import most_calls
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.runtime.pump import StreamPump
@@ -324,6 +325,10 @@ class RouterLink:
             return self._resent_frame()
         return self._frame_of_new() if self._outbox else None
 
+    def _holds_back(self) -> bool:
+        """Whether few calls wait, and better wait for those that the next answers lead to."""
+        return self._pacer.holds(self._outbox.count(FULL_CALLS), self._pending.calls, are_quick=False)
+
     def _resent_frame(self) -> Request | None:
         """Of calls that this router has not seen. Nobody is told of calls that were taken back until all are sent."""
         pending, resends = self._pending, self._resends
@@ -362,11 +367,14 @@ class RouterLink:
 
     def _frame_of_new(self) -> Request | None:
         pending, large = self._pending, self._large_calls()
-        waiting = self._outbox.count()
-        if self._pacer.holds(waiting, pending.calls, are_quick=False):
+        before = pending.calls
+        room = self._window_calls - pending.calls
+        if room <= 0 or (pending.calls and self._holds_back()):
             return None
+        if room > FULL_CALLS and (waiting := self._outbox.count(2 * FRAME_CALLS)) > FULL_CALLS:
+            room = min(room, most_calls(waiting, pending.calls))
         parts = self._outbox.take(
-            min(self._window_calls - pending.calls, most_calls(waiting, pending.calls)),
+            room,
             self._window_bytes - pending.nbytes + self._bytes_beside(),
             alone=not pending.calls,
             cuts=self._batches.cuts,
@@ -376,6 +384,8 @@ class RouterLink:
             refuse(part)
         if not parts:
             return None
+        if before:
+            self._pacer.left()
         request = Request()
         frame, now = request.calls, self._loop.time()
         for part in parts:

@@ -69,13 +69,13 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._rota)
 
-    def count(self) -> int:
-        """How many calls wait; of more than a frame takes, at least as many as that."""
+    def count(self, most: int) -> int:
+        """How many calls wait; more than `most` need not be counted."""
         calls = 0
         for queue in self._rota:
             for run in queue.runs:
                 calls += len(run)
-                if calls >= 2 * FRAME_CALLS:
+                if calls >= most:
                     return calls
         return calls
 

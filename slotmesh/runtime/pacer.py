@@ -1,6 +1,6 @@
 """Holds small frames back for a moment: the rule of `slotmesh.pacing`, with a clock and a timer.
 
-Invariants: whoever holds a frame back is woken when its time has come; one timer a stream.
+Invariants: whoever holds a frame back is woken when its time has come; there is one timer a stream.
 Owner: the writing half of a stream, on its event loop.
 """
 
@@ -18,31 +18,35 @@ _TICK_S: Final = 0.001
 
 
 class Pacer:
-    """Asked before each frame of calls, or of their outcomes, that could leave."""
+    """Asked before each frame of calls, or of their outcomes, and told when one has been built."""
 
-    __slots__ = ("_hurries", "_pacing", "_timer", "_wake")
+    __slots__ = ("_hurries", "_now", "_pace", "_pacing", "_timer", "_wake")
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` is called when a frame that was held back should be looked at again."""
+    def __init__(self, wake: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:
+        """`wake` is called when a frame that was held back should be looked at again. `now`: monotonic seconds."""
         self._wake = wake
+        self._now = now
         self._pacing = Pacing()
+        self._pace = STEADY
         self._timer: asyncio.TimerHandle | None = None
         self._hurries = False
 
     def holds(self, calls: int, unanswered: int, *, are_quick: bool) -> bool:
-        """Whether a frame of so many calls waits for others to join; where it does not, it has left.
+        """Whether a frame of so many calls has to wait for others; then `wake` is called when it should be asked again.
 
-        `unanswered`: calls under way beside these. `are_quick`: they are known to take less than `pacing.QUICK_S`.
+        `unanswered`: other calls that are about to be answered. `are_quick`: they are known to take little time.
         """
-        pace = QUICK if are_quick else STEADY
-        now = time.monotonic()
-        wait_s = 0.0 if self._hurries else self._pacing.wait_s(calls, unanswered, now, pace)
-        if not wait_s:
-            self._pacing.left(now, pace)
+        self._pace = QUICK if are_quick else STEADY
+        if self._hurries:
             return False
-        if self._timer is None:
+        wait_s = self._pacing.wait_s(calls, unanswered, self._now(), self._pace)
+        if wait_s and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(max(wait_s, _TICK_S), self._look_again)
-        return True
+        return wait_s > 0.0
+
+    def left(self) -> None:
+        """The frame that `holds` was asked of last has been built, and leaves."""
+        self._pacing.left(self._now(), self._pace)
 
     def hurry(self) -> None:
         """Nothing is held back any more: it is the last chance."""
@@ -52,7 +56,7 @@ class Pacer:
             self._wake()
 
     def stop(self) -> None:
-        """Nothing more is wanted."""
+        """Nothing more is wanted: nobody is woken."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

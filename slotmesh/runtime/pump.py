@@ -1,6 +1,7 @@
 """Coalescing by back-pressure: one write in flight, and what gathers meanwhile is the next frame.
 
-Purpose: the writing half of every stream in the mesh. No timer: one item alone leaves at once, many leave together.
+Purpose: the writing half of every stream in the mesh. It waits for nothing but the transport: whoever builds its frames
+may hold a small one back (`slotmesh.runtime.pacer`).
 Invariants: at most one write is under way; frames leave in the order in which they are built; a frame is built at the
 last moment, when the transport can take it.
 Owner: the task that awaits `run()`; `wake` and `close` are called on the same event loop.

@@ -680,7 +680,7 @@ class ServiceTimes(_message.Message):
     METHODS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def methods(self) -> _containers.RepeatedCompositeFieldContainer[Global___MethodTime]:
-        """All methods of which calls have ended, at most 1,024."""
+        """All methods of which calls have ended. Routers remember the first 1,024."""
 
     def __init__(
         self,

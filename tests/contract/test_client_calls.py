@@ -15,7 +15,7 @@ from google.protobuf import wrappers_pb2
 import slotmesh
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, PROTOBUF, DecodeError, decode, encode
 from slotmesh.errors import Failure
-from slotmesh.pacing import FULL_CALLS
+from slotmesh.frame_costs import FULL_CALLS
 from slotmesh.v1 import call_pb2
 from tests.fakes.router import Batch, FakeRouter, FakeStream, Response
 

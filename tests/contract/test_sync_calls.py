@@ -17,7 +17,7 @@ import pytest_asyncio
 import slotmesh
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, DecodeError, decode
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.pacing import FULL_CALLS
+from slotmesh.frame_costs import FULL_CALLS
 from tests.fakes.router import Batch, FakeRouter
 
 pytestmark = pytest.mark.asyncio

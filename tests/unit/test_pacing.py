@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.pacing import FULL_CALLS, MESSAGES_S, QUICK, STEADY, Pace, Pacing, most_calls
+from slotmesh.frame_costs import FULL_CALLS, MESSAGES_S
+from slotmesh.pacing import COUNTED_FRAMES, QUICK, STEADY, Pace, Pacing, most_calls
 
 PACES = pytest.mark.parametrize("pace", [QUICK, STEADY], ids=["quick", "steady"])
 
@@ -78,7 +79,7 @@ def test_nothing_waits_for_longer_than_its_pace(steps: list[tuple[float, int, in
     for passed_s, calls, unanswered, pace in steps:
         now += passed_s
         wait_s = pacing.wait_s(calls, unanswered, now, pace)
-        assert 0.0 <= wait_s <= longest_s
+        assert 0.0 <= wait_s <= longest_s + 1e-9
         now += wait_s
         assert pacing.wait_s(calls, unanswered, now, pace) == pytest.approx(0.0, abs=1e-9)
         pacing.left(now, pace)
@@ -90,6 +91,13 @@ def test_at_one_pace_nothing_waits_for_longer_than_its_gap(
     pace: Pace, calls: int, unanswered: int, frames: int
 ) -> None:
     assert after(frames, pace).wait_s(calls, unanswered, 100.0, pace) <= pace.gap_s + 1e-9
+
+
+@given(calls=st.integers(1, 255), more=st.integers(0, 10**6), frames=st.integers(0, 50))
+def test_more_than_what_is_counted_makes_no_difference(calls: int, more: int, frames: int) -> None:
+    counted = calls * COUNTED_FRAMES
+    pacing = after(frames, QUICK)
+    assert pacing.wait_s(calls, counted + more, 100.0, QUICK) == pacing.wait_s(calls, counted, 100.0, QUICK)
 
 
 def test_what_is_under_way_is_in_two_frames_at_least_where_it_is_much() -> None:

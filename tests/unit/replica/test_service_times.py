@@ -6,9 +6,9 @@ import pytest
 
 from replica_service.core.batcher import Batcher
 from replica_service.core.service_times import FRAME_S, LEAST_S, ServiceTimes
+from slotmesh.frame_costs import QUICK_S
 from slotmesh.handlers.batching import BatchControl
 from slotmesh.handlers.settings import BatchSettings
-from slotmesh.pacing import QUICK_S
 
 
 class Clock:
@@ -46,9 +46,29 @@ def test_calls_that_end_together_share_their_time() -> None:
 def test_what_a_frame_takes_however_little_is_in_it_is_not_counted() -> None:
     clock = Clock()
     for _ in range(20):
-        clock.end(1, FRAME_S)
-    assert clock.time() == LEAST_S
+        clock.end(1000, FRAME_S + 0.001)
+    assert clock.time() == pytest.approx(LEAST_S)
     assert clock.times.are_quick
+
+
+def test_of_a_call_alone_half_of_its_time_counts_at_least() -> None:
+    """What is the frame's and what the handler's is not known; a burst of such calls must not go to one replica."""
+    clock = Clock()
+    for _ in range(20):
+        clock.end(1, 0.0002)
+    assert clock.time() == pytest.approx(0.0001)
+
+
+def test_a_slow_method_stays_slow_beside_a_quick_one() -> None:
+    """Ends of others say nothing of how long it takes."""
+    clock = Clock()
+    for _ in range(20):
+        began = clock.now
+        for _ in range(50):
+            clock.end(1, 0.001, after=0.001, method="quick")
+        clock.times.ended("slow", 1, began, clock.now)
+    assert clock.time("slow") == pytest.approx(0.1, rel=0.1)
+    assert clock.time("quick") < QUICK_S
 
 
 def test_a_call_alone_takes_its_time() -> None:

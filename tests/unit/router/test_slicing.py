@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.core.slicing import SLICE_S, MethodTime, is_filled, slice_calls, worth_calls
+from router_service.core.slicing import SLICE_NS, SLICE_S, MethodTime, joins, slice_calls, worth_calls
 from router_service.core.table import BalancerName
 from tests.unit.router.world import World
 
@@ -78,12 +78,13 @@ def test_no_slice_is_worth_less_than_its_messages_and_few_much_more(
     assert share <= max(2 * worth, even)
 
 
-@given(calls=st.integers(0, 2000), time=TIMES)
-def test_unknown_is_filled_and_nothing_is_without_calls(calls: int, time: MethodTime | None) -> None:
-    if time is None:
-        assert is_filled(calls, time)
-    elif not calls:
-        assert not is_filled(calls, time)
+def test_only_quick_calls_join_and_only_where_there_is_some_work_and_not_much() -> None:
+    assert joins(1, QUICK)
+    assert joins(SLICE_NS - QUICK.call_ns, QUICK)
+    assert not joins(SLICE_NS, QUICK)
+    assert not joins(0, QUICK), "nothing is there that they could join"
+    assert not joins(1, SLOW)
+    assert not joins(1, None)
 
 
 # -- the scheduler -----------------------------------------------------------------------------------------------------
@@ -128,6 +129,39 @@ def test_quick_calls_join_those_that_are_there_until_there_are_enough() -> None:
     assert list(sizes(world).values()) == [worth]
     world.submit([worth])
     assert sorted(sizes(world).values()) == [1, worth], "then the next replica is filled"
+
+
+def test_quick_calls_do_not_join_a_slow_one() -> None:
+    """Behind it they would wait, if its handler keeps the loop, while others are idle."""
+    world = World({"b": ["r1", "r2", "r3", "r4"]}, slots=512)
+    for replica in world.replicas.values():
+        world.scheduler.times_told(replica, {"slow": SLOW, "quick": QUICK})
+    world.submit([1], method="slow")
+    (slow,) = sizes(world)
+    for call_id in range(2, 102):
+        world.submit([call_id], method="quick")
+    assert sizes(world)[slow] == 1
+    assert sorted(sizes(world).values()) == [1, 100]
+
+
+def test_quick_calls_do_not_join_calls_that_are_not_known() -> None:
+    world = World({"b": ["r1", "r2"]}, slots=512)
+    for replica in world.replicas.values():
+        world.scheduler.times_told(replica, {"quick": QUICK})
+    world.submit([1], method="new")
+    world.submit([2], method="quick")
+    assert sizes(world) == {"r1": 1, "r2": 1}
+
+
+def test_work_is_taken_off_as_it_was_added_whatever_is_told_between() -> None:
+    world = World({"b": ["r"]}, slots=512)
+    tell(world, QUICK)
+    world.submit(range(100))
+    tell(world, SLOW)
+    world.submit(range(100, 150))
+    world.complete("r", *range(50))
+    world.complete("r")
+    assert world.replicas["r"].work_ns == 0
 
 
 def test_slow_calls_do_not_join() -> None:
@@ -175,6 +209,17 @@ def test_nothing_waits_while_there_is_room(balancer: BalancerName) -> None:
     world.complete("r2")
     assert world.queued == {}
     assert len(world.held["r2"]) == 50
+
+
+def test_no_shadows_copy_is_dropped_while_there_is_a_free_slot_elsewhere() -> None:
+    """Room behind the running ones is none for a copy."""
+    world = World({"b": ["r"], "s": ["s1", "s2"]}, slots=4, shadows={"s": 1.0})
+    for name in ("s1", "s2"):
+        world.report(name, prefetch=10)
+    tell(world, QUICK)
+    for call_id in range(8):
+        world.submit([call_id])
+    assert [len(world.held[name]) for name in ("s1", "s2")] == [4, 4]
 
 
 def test_a_shadows_copies_go_together_too() -> None:

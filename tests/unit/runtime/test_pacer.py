@@ -16,6 +16,7 @@ async def test_whoever_holds_a_frame_back_is_woken() -> None:
     woken = asyncio.Event()
     pacer = Pacer(woken.set)
     assert not pacer.holds(1, 500, are_quick=True)
+    pacer.left()
     assert pacer.holds(1, 500, are_quick=True)
     async with asyncio.timeout(LONG_S):
         await woken.wait()
@@ -26,14 +27,25 @@ async def test_whoever_holds_a_frame_back_is_woken() -> None:
 
 async def test_a_call_alone_is_never_held_back() -> None:
     pacer = Pacer(lambda: None)
-    assert not any(pacer.holds(1, 0, are_quick=True) for _ in range(1000))
+    for _ in range(1000):
+        assert not pacer.holds(1, 0, are_quick=True)
+        pacer.left()
+
+
+async def test_asking_changes_nothing() -> None:
+    """What does not leave in the end, as there is no room for it, costs the next frame nothing."""
+    pacer = Pacer(lambda: None)
+    assert not any(pacer.holds(1, 500, are_quick=True) for _ in range(1000))
 
 
 async def test_in_a_hurry_what_was_held_back_leaves_at_once() -> None:
     woken: list[bool] = []
     pacer = Pacer(lambda: woken.append(True))
-    pacer.holds(1, 500, are_quick=True)
-    assert pacer.holds(1, 500, are_quick=True)
+    pacer.left()
+    assert pacer.holds(1, 500, are_quick=False) is False, "after a pause some may follow one another"
+    for _ in range(10):
+        pacer.left()
+    assert pacer.holds(1, 500, are_quick=False)
     pacer.hurry()
     assert woken == [True]
     assert not any(pacer.holds(1, 500, are_quick=True) for _ in range(100))
@@ -42,8 +54,11 @@ async def test_in_a_hurry_what_was_held_back_leaves_at_once() -> None:
 async def test_once_stopped_it_wakes_nobody() -> None:
     woken: list[bool] = []
     pacer = Pacer(lambda: woken.append(True))
-    pacer.holds(1, 500, are_quick=True)
-    assert pacer.holds(1, 500, are_quick=True)
+    pacer.left()
+    assert pacer.holds(1, 500, are_quick=False) is False, "after a pause some may follow one another"
+    for _ in range(10):
+        pacer.left()
+    assert pacer.holds(1, 500, are_quick=False)
     pacer.stop()
     pacer.hurry()
     assert woken == []
