@@ -6,8 +6,9 @@ A message costs as much processor time as a hundred calls in it or more, whateve
 small: its answer is small, and so is the frame that the client sends when it has the answer. So small frames have to
 meet. For a frame of `calls`, with `unanswered` other calls of its stream that are about to be answered:
 
-- `calls >= unanswered`: it leaves at once. This is a call alone, and each of two halves that take turns: while one half
-  is executed, the other one travels.
+- `unanswered == 0`: it leaves at once. This is a call alone.
+- `calls >= unanswered`, and at least `HALF_CALLS`: it leaves at once. This is each of two halves that take turns: while
+  one half is executed, the other one travels.
 - `calls >= FULL_CALLS`: it leaves at once.
 - Else it leaves `MESSAGES_S * unanswered / calls` after the frame before it, at the latest: if the unanswered calls are
   in frames of the same size, that is what those frames cost, and what can be saved by waiting for them. A pace bounds

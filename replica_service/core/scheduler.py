@@ -122,9 +122,12 @@ class Scheduler(Dispatching):
 
     # -- executors -------------------------------------------------------------------------------------------------
 
-    def calls_ended(self, run: Run, count: int, now: float) -> list[Command]:
-        """Calls of a StartCalls have ended, however."""
-        self.service_times.ended(run.options.method, count, run.started_at, now)
+    def calls_ended(self, run: Run, count: int, now: float, *, waited: bool = False) -> list[Command]:
+        """Calls of a StartCalls have ended, however. `waited`: others could run meanwhile."""
+        if waited:
+            self.service_times.took(run.options.method, count, (now - run.started_at) * count)
+        else:
+            self.service_times.ended(run.options.method, count, run.started_at, now)
         if not self._has_room:
             self._vacancies.freed(run.link, now)
         self.in_use -= count
@@ -138,7 +141,7 @@ class Scheduler(Dispatching):
         run, lane = turn.run, turn.lane
         lane.turn = None
         ended = reached - turn.lo
-        self.service_times.ended(run.options.method, ended, turn.started_at, now)
+        self.service_times.took(run.options.method, ended, now - turn.started_at)
         if ended:
             note_progress(run, reached - 1)
         if reached < turn.hi:

@@ -1,8 +1,8 @@
 """How quickly calls are got through, by method: what routers choose by how many of them travel together.
 
-Purpose: one figure a method, the time that the replica needs for one call more: of quick calls and of batches what each
-takes of the handler, of calls that wait beside one another their time divided by how many do, of a call alone its time.
-How long calls stand in a queue is not in it, nor what a frame costs whatever is in it.
+Purpose: one figure a method, the time of a call. Of calls that are executed one after another, and of those in a batch,
+it is what each takes of the handler; of calls that wait, beside others, their time from start to end. How long calls
+stand in a queue is not in it, nor what a frame costs whatever is in it.
 Invariants: a figure is a mean over what has ended the latest `WINDOW_ENDS` times, so that a call that took long, as the
 first one does or one that the machine interrupted, is soon forgotten; routers are told again only where it is twice or
 half of what they were told.
@@ -44,29 +44,30 @@ class ToldTime(NamedTuple):
 
 
 class _Mean:
-    """Busy time over completions, of the latest calls of one method."""
+    """Of the latest calls of one method, and what was told of it."""
 
-    __slots__ = ("batch_size", "busy_s", "calls", "ended_at", "high_s", "low_s")
+    __slots__ = ("batch_size", "busy_s", "calls", "high_s", "low_s")
 
     def __init__(self) -> None:
+        self.busy_s = 0.0
+        self.calls = 0.0
+        """Both are sums in which what is older weighs less."""
         self.low_s = self.high_s = 0.0
         """Between these, both excluded, a mean is not told again."""
         self.batch_size = 0
-        """What was told last."""
-        self.busy_s = 0.0
-        self.calls = 0.0
-        self.ended_at = -inf
 
 
 class ServiceTimes:
     """Moving means, and what was told of them."""
 
-    __slots__ = ("_batchers", "_latest_s", "_means", "_told", "version")
+    __slots__ = ("_batchers", "_ended_at", "_latest_s", "_means", "_told", "version")
 
     def __init__(self, batchers: Mapping[str, Batcher]) -> None:
         """`batchers`: those of the batch methods, by name."""
         self._batchers = batchers
         self._means: dict[str, _Mean] = {}
+        self._ended_at: dict[str, float] = {}
+        """When calls of a method that are executed one after another have ended last."""
         self._told: dict[str, ToldTime] = {}
         self._latest_s = inf
         """Mean of the method of which calls have ended last."""
@@ -74,19 +75,23 @@ class ServiceTimes:
         """Counts what is worth telling; 0 where nothing was measured."""
 
     def ended(self, method: str, calls: int, started_at: float, now: float) -> None:
-        """So many calls have ended together, that were started together."""
+        """So many calls have ended together, that were started together, to be executed one after another.
+
+        Those of the method that ended since they were started went before them.
+        """
+        latest_at = self._ended_at.get(method, -inf)
+        self._ended_at[method] = now
+        took_s = now - started_at
+        self.took(method, calls, now - latest_at if started_at < latest_at else max(took_s - FRAME_S, took_s / 2))
+
+    def took(self, method: str, calls: int, seconds: float) -> None:
+        """So many calls have taken so many seconds in all."""
         if not calls:
             return
         mean = self._means.get(method)
         if mean is None:
             mean = self._means[method] = _Mean()
-        if started_at < mean.ended_at:
-            busy_s = now - mean.ended_at
-        else:
-            took_s = now - started_at
-            busy_s = max(took_s - FRAME_S, took_s / 2)
-        mean.ended_at = now
-        mean.busy_s = mean.busy_s * _KEEP + busy_s
+        mean.busy_s = mean.busy_s * _KEEP + seconds
         mean.calls = mean.calls * _KEEP + calls
         self._latest_s = mean_s = max(mean.busy_s / mean.calls, LEAST_S)
         size = 0 if (batcher := self._batchers.get(method)) is None else batcher.size

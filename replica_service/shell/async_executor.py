@@ -252,7 +252,7 @@ class AsyncExecutor:
                 return
             reached = await self._execute(work, lo, generation, min(self._until, run.deadline, link.fresh_until))
             if generation != self._generation:
-                sink.calls_ended(run, 1)  # the one that waited; `_hand_over` has seen to the others
+                sink.calls_ended(run, 1, waited=True)  # `_hand_over` has seen to the others
                 return
             work.lo = reached
             sink.calls_ended(run, reached - lo)

@@ -311,8 +311,8 @@ class Engine(Outcomes):
 
     # -- what has ended (the executors' sink; `Outcomes` is the rest of it) --------------------------------------------
 
-    def calls_ended(self, run: Run, count: int) -> None:
-        self._carry_out(self.scheduler.calls_ended(run, count, self._now()))
+    def calls_ended(self, run: Run, count: int, *, waited: bool = False) -> None:
+        self._carry_out(self.scheduler.calls_ended(run, count, self._now(), waited=waited))
         if self._waiters:
             self._look_around()
 

@@ -145,7 +145,7 @@ class GeneratorExecutor:
         def then_of(index: int) -> Callable[[bool], None]:
             def then(has_begun: bool) -> None:
                 if has_begun:
-                    sink.calls_ended(run, 1)
+                    sink.calls_ended(run, 1, waited=True)
                 else:
                     sink.returned(StartCalls(run, index, index + 1))
 

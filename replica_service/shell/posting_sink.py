@@ -34,7 +34,7 @@ class PostingSink(Encoding):
         self._is_posted = False
         # Once, so that they can be recognised.
         self._tell_payloads = sink.payloads
-        self._tell_calls_ended = sink.calls_ended
+        self._tell_calls_ended = self._pass_on_calls_ended
 
     def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
         self._put(self._tell_payloads, run, lo, payloads)
@@ -48,8 +48,11 @@ class PostingSink(Encoding):
     def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
         self._put(self._sink.failed, run, lo, count, failure)
 
-    def calls_ended(self, run: Run, count: int) -> None:
-        self._put(self._tell_calls_ended, run, count)
+    def calls_ended(self, run: Run, count: int, *, waited: bool = False) -> None:
+        self._put(self._tell_calls_ended, run, count, waited)
+
+    def _pass_on_calls_ended(self, run: Run, count: int, waited: bool) -> None:
+        self._sink.calls_ended(run, count, waited=waited)
 
     def turn_ended(self, turn: StartTurn, reached: int) -> None:
         self._put(self._sink.turn_ended, turn, reached)
@@ -86,7 +89,7 @@ class PostingSink(Encoding):
     def _join(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
         """Tells payloads with those of the calls that follow, and the end of these calls."""
         told = self._told
-        ended = 0
+        ended, waited = 0, False
         joined: list[bytes] | None = None
         hi = lo + len(payloads)
         while told:
@@ -95,6 +98,7 @@ class PostingSink(Encoding):
                 break
             if tell is self._tell_calls_ended:
                 ended += args[1]
+                waited = waited or args[2]
             elif tell is self._tell_payloads and args[1] == hi:
                 if joined is None:
                     joined = list(payloads)
@@ -105,4 +109,4 @@ class PostingSink(Encoding):
             told.popleft()
         self._tell_payloads(run, lo, payloads if joined is None else joined)
         if ended:
-            self._tell_calls_ended(run, ended)
+            self._tell_calls_ended(run, ended, waited)

@@ -31,8 +31,8 @@ class Sink(Protocol):
     def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
         """Consecutive calls from index `lo` on failed alike."""
 
-    def calls_ended(self, run: Run, count: int) -> None:
-        """So many calls of a StartCalls have their outcome."""
+    def calls_ended(self, run: Run, count: int, *, waited: bool = False) -> None:
+        """So many calls of a StartCalls have their outcome. `waited`: others could run meanwhile."""
 
     def turn_ended(self, turn: StartTurn, reached: int) -> None:
         """The turn's calls before index `reached` have their outcome; the others have not started."""

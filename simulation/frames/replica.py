@@ -150,15 +150,15 @@ class Replica:
 
     def _waited(self, call: tuple[Run, int]) -> None:
         run, at = call
-        self.process.do(lambda: (0.0, lambda: self._end(run, at, at + 1)))
+        self.process.do(lambda: (0.0, lambda: self._end(run, at, at + 1, waited=True)))
 
     def _ended(self, run: Run, lo: int, hi: int) -> None:
         self._end(run, lo, hi)
         self._go_on()
 
-    def _end(self, run: Run, lo: int, hi: int) -> None:
+    def _end(self, run: Run, lo: int, hi: int, *, waited: bool = False) -> None:
         run.link.outbox.ended(run, lo, hi)
-        self._carry_out(self.core.calls_ended(run, hi - lo, self._kernel.now))
+        self._carry_out(self.core.calls_ended(run, hi - lo, self._kernel.now, waited=waited))
 
     def _go_on(self) -> None:
         if self._work:

@@ -710,9 +710,8 @@ class MethodTime(_message.Message):
     """Calls that the method takes at once, at most, where it takes batches; 0 where it does not."""
     @_builtins.property
     def service_time(self) -> _duration_pb2.Duration:
-        """What the replica needs for one call more, at least 1 µs: busy time divided by calls, over the latest calls. Of quick
-        ones and of those in batches it is what each takes of the handler; of those that wait beside one another, their
-        time divided by how many do.
+        """Time of a call, at least 1 µs, a mean over the latest ones: of calls that are executed one after another, and of
+        those in a batch, what each takes of the handler; of calls that wait, from their start to their end.
         """
 
     def __init__(

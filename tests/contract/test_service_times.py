@@ -62,3 +62,17 @@ async def test_a_router_sends_a_run_to_one_replica_once_all_say_that_its_calls_a
         async with asyncio.timeout(10):
             while max(await run(first)) < 100:  # the word may arrive after the calls
                 first += 100
+
+
+@pytest.mark.parametrize("own_loop", [False, True], ids=["service's loop", "own loop"])
+async def test_calls_that_wait_beside_one_another_are_told_to_take_their_time(own_loop: bool) -> None:
+    """However many end in each moment: 200 that sleep for 20 ms are no quick calls."""
+    async with (
+        running_replica(f"tests.contract.sleeping_handlers:{'OwnLoop' if own_loop else 'Sleeping'}") as replica,
+        replica.router(features=["service_times"]) as stream,
+    ):
+        for _ in range(3):
+            await stream.send(stream.run([b"x"] * 200, method="nap"))
+        await stream.wait_answers(600)
+        (told,) = stream.service_times[-1].methods
+        assert told.service_time.ToNanoseconds() > 10_000_000
