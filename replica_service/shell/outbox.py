@@ -12,6 +12,7 @@ Owner: the engine.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -85,10 +86,10 @@ class Outbox:
         self._frame_no = 0
         self._discards = False
 
-    def connect(self, wake: Callable[[], None]) -> None:
-        """Whom to wake when there is something."""
+    def connect(self, wake: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:
+        """Whom to wake when there is something. `now`: monotonic seconds."""
         self._wake = wake
-        self._pacer = Pacer(wake)
+        self._pacer = Pacer(wake, now)
 
     def hurry(self) -> None:
         """Nothing waits for anything any more: it is the last chance."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotmesh.frame_costs import FULL_CALLS, MESSAGES_S
-from slotmesh.pacing import COUNTED_FRAMES, QUICK, STEADY, Pace, Pacing, most_calls
+from slotmesh.pacing import COUNTED_FRAMES, HALF_CALLS, QUICK, STEADY, Pace, Pacing, most_calls
 
 PACES = pytest.mark.parametrize("pace", [QUICK, STEADY], ids=["quick", "steady"])
 
@@ -30,6 +30,14 @@ def test_a_frame_with_as_much_as_is_under_way_leaves_at_once(pace: Pace) -> None
     pacing = after(1000, pace)
     assert pacing.wait_s(32, 32, 100.0, pace) == 0.0
     assert pacing.wait_s(31, 32, 100.0, pace) > 0.0
+
+
+@PACES
+def test_a_call_for_a_call_is_no_half_that_takes_turns(pace: Pace) -> None:
+    """Calls of many callers, one by one: each frame of one would lead to a frame of one."""
+    pacing = after(1000, pace)
+    assert pacing.wait_s(1, 1, 100.0, pace) > 0.0
+    assert pacing.wait_s(HALF_CALLS, HALF_CALLS, 100.0, pace) == 0.0
 
 
 @PACES

@@ -59,13 +59,14 @@ class Client:
 
     def __init__(self, **features: bool) -> None:
         self.link = LinkOnPaper()
-        dispatcher = Dispatcher(Scheduler(lambda: 0.5), FakeClock(), lambda _replica, _dispatcher: self.link)
+        clock = FakeClock()
+        dispatcher = Dispatcher(Scheduler(lambda: 0.5), clock, lambda _replica, _dispatcher: self.link)
         route = ReplicaRoute(key=("r", "life"), address="", max_ongoing=4)
         backend = BackendRoute(name="b", replicas=[route])
         dispatcher.apply(RoutingTable(generation="g", revision=1, endpoints={}, backends={"b": backend}))
         self.replica: Replica = next(iter(dispatcher.scheduler.topology.replicas.values()))
         self.caller = session_caller()
-        self.outbox = ResultOutbox(self.caller, "e", dispatcher, Pacer(lambda: None), **features)
+        self.outbox = ResultOutbox(self.caller, "e", dispatcher, Pacer(lambda: None, clock.now), **features)
 
     def values(self, *values: tuple[int, Payload], content_type: str = "") -> None:
         """Values have come: the call of each, and its payload."""

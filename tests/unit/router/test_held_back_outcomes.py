@@ -1,0 +1,57 @@
+"""Few outcomes wait for others on their way to a client; values and chunks do not wait with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from slotmesh.chunks import CHUNK_BYTES
+from slotmesh.frame_costs import FULL_CALLS
+from slotmesh.pacing import STEADY
+from tests.unit.router.test_streaming_outbox import Client
+
+pytestmark = pytest.mark.asyncio
+
+
+def busy_client() -> Client:
+    """Hundreds of its calls are unanswered, and as many small frames have left as may follow one another."""
+    client = Client(takes_chunks=True)
+    client.caller.calls = 1000
+    for call_id in range(1, STEADY.burst + 1):
+        client.results((call_id, b"x"))
+        assert client.frames()
+    return client
+
+
+async def test_few_outcomes_wait_where_many_calls_are_unanswered() -> None:
+    client = busy_client()
+    client.results((100, b"x"))
+    assert client.frames() == []
+    client.results(*((call_id, b"x") for call_id in range(101, 101 + FULL_CALLS)))
+    (frame,) = client.frames()
+    assert len(frame.results.batches[0].call_ids) == 1 + FULL_CALLS
+
+
+async def test_the_last_outcome_does_not_wait() -> None:
+    client = busy_client()
+    client.caller.calls = 1
+    client.results((100, b"x"))
+    assert len(client.frames()) == 1
+
+
+async def test_values_leave_at_once_and_take_outcomes_along() -> None:
+    client = busy_client()
+    client.results((100, b"x"))
+    client.values((200, b"value"))
+    client.results((101, b"x"))
+    assert {call_id for call_id, _ in client.heard()} == {100, 101, 200}
+
+
+async def test_chunks_go_on_while_outcomes_wait() -> None:
+    client = busy_client()
+    client.results((300, b"x" * (3 * CHUNK_BYTES)))
+    first = client.outbox.next_frame()
+    client.results((100, b"x"))
+    second = client.outbox.next_frame()
+    assert first is not None
+    assert second is not None
+    assert [each.WhichOneof("frame") for each in (first, second)] == ["chunk", "chunk"]
