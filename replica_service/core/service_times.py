@@ -1,4 +1,4 @@
-"""How quickly calls are got through, by method: what routers choose by how many of them travel together.
+"""How long calls take, by method: what routers choose by how many of them travel together.
 
 Purpose: one figure a method, the time of a call. Of calls that are executed one after another, and of those in a batch,
 it is what each takes of the handler; of calls that wait, beside others, their time from start to end. How long calls

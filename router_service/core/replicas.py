@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from router_service.core import routing
 from router_service.core.calls import Bound, Run, Sent
-from slotmesh.frame_costs import QUICK_S
+from router_service.core.slicing import QUICK_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 DEFAULT_KEYED_WINDOW = 8192
 """Keyed calls unanswered at a replica that has not said otherwise."""
-QUICK_NS = round(QUICK_S * 1e9)
 _SWEEP_FROM = 64
 
 

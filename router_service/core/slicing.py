@@ -29,6 +29,8 @@ from slotmesh.frame_costs import MESSAGES_S, QUICK_S
 SLICE_S = 2 * MESSAGES_S
 """Work that is worth a slice of its own: seconds that its calls take one after another."""
 SLICE_NS = round(SLICE_S * 1e9)
+QUICK_NS = round(QUICK_S * 1e9)
+"""Calls that are less work than this are quick."""
 UNKNOWN_NS = 10**9
 """Work of a call of which nothing is known: it is not quick."""
 CALL_S = 1e-6
@@ -40,16 +42,17 @@ class MethodTime:
     """What a replica has said of a method."""
 
     service_s: float
-    """Seconds that it needs for one call more."""
+    """Time of a call, seconds: where calls are executed one after another, what each takes of the handler."""
     batch_size: int = 0
     """Calls that it takes at once, at most; 0 where it takes one."""
     call_ns: int = field(init=False)
     """Work that one call is, nanoseconds: whole numbers, so that sums come out even."""
     is_quick: bool = field(init=False)
+    """Calls are about to be answered once they were sent."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "call_ns", round((self.service_s + CALL_S) * 1e9))
-        object.__setattr__(self, "is_quick", self.service_s < QUICK_S)
+        object.__setattr__(self, "is_quick", self.call_ns < QUICK_NS)
 
 
 def worth_calls(service_s: float) -> int:

@@ -644,7 +644,7 @@ class ExecuteResponse(_message.Message):
 
     @_builtins.property
     def service_times(self) -> Global___ServiceTimes:
-        """How quickly calls are got through. Only to a router that named the feature `service_times`."""
+        """How long calls take. Only to a router that named the feature `service_times`."""
 
     def __init__(
         self,
@@ -671,7 +671,7 @@ Global___ExecuteResponse: _TypeAlias = ExecuteResponse  # noqa: Y015
 
 @_typing.final
 class ServiceTimes(_message.Message):
-    """How quickly calls of the handler's methods are got through: what a router chooses by how many travel together. Comes when
+    """How long calls of the handler's methods take: what a router chooses by how many travel together. Comes when
     calls of a method have ended for the first time, and again whenever one of the figures has doubled or halved.
     """
 
@@ -697,7 +697,7 @@ Global___ServiceTimes: _TypeAlias = ServiceTimes  # noqa: Y015
 
 @_typing.final
 class MethodTime(_message.Message):
-    """How quickly calls of one method are got through."""
+    """How long calls of one method take."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

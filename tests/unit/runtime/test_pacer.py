@@ -43,14 +43,20 @@ async def test_asking_changes_nothing() -> None:
     assert not any(pacer.holds(1, 500, are_quick=True) for _ in range(1000))
 
 
-async def test_in_a_hurry_what_was_held_back_leaves_at_once() -> None:
-    woken: list[bool] = []
+def holding(woken: list[bool]) -> Pacer:
+    """One that holds a frame back, as some have followed one another."""
     pacer = Pacer(lambda: woken.append(True), still)
     pacer.left()
-    assert pacer.holds(1, 500, are_quick=False) is False, "after a pause some may follow one another"
+    assert not pacer.holds(1, 500, are_quick=False), "after a pause some may"
     for _ in range(10):
         pacer.left()
     assert pacer.holds(1, 500, are_quick=False)
+    return pacer
+
+
+async def test_in_a_hurry_what_was_held_back_leaves_at_once() -> None:
+    woken: list[bool] = []
+    pacer = holding(woken)
     pacer.hurry()
     assert woken == [True]
     assert not any(pacer.holds(1, 500, are_quick=True) for _ in range(100))
@@ -58,12 +64,7 @@ async def test_in_a_hurry_what_was_held_back_leaves_at_once() -> None:
 
 async def test_once_stopped_it_wakes_nobody() -> None:
     woken: list[bool] = []
-    pacer = Pacer(lambda: woken.append(True), still)
-    pacer.left()
-    assert pacer.holds(1, 500, are_quick=False) is False, "after a pause some may follow one another"
-    for _ in range(10):
-        pacer.left()
-    assert pacer.holds(1, 500, are_quick=False)
+    pacer = holding(woken)
     pacer.stop()
     pacer.hurry()
     assert woken == []
