@@ -34,6 +34,8 @@ class RouterBench:
     stop: Callable[[], Coroutine[None, None, None]]
     """Stops the router in order."""
     revision: int = 1
+    links: list[str] = field(default_factory=list)
+    """The replicas that routers should be linked to, by id."""
     calls: list[Call] = field(default_factory=list)
 
     async def open(self, endpoint: str = "echo", stub: Any = None, **fields: Any) -> Call:
@@ -54,12 +56,12 @@ class RouterBench:
         more = {name: self._named(each) for name, each in (others or {}).items()}
         named = self._named(replicas)
         self.controller.push(table(self.revision, named, others=more, **fields))
-        wanted = sorted([*named, *(each for names in more.values() for each in names)])
+        self.links = sorted([*named, *(each for names in more.values() for each in names)])
         await wait_until(
             lambda: (
                 all(
                     any(
-                        report.revision == self.revision and list(report.linked_replica_ids) == wanted
+                        report.revision == self.revision and list(report.linked_replica_ids) == self.links
                         for report in reports
                     )
                     for reports in self.controller.reports_of.values()
@@ -85,11 +87,12 @@ class RouterBench:
     async def another_address(self) -> AsyncIterator[str]:
         """The address of one more router at the same controller, with the same table."""
         settings = RouterSettings(port=0, metrics_port=-1, controller=self.controller.address)
-        links = self.controller.reports[-1].linked_replica_ids
         async with serve(settings) as server:
             await wait_until(lambda: settings.router_id in self.controller.reports_of)
             reports = self.controller.reports_of[settings.router_id]
-            await wait_until(lambda: reports and reports[-1].linked_replica_ids == links, what="the router is linked")
+            await wait_until(
+                lambda: reports and list(reports[-1].linked_replica_ids) == self.links, what="the router is linked"
+            )
             yield server.address
             del self.controller.reports_of[settings.router_id]
 
