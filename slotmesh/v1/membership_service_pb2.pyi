@@ -72,6 +72,9 @@ class ReplicaHello(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     HAS_SERVED_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    NEWEST_EPOCH_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh. An incarnation that attaches with the id of an older one replaces it: the caller
     vouches that the older process is gone.
@@ -86,6 +89,14 @@ class ReplicaHello(_message.Message):
     """The replica's version, as `0.1.0`."""
     has_served: _builtins.bool
     """It has been ready before this attachment: it may own partitions of which this controller does not know."""
+    generation: _builtins.str
+    """The generation of the controller that it was attached to last. Empty at its first attachment."""
+    newest_epoch: _builtins.int
+    """The newest epoch of an owner that it has heard of, in calls and in orders. 0 means none."""
+    process: _builtins.str
+    """Which process this is: the machine's boot, the namespace of process ids, process id and start time. By this a
+    controller on the same machine can tell that the process has ended. Empty where the machine does not say.
+    """
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of optional behaviours the replica knows."""
@@ -100,10 +111,13 @@ class ReplicaHello(_message.Message):
         version: _builtins.str = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
         has_served: _builtins.bool = ...,
+        generation: _builtins.str = ...,
+        newest_epoch: _builtins.int = ...,
+        process: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "features", b"features", "has_served", b"has_served", "incarnation", b"incarnation", "pid", b"pid", "replica_id", b"replica_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "features", b"features", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "process", b"process", "replica_id", b"replica_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -437,6 +451,7 @@ class RouterHello(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """Identity, unique in the mesh."""
     address: _builtins.str
@@ -449,6 +464,12 @@ class RouterHello(_message.Message):
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of optional behaviours the router knows."""
 
+    @_builtins.property
+    def table(self) -> Global___RoutingTable:
+        """The routing table in force, if there is one: a controller that does not remember learns from it which replicas there
+        are, and who owns what.
+        """
+
     def __init__(
         self,
         *,
@@ -457,10 +478,11 @@ class RouterHello(_message.Message):
         version: _builtins.str = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
         metrics_address: _builtins.str = ...,
+        table: Global___RoutingTable | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "features", b"features", "metrics_address", b"metrics_address", "router_id", b"router_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "features", b"features", "metrics_address", b"metrics_address", "router_id", b"router_id", "table", b"table", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -476,6 +498,7 @@ class RouterReport(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     LINKED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     LOADS_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
     generation: _builtins.str
     """The store generation of the table in force."""
     revision: _builtins.int
@@ -488,6 +511,12 @@ class RouterReport(_message.Message):
     def loads(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.BackendLoad]:
         """Load of each backend."""
 
+    @_builtins.property
+    def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOwner]:
+        """Replicas of the table in force that have told this router that they start nothing any more, and ended their stream:
+        as good as a report that they have stopped.
+        """
+
     def __init__(
         self,
         *,
@@ -495,10 +524,11 @@ class RouterReport(_message.Message):
         revision: _builtins.int = ...,
         linked_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
         loads: _abc.Iterable[_mesh_pb2.BackendLoad] | None = ...,
+        ended: _abc.Iterable[Global___PartitionOwner] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "generation", b"generation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -511,93 +541,97 @@ class AttachRouterResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TABLE_FIELD_NUMBER: _builtins.int
-    DEPARTURES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def table(self) -> Global___RoutingTable:
         """The whole routing table."""
-
-    @_builtins.property
-    def departures(self) -> Global___Departures:
-        """Who left before the router attached. Sent once, before the first table, where there is somebody."""
 
     def __init__(
         self,
         *,
         table: Global___RoutingTable | None = ...,
-        departures: Global___Departures | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["departures", b"departures", "frame", b"frame", "table", b"table"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["departures", b"departures", "frame", b"frame", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "table", b"table"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["table", "departures"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["table"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
 Global___AttachRouterResponse: _TypeAlias = AttachRouterResponse  # noqa: Y015
 
 @_typing.final
-class Departures(_message.Message):
-    """Replicas that routing tables named until a while ago. What they may have executed cannot be asked for any more."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REPLICAS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___DepartedReplica]:
-        """One for each incarnation that left within the last two minutes."""
-
-    def __init__(
-        self,
-        *,
-        replicas: _abc.Iterable[Global___DepartedReplica] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["replicas", b"replicas"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Departures: _TypeAlias = Departures  # noqa: Y015
-
-@_typing.final
 class DepartedReplica(_message.Message):
-    """A replica that no table names any more."""
+    """A replica that no table names any more: it had ended by then. What it has executed cannot be asked for."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
-    AGE_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """The replica."""
     incarnation: _builtins.str
     """Which of its lives."""
-    @_builtins.property
-    def age(self) -> _duration_pb2.Duration:
-        """How long ago it left."""
-
+    generation: _builtins.str
+    """The roster that was the first one without it."""
+    revision: _builtins.int
+    """Its revision."""
     def __init__(
         self,
         *,
         replica_id: _builtins.str = ...,
         incarnation: _builtins.str = ...,
-        age: _duration_pb2.Duration | None = ...,
+        generation: _builtins.str = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "incarnation", b"incarnation", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "incarnation", b"incarnation", "replica_id", b"replica_id", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DepartedReplica: _TypeAlias = DepartedReplica  # noqa: Y015
 
 @_typing.final
+class CoveredGeneration(_message.Message):
+    """An earlier generation, of a controller that did not remember, as far as this one has learnt of it from routers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    DEPARTED_SINCE_FIELD_NUMBER: _builtins.int
+    generation: _builtins.str
+    """Which one."""
+    revision: _builtins.int
+    """The newest roster of it that a router has brought. All replicas of it, and of those before it, are in the table or
+    among those that departed.
+    """
+    departed_since: _builtins.int
+    """As `departed_since` of a routing table."""
+    def __init__(
+        self,
+        *,
+        generation: _builtins.str = ...,
+        revision: _builtins.int = ...,
+        departed_since: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["departed_since", b"departed_since", "generation", b"generation", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CoveredGeneration: _TypeAlias = CoveredGeneration  # noqa: Y015
+
+@_typing.final
 class RoutingTable(_message.Message):
     """All that a router must know. It replaces the table before it as a whole.
 
-    A router takes a table whose generation is another one, or whose revision is higher; never a lower revision of the
-    same generation.
+    A router takes a table of the same generation if its revision is higher. It takes one of another generation if it has
+    none, or if the table covers the one that it has: its generation, at its roster's revision or a higher one.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -607,10 +641,18 @@ class RoutingTable(_message.Message):
     ENDPOINTS_FIELD_NUMBER: _builtins.int
     BACKENDS_FIELD_NUMBER: _builtins.int
     ROUTER_ADDRESSES_FIELD_NUMBER: _builtins.int
+    ROSTER_REVISION_FIELD_NUMBER: _builtins.int
+    DEPARTED_FIELD_NUMBER: _builtins.int
+    DEPARTED_SINCE_FIELD_NUMBER: _builtins.int
+    COVERS_FIELD_NUMBER: _builtins.int
     generation: _builtins.str
     """Identity of the store that the revision counts in."""
     revision: _builtins.int
     """Strictly increases within a generation."""
+    roster_revision: _builtins.int
+    """The revision at which the set of replicas, incarnation by incarnation, changed last: the version of the roster."""
+    departed_since: _builtins.int
+    """Departures at this revision of this generation and at older ones may be missing from `departed`."""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndpointRoute]:
         """The endpoints."""
@@ -623,6 +665,14 @@ class RoutingTable(_message.Message):
     def router_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Addresses of the mesh's routers, for clients that must go elsewhere."""
 
+    @_builtins.property
+    def departed(self) -> _containers.RepeatedCompositeFieldContainer[Global___DepartedReplica]:
+        """Replicas that have departed, oldest first."""
+
+    @_builtins.property
+    def covers(self) -> _containers.RepeatedCompositeFieldContainer[Global___CoveredGeneration]:
+        """Generations before this one whose replicas are known, oldest first."""
+
     def __init__(
         self,
         *,
@@ -631,10 +681,14 @@ class RoutingTable(_message.Message):
         endpoints: _abc.Iterable[Global___EndpointRoute] | None = ...,
         backends: _abc.Iterable[Global___BackendRoute] | None = ...,
         router_addresses: _abc.Iterable[_builtins.str] | None = ...,
+        roster_revision: _builtins.int = ...,
+        departed: _abc.Iterable[Global___DepartedReplica] | None = ...,
+        departed_since: _builtins.int = ...,
+        covers: _abc.Iterable[Global___CoveredGeneration] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "endpoints", b"endpoints", "generation", b"generation", "revision", b"revision", "router_addresses", b"router_addresses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "covers", b"covers", "departed", b"departed", "departed_since", b"departed_since", "endpoints", b"endpoints", "generation", b"generation", "revision", b"revision", "roster_revision", b"roster_revision", "router_addresses", b"router_addresses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -779,6 +833,7 @@ class ReplicaRoute(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     MAX_ONGOING_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """The replica."""
     incarnation: _builtins.str
@@ -789,6 +844,8 @@ class ReplicaRoute(_message.Message):
     """Calls it executes at once."""
     draining: _builtins.bool
     """It takes no new calls."""
+    process: _builtins.str
+    """As in its ReplicaHello."""
     def __init__(
         self,
         *,
@@ -797,10 +854,11 @@ class ReplicaRoute(_message.Message):
         address: _builtins.str = ...,
         max_ongoing: _builtins.int = ...,
         draining: _builtins.bool = ...,
+        process: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "incarnation", b"incarnation", "max_ongoing", b"max_ongoing", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "incarnation", b"incarnation", "max_ongoing", b"max_ongoing", "process", b"process", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

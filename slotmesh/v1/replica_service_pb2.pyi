@@ -555,8 +555,8 @@ Global___SessionCalls: _TypeAlias = SessionCalls  # noqa: Y015
 
 @_typing.final
 class Reconciled(_message.Message):
-    """What became of calls. Calls that were asked for and are in no list were not started here, and will not be at an epoch
-    before the one asked for. To have the results of `joined` and `kept`, the router sends them as runs with `recover`.
+    """What became of calls. Calls that were asked for and are in no list were not started here, unless their session is among
+    `forgotten`, and will not be at an epoch before the one asked for. To have the results of `joined` and `kept`, the router sends them as runs with `recover`.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -564,6 +564,7 @@ class Reconciled(_message.Message):
     JOINED_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     EVICTED_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def joined(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionCalls]:
         """Calls that run. Each session that was asked about is here, with no calls where none runs."""
@@ -576,16 +577,21 @@ class Reconciled(_message.Message):
     def evicted(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionCalls]:
         """Calls that ended, and whose results are no longer kept: RESULT_EVICTED."""
 
+    @_builtins.property
+    def forgotten(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Sessions of which the replica has forgotten calls that had started: of a call in no list nothing is known."""
+
     def __init__(
         self,
         *,
         joined: _abc.Iterable[Global___SessionCalls] | None = ...,
         kept: _abc.Iterable[Global___SessionCalls] | None = ...,
         evicted: _abc.Iterable[Global___SessionCalls] | None = ...,
+        forgotten: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted", b"evicted", "joined", b"joined", "kept", b"kept"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted", b"evicted", "forgotten", b"forgotten", "joined", b"joined", "kept", b"kept"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -218,6 +218,7 @@ class StreamCallsRequest(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
     TAKE_FIELD_NUMBER: _builtins.int
+    ROSTER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___OpenStream:
         """Opens the stream; the first frame."""
@@ -248,6 +249,10 @@ class StreamCallsRequest(_message.Message):
         as they are written.
         """
 
+    @_builtins.property
+    def roster(self) -> Global___RosterVersion:
+        """Acknowledges the newest roster that the router has named on this stream."""
+
     def __init__(
         self,
         *,
@@ -258,16 +263,48 @@ class StreamCallsRequest(_message.Message):
         heartbeat: _call_pb2.Heartbeat | None = ...,
         chunk: _call_pb2.Chunk | None = ...,
         take: _call_pb2.TakeItems | None = ...,
+        roster: Global___RosterVersion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "calls", b"calls", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "take", b"take"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "calls", b"calls", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "roster", b"roster", "take", b"take"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "calls", b"calls", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "take", b"take"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "calls", b"calls", "cancel", b"cancel", "chunk", b"chunk", "frame", b"frame", "heartbeat", b"heartbeat", "open", b"open", "roster", b"roster", "take", b"take"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["open", "calls", "cancel", "ack", "heartbeat", "chunk", "take"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["open", "calls", "cancel", "ack", "heartbeat", "chunk", "take", "roster"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
 Global___StreamCallsRequest: _TypeAlias = StreamCallsRequest  # noqa: Y015
+
+@_typing.final
+class RosterVersion(_message.Message):
+    """A version of the roster: of the set of replicas, incarnation by incarnation, that routing tables name. Versions are
+    compared for equality, and within a generation by revision; they mean nothing else to a client.
+
+    A router uses a replica for calls of a session only once the session's client has acknowledged a roster that has it.
+    So whoever serves the session next knows whom to ask what became of its calls: all rosters up to those acknowledged.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    generation: _builtins.str
+    """The generation of the routing table that first named this set of replicas."""
+    revision: _builtins.int
+    """Its revision."""
+    def __init__(
+        self,
+        *,
+        generation: _builtins.str = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RosterVersion: _TypeAlias = RosterVersion  # noqa: Y015
 
 @_typing.final
 class OpenStream(_message.Message):
@@ -281,6 +318,7 @@ class OpenStream(_message.Message):
     DEFAULT_OPTIONS_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     UNANSWERED_FIELD_NUMBER: _builtins.int
+    ROSTERS_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint. It need not exist yet: calls fail with ENDPOINT_NOT_FOUND until it does."""
     session_id: _builtins.str
@@ -303,6 +341,13 @@ class OpenStream(_message.Message):
         again, as batches with `resend`; what the session has of any other call sent before is forgotten.
         """
 
+    @_builtins.property
+    def rosters(self) -> _containers.RepeatedCompositeFieldContainer[Global___RosterVersion]:
+        """With an epoch above 1: the rosters that the client has acknowledged on any connection since the oldest of
+        `unanswered` was sent, those of one generation as the one with the highest revision, at most 64. The router says that
+        a call was not executed only if it knows all replicas of them, and their fate.
+        """
+
     def __init__(
         self,
         *,
@@ -312,10 +357,11 @@ class OpenStream(_message.Message):
         default_options: _call_pb2.CallOptions | None = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
         unanswered: _abc.Iterable[_call_pb2.IdRange] | None = ...,
+        rosters: _abc.Iterable[Global___RosterVersion] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["default_options", b"default_options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_options", b"default_options", "endpoint", b"endpoint", "epoch", b"epoch", "features", b"features", "session_id", b"session_id", "unanswered", b"unanswered"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_options", b"default_options", "endpoint", b"endpoint", "epoch", b"epoch", "features", b"features", "rosters", b"rosters", "session_id", b"session_id", "unanswered", b"unanswered"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -363,6 +409,7 @@ class CallBatch(_message.Message):
     AGE_FIELD_NUMBER: _builtins.int
     CHUNKED_SIZES_FIELD_NUMBER: _builtins.int
     ORDERING_KEYS_FIELD_NUMBER: _builtins.int
+    FIRST_ROSTER_FIELD_NUMBER: _builtins.int
     first_call_id: _builtins.int
     """Id of the first payload's call; the others follow one by one. Ignored where `call_ids` is set."""
     resend: _builtins.bool
@@ -383,9 +430,7 @@ class CallBatch(_message.Message):
 
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
-        """With `resend`: how long ago the first of these calls was sent for the first time. What may have run on a replica
-        that has vanished since then is not run again.
-        """
+        """With `resend`: how long ago the first of these calls was sent for the first time: its place in queues."""
 
     @_builtins.property
     def chunked_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -396,6 +441,12 @@ class CallBatch(_message.Message):
     @_builtins.property
     def ordering_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Parallel to `payloads`, or empty: the ordering key of each call, in place of the one of the options."""
+
+    @_builtins.property
+    def first_roster(self) -> Global___RosterVersion:
+        """With `resend`: the newest roster that the client had acknowledged when it sent the first of these calls for the first
+        time. What may have run at a replica that has gone since then is not run again, unless it is `idempotent`.
+        """
 
     def __init__(
         self,
@@ -408,10 +459,11 @@ class CallBatch(_message.Message):
         age: _duration_pb2.Duration | None = ...,
         chunked_sizes: _abc.Iterable[_builtins.int] | None = ...,
         ordering_keys: _abc.Iterable[_builtins.str] | None = ...,
+        first_roster: Global___RosterVersion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "options", b"options"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "first_roster", b"first_roster", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "first_call_id", b"first_call_id", "options", b"options", "ordering_keys", b"ordering_keys", "payloads", b"payloads", "resend", b"resend"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "first_call_id", b"first_call_id", "first_roster", b"first_roster", "options", b"options", "ordering_keys", b"ordering_keys", "payloads", b"payloads", "resend", b"resend"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -476,6 +528,7 @@ class StreamCallsResponse(_message.Message):
     GO_AWAY_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
+    ROSTER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def opened(self) -> Global___StreamOpened:
         """Answers `open`; the first frame."""
@@ -504,6 +557,10 @@ class StreamCallsResponse(_message.Message):
     def chunk(self) -> _call_pb2.Chunk:
         """A part of a large payload."""
 
+    @_builtins.property
+    def roster(self) -> Global___RosterVersion:
+        """The roster has changed. The client acknowledges it by sending it back; several may be acknowledged by the newest."""
+
     def __init__(
         self,
         *,
@@ -514,12 +571,13 @@ class StreamCallsResponse(_message.Message):
         go_away: _call_pb2.GoAway | None = ...,
         heartbeat: _call_pb2.Heartbeat | None = ...,
         chunk: _call_pb2.Chunk | None = ...,
+        roster: Global___RosterVersion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "opened", b"opened", "rejected", b"rejected", "results", b"results", "window", b"window"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "opened", b"opened", "rejected", b"rejected", "results", b"results", "roster", b"roster", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "opened", b"opened", "rejected", b"rejected", "results", b"results", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "opened", b"opened", "rejected", b"rejected", "results", b"results", "roster", b"roster", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["opened", "results", "rejected", "window", "go_away", "heartbeat", "chunk"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["opened", "results", "rejected", "window", "go_away", "heartbeat", "chunk", "roster"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -537,6 +595,7 @@ class StreamOpened(_message.Message):
     ALTERNATES_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     MAX_PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
+    ROSTER_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """The router's identity, for logs."""
     version: _builtins.str
@@ -555,6 +614,12 @@ class StreamOpened(_message.Message):
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of optional behaviours that the router offers on this stream."""
 
+    @_builtins.property
+    def roster(self) -> Global___RosterVersion:
+        """The roster in force, to be acknowledged before any call of a session can start. Unset without a session, and where
+        the router has no routing table yet.
+        """
+
     def __init__(
         self,
         *,
@@ -564,10 +629,11 @@ class StreamOpened(_message.Message):
         alternates: _abc.Iterable[_builtins.str] | None = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
         max_payload_bytes: _builtins.int = ...,
+        roster: Global___RosterVersion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["window", b"window"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["roster", b"roster", "window", b"window"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternates", b"alternates", "features", b"features", "max_payload_bytes", b"max_payload_bytes", "router_id", b"router_id", "version", b"version", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternates", b"alternates", "features", b"features", "max_payload_bytes", b"max_payload_bytes", "roster", b"roster", "router_id", b"router_id", "version", b"version", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
