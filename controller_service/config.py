@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
 from slotmesh.config import Duration, ServiceSettings
+
+SHORTEST_LEASE: Final = timedelta(seconds=2)
+"""Two intervals of members' reports, which are a second apart."""
 
 
 class ControllerSettings(ServiceSettings):
@@ -26,7 +29,8 @@ class ControllerSettings(ServiceSettings):
     )
     lease: Duration = Field(
         timedelta(seconds=3),
-        ge=timedelta(milliseconds=100),
+        ge=SHORTEST_LEASE,
         le=timedelta(hours=1),
-        description="Silence after which a replica is suspect, and a router is no longer listed.",
+        description="Silence after which a replica is suspect, and a router is no longer listed. Members report every "
+        "second, and one late report must not make them drop off.",
     )
