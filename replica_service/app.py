@@ -27,6 +27,7 @@ from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart, exit_within
 from slotmesh.runtime.parent import watch_parent
+from slotmesh.runtime.process_identity import own_process
 from slotmesh.runtime.server import GrpcServer, Server
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
@@ -152,6 +153,7 @@ class ReplicaApp:
             backend=self.identity.backend,
             pid=os.getpid(),
             version=VERSION,
+            process=own_process(),
         )
         link = ControllerLink(self._settings.controller, hello, self.replica, Backoff())
         self.replica.on_change = link.report_soon

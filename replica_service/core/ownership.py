@@ -2,7 +2,8 @@
 
 Purpose: the fence that keeps calls of one ordering key in order across replicas: a run sent at an epoch that has been
 overtaken is refused, and goes on being refused, so that nothing overtakes it.
-Invariant: a partition's floor never falls. Bounded by 4,096 partitions an endpoint of the mesh.
+Invariants: a partition's floor never falls; floors that a fence makes superfluous are forgotten. Bounded by 4,096
+partitions an endpoint of the mesh.
 Owner: the scheduler.
 """
 
@@ -14,18 +15,21 @@ from collections.abc import Mapping
 class Ownership:
     """Partition -> lowest epoch that is still served."""
 
-    __slots__ = ("_fence", "_floors")
+    __slots__ = ("_fence", "_floors", "newest")
 
     def __init__(self) -> None:
         self._floors: dict[str, dict[int, int]] = {}
         self._fence = 0
-        """The floor of partitions that have none of their own."""
+        """The floor of partitions that have none of their own: theirs are higher."""
+        self.newest = 0
+        """The newest epoch of an owner that was heard of, in calls and in orders."""
 
     def admit(self, endpoint: str, partition: int, epoch: int) -> bool:
         """Whether a run sent at this epoch may be taken. A higher epoch than before makes it the new floor."""
         floors = self._floors.get(endpoint)
         if floors is None:
             floors = self._floors[endpoint] = {}
+        self.newest = max(self.newest, epoch)
         floor = floors.get(partition, self._fence)
         if epoch < floor:
             return False
@@ -41,12 +45,16 @@ class Ownership:
     def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> None:
         """From now on refuses these epochs (by partition) and older ones."""
         floors = self._floors.setdefault(endpoint, {})
+        self.newest = max(self.newest, *epochs.values()) if epochs else self.newest
         for partition, epoch in epochs.items():
             floors[partition] = max(floors.get(partition, self._fence), epoch + 1)
 
     def fence(self, epoch: int) -> None:
         """From now on refuses this epoch and older ones, of all partitions of all endpoints."""
+        self.newest = max(self.newest, epoch)
         self._fence = max(self._fence, epoch + 1)
-        for floors in self._floors.values():
-            for partition, floor in floors.items():
-                floors[partition] = max(floor, self._fence)
+        above = {
+            endpoint: {partition: floor for partition, floor in floors.items() if floor > self._fence}
+            for endpoint, floors in self._floors.items()
+        }
+        self._floors = {endpoint: floors for endpoint, floors in above.items() if floors}

@@ -289,6 +289,11 @@ class Scheduler(Dispatching):
         """Whether nothing runs, nothing waits and no slot is out."""
         return not self.in_use and not self.waiting and not len(self._lanes) and not self._parked
 
+    @property
+    def newest_epoch(self) -> int:
+        """The newest epoch of an owner that was heard of."""
+        return self._ownership.newest
+
     def configure(self, *, max_ongoing: int, prefetch: int, now: float) -> list[Command]:
         """New settings. What runs goes on; where there are fewer permits than that, nothing starts until there are."""
         self.max_ongoing, self.prefetch = max_ongoing, prefetch

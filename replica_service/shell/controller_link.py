@@ -4,7 +4,7 @@ Purpose: says who the replica is and how it does, every second and at once when 
 and orders. Of partitions that it is told to give up it tells as they become empty: a call that takes long holds up its
 own partition only.
 Invariants: the replica goes on serving while the controller is away; the first report of a stream follows its hello;
-an incarnation that was replaced does not come back.
+an incarnation that was replaced does not come back, one that is refused for another reason tries again.
 Owner: the app.
 """
 
@@ -22,7 +22,7 @@ from google.protobuf import duration_pb2
 
 from replica_service.core.lifecycle import State
 from slotmesh.codec.json_values import struct_from_wire
-from slotmesh.errors import Reason, sendable
+from slotmesh.errors import Failure, Reason, sendable
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame, run_stream
@@ -86,6 +86,10 @@ class Report:
 class Member(Protocol):
     """The replica, as its membership sees it."""
 
+    @property
+    def newest_epoch(self) -> int:
+        """The newest epoch of an owner that it has heard of; 0 where there is none."""
+
     def report(self) -> Report:
         """How it does now."""
 
@@ -115,6 +119,8 @@ class ControllerLink:
         self._pending: deque[Request] = deque()
         self._is_report_due = False
         self._is_goodbye = False
+        self._refusal = ""
+        """What the controller said when it refused the last hello."""
         self._written = asyncio.Event()
         """Nothing is left to be written after the goodbye."""
         self._ended = asyncio.Event()
@@ -135,7 +141,7 @@ class ControllerLink:
                         _log.error("replaced by another incarnation", reason=failure.message)
                         self._member.drain("replaced by another incarnation")
                         return
-                    _log.debug("controller is away", address=self._address, reason=failure.message)
+                    self._refused(failure)
                 except _BROKEN as error:
                     _log.debug("controller is away", address=self._address, reason=str(error))
                 finally:
@@ -144,6 +150,14 @@ class ControllerLink:
                     call.cancel()
                 if not self._is_goodbye:
                     await asyncio.sleep(self._backoff.next_delay_s())
+
+    def _refused(self, failure: Failure) -> None:
+        """Says once what a person has to change; the controller's absence is no news."""
+        if failure.reason is not Reason.BAD_REQUEST:
+            _log.debug("controller is away", address=self._address, reason=failure.message)
+        elif failure.message != self._refusal:
+            self._refusal = failure.message
+            _log.error("the controller refuses this replica; it is tried again", reason=failure.message)
 
     def report_soon(self) -> None:
         """Something has changed that the controller should hear of at once."""
@@ -171,6 +185,7 @@ class ControllerLink:
     async def _converse(self, call: Call, tasks: Supervisor) -> None:
         self._call = call
         self._hello.has_served = self._member.report().state is not State.STARTING
+        self._hello.newest_epoch = self._member.newest_epoch
         # Left to the pump, so that a stream that is refused ends with the controller's words, wherever it has got to.
         self._pending = deque([Request(hello=self._hello)])
         pump = self._pump = StreamPump(call.write, self._next_frame)
@@ -186,6 +201,8 @@ class ControllerLink:
         match frame.WhichOneof("frame"):
             case "configuration":
                 self._backoff.reset()
+                self._refusal = ""
+                self._hello.generation = frame.configuration.generation
                 _log.info("attached", controller=self._address)
                 self._member.configure(_configuration(frame.configuration))
             case "drain":

@@ -107,6 +107,10 @@ class Replica:
         """Its health checks have failed too often: it should be replaced."""
         return self._upkeep is not None and self._upkeep.is_sick
 
+    @property
+    def newest_epoch(self) -> int:
+        return self.engine.scheduler.newest_epoch if self.engine is not None else 0
+
     def configure(self, configuration: Configuration) -> None:
         before, self._configuration = self._configuration, configuration
         self.configured.set()

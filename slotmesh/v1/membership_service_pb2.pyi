@@ -76,8 +76,9 @@ class ReplicaHello(_message.Message):
     NEWEST_EPOCH_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
-    """Identity, unique in the mesh. An incarnation that attaches with the id of an older one replaces it: the caller
-    vouches that the older process is gone.
+    """Identity, unique in the mesh. An incarnation that attaches with the id of an older one replaces it, once the older
+    one has fallen silent to the controller and to all routers: whoever starts it vouches that the older process is gone.
+    Until then it is refused with BAD_REQUEST, and tries again.
     """
     incarnation: _builtins.str
     """128 random bits as 32 hexadecimal digits; new at each start of a process."""
@@ -229,6 +230,7 @@ class ReplicaConfiguration(_message.Message):
     HEALTH_CHECK_PERIOD_FIELD_NUMBER: _builtins.int
     HEALTH_CHECK_TIMEOUT_FIELD_NUMBER: _builtins.int
     OWN_LOOP_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     max_ongoing: _builtins.int
     """Calls to execute at once. Unset means what the handler's decorator says."""
     prefetch: _builtins.int
@@ -237,6 +239,8 @@ class ReplicaConfiguration(_message.Message):
     """Whether the handler runs on an event loop of its own, in a thread of its own, from its start on. Unset means what the
     handler's decorator says.
     """
+    generation: _builtins.str
+    """The generation of the controller's store: what the replica says in later hellos."""
     @_builtins.property
     def lease(self) -> _duration_pb2.Duration:
         """Silence longer than this makes the replica suspect."""
@@ -268,10 +272,11 @@ class ReplicaConfiguration(_message.Message):
         health_check_period: _duration_pb2.Duration | None = ...,
         health_check_timeout: _duration_pb2.Duration | None = ...,
         own_loop: _builtins.bool | None = ...,
+        generation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "lease", b"lease", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "lease", b"lease", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "generation", b"generation", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "lease", b"lease", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_ongoing: _TypeAlias = _typing.Literal["max_ongoing"]  # noqa: Y015
     _WhichOneofArgType__max_ongoing: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing"]  # noqa: Y015

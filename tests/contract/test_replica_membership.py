@@ -16,6 +16,7 @@ from slotmesh.codec import JSON
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.duplex import read_request
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.process_identity import own_process
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.spec.wire import struct_to_wire
 from slotmesh.status import to_exception
@@ -56,15 +57,15 @@ class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):
     def __init__(self, first: Mapping[str, Any] | None, refusal: Failure | None) -> None:
         self.attachments: list[Attachment] = []
         self._first = first
-        self._refusal = refusal
+        self.refusal = refusal
 
     async def AttachReplica(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request_iterator: object, context: Any
     ) -> None:
         attachment = Attachment(context)
         self.attachments.append(attachment)
-        if self._refusal is not None:
-            raise to_exception(self._refusal)
+        if self.refusal is not None:
+            raise to_exception(self.refusal)
         while (frame := await read_request(context)) is not None:
             match frame.WhichOneof("frame"):
                 case "hello":
@@ -249,6 +250,20 @@ async def test_an_incarnation_that_was_replaced_ends() -> None:
         assert fake.attachments
 
 
+async def test_one_that_is_refused_for_another_reason_says_why_and_tries_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refusal = Failure(reason=Reason.BAD_REQUEST, message="another process with the id 'b-1' lives")
+    async with controller({}, refusal=refusal) as (fake, server), at(server, until_ready=False) as replica:
+        await wait_until(lambda: len(fake.attachments) > 3, what="it tries again")
+        assert not replica.task.done()
+        fake.refusal = None
+        await wait_until(lambda: replica.app.replica.engine, what="it is ready")
+    refused = [record for record in caplog.records if "refuses this replica" in record.getMessage()]
+    assert len(refused) == 1
+    assert "another process with the id 'b-1' lives" in str(refused[0].__dict__)
+
+
 def epochs_of(each: wire.EndpointPartitions) -> dict[int, int]:
     return dict(zip(each.partitions, each.owner_epochs, strict=True))
 
@@ -272,10 +287,12 @@ async def test_revoked_partitions_are_refused_and_each_is_reported_when_it_is_em
 
 
 async def test_a_replica_that_has_served_says_so_and_tells_what_still_runs_when_all_is_revoked() -> None:
-    async with controller({}) as (fake, server), at(server) as replica, replica.router() as stream:
+    async with controller({"generation": "g1"}) as (fake, server), at(server) as replica, replica.router() as stream:
         first = await fake.attached()
         assert first.hello is not None
         assert not first.hello.has_served
+        assert (first.hello.generation, first.hello.newest_epoch) == ("", 0)
+        assert first.hello.process == own_process()
         await stream.send(stream.run([b"x"], method="wait", key="k", partition=9, epoch=4))
         await wait_until(lambda: replica.engine.scheduler.in_use == 1)
         port = server.port
@@ -284,6 +301,7 @@ async def test_a_replica_that_has_served_says_so_and_tells_what_still_runs_when_
             again = await other.attached()
             assert again.hello is not None
             assert again.hello.has_served
+            assert (again.hello.generation, again.hello.newest_epoch) == ("g1", 4)
             await again.context.write(wire.AttachReplicaResponse(revoke=wire.RevokePartitions(through_epoch=100)))
             await wait_until(lambda: again.emptied)
             (emptied,) = again.emptied
