@@ -7,7 +7,6 @@ hear of it; then membership streams, server, loops.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from controller_service.shell.launchers.external import ExternalLauncher
 from controller_service.shell.launchers.process import ProcessLauncher, replica_command
 from controller_service.shell.launchers.protocol import Launcher, OnExit
 from controller_service.shell.mesh_state import Key, MeshState
+from controller_service.shell.process_watch import ProcessWatch
 from controller_service.shell.reconcile_loop import ReconcileLoop
 from controller_service.shell.replica_links import ReplicaLinks
 from controller_service.shell.router_links import RouterLinks
@@ -94,11 +94,11 @@ async def open_controller(
     """Starts a controller, and stops it in order. `on_failure` is called when a part of it fails."""
     lease_s = settings.lease.total_seconds()
     clock = MonotonicClock()
-    feed, queue, board = EventFeed(), WorkQueue[Key](), TableBoard(clock)
+    feed, queue, board = EventFeed(), WorkQueue[Key](), TableBoard()
     state = MeshState(clock, queue, feed)
-    store = MemoryStore(generation=secrets.token_hex(16), epoch_floor=int(time.time() * 1e3))
+    store = MemoryStore(generation=secrets.token_hex(16), epoch_floor=int(clock.time_of_day() * 1e3))
     replicas = ReplicaLinks(state, store, lease_s=lease_s)
-    routers = RouterLinks(state, board, lease_s=lease_s)
+    routers = RouterLinks(state, board, lease_s=lease_s, generation=store.generation)
     configurator = Configurator(store, state, launches=settings.launcher == "process")
     server = GrpcServer("controller", host=settings.host, port=settings.port, insecure=settings.insecure)
     server.add(
@@ -122,6 +122,7 @@ async def open_controller(
         )
         tasks.start(loop.watch_store(), name="watch-store")
         tasks.start(loop.run(), name="reconcile")
+        tasks.start(ProcessWatch(state).run(), name="processes")
         try:
             yield Controller(server.address, server, store, state, configurator, loop, replicas, routers, board)
         finally:

@@ -7,13 +7,15 @@ Resources (backends, endpoints, policies) are converted by `slotmesh.spec.wire`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NoReturn
 
 from google.protobuf import timestamp_pb2
 
+from controller_service.core.brought import BroughtTable
 from controller_service.core.observed import BackendLoad, Replica, ReplicaState, Router
-from controller_service.core.partitions import Ownership
+from controller_service.core.partitions import NO_OWNER, Owner, Ownership
+from controller_service.core.roster import Covered, Departure, Member, Roster
 from controller_service.core.routing import BackendRoute, RoutingTable
 from controller_service.core.transitions import Hello, Notice, Report
 from slotmesh.errors import Failure, Reason
@@ -30,13 +32,16 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _INCARNATION: Final = re.compile(r"[0-9a-f]{32}")
 _MAX_ERROR_CHARS: Final = 16_384
 """Of a traceback, the end is kept: it says what went wrong."""
+_MAX_PROCESS_CHARS: Final = 256
+_MAX_GENERATION_CHARS: Final = 64
+_MAX_EPOCH: Final = 2**62
 _REPORTABLE: Final = {state.value: state for state in ReplicaState if state is not ReplicaState.SUSPECT}
 
 # -- replicas ----------------------------------------------------------------------------------------------------
 
 
-def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Hello:
-    """The first frame of a replica."""
+def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, generation: str) -> Hello:
+    """The first frame of a replica, as a controller of this generation takes it."""
     if frame.WhichOneof("frame") != "hello":
         _refuse("hello", "must be the first frame")
     hello = frame.hello
@@ -49,7 +54,10 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Hello
         incarnation=hello.incarnation,
         backend=hello.backend,
         pid=max(0, hello.pid),
-        has_served=hello.has_served,
+        has_served=hello.has_served and hello.generation != generation,
+        generation=hello.generation,
+        newest_epoch=max(0, hello.newest_epoch),
+        process=hello.process[:_MAX_PROCESS_CHARS],
     )
 
 
@@ -78,7 +86,9 @@ def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Repo
     )
 
 
-def configuration_to_wire(backend: Backend, *, lease_s: float) -> membership_service_pb2.AttachReplicaResponse:
+def configuration_to_wire(
+    backend: Backend, *, lease_s: float, generation: str
+) -> membership_service_pb2.AttachReplicaResponse:
     configuration = membership_service_pb2.ReplicaConfiguration(
         lease=duration_to_wire(lease_s),
         max_ongoing=backend.max_ongoing,
@@ -86,6 +96,7 @@ def configuration_to_wire(backend: Backend, *, lease_s: float) -> membership_ser
         user_config=struct_to_wire(backend.user_config),
         graceful_timeout=duration_to_wire(backend.graceful_timeout_s),
         own_loop=backend.own_loop,
+        generation=generation,
     )
     if backend.health_check_period_s is not None:
         configuration.health_check_period.CopyFrom(duration_to_wire(backend.health_check_period_s))
@@ -172,6 +183,72 @@ def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, start
     )
 
 
+def brought_from_wire(hello: membership_service_pb2.RouterHello, *, generation: str, now: float) -> BroughtTable | None:
+    """The table that a router brings, where it is of another generation than this one. `now`: seconds since 1970."""
+    wire = hello.table
+    if not hello.HasField("table") or wire.generation == generation:
+        return None
+    _require_generation("hello.table.generation", wire.generation)
+    for at, each in enumerate(wire.covers):
+        _require_generation(f"hello.table.covers[{at}].generation", each.generation)
+    return BroughtTable(
+        generation=wire.generation,
+        roster=Roster(
+            revision=wire.roster_revision,
+            members=tuple(_members(wire)),
+            departed=tuple(
+                Departure(
+                    owner=Owner(it.replica_id, it.incarnation),
+                    generation=it.generation,
+                    revision=it.revision,
+                    left_at=now,
+                )
+                for it in wire.departed
+            ),
+            departed_since=wire.departed_since,
+            covers=tuple(
+                Covered(generation=it.generation, revision=it.revision, departed_since=it.departed_since)
+                for it in wire.covers
+            ),
+        ),
+        ownership={it.name: _ownership(f"hello.table.endpoints[{at}]", it) for at, it in enumerate(wire.endpoints)},
+    )
+
+
+def _members(table: membership_service_pb2.RoutingTable) -> Iterator[Member]:
+    for at, backend in enumerate(table.backends):
+        for number, replica in enumerate(backend.replicas):
+            path = f"hello.table.backends[{at}].replicas[{number}]"
+            _require(_ID, f"{path}.replica_id", replica.replica_id, "1 to 128 of `a-z A-Z 0-9 _ . -`")
+            _require_address(f"{path}.address", replica.address)
+            yield Member(
+                owner=Owner(replica.replica_id, replica.incarnation),
+                backend=backend.name,
+                address=replica.address,
+                max_ongoing=max(0, replica.max_ongoing),
+                draining=replica.draining,
+                process=replica.process[:_MAX_PROCESS_CHARS],
+            )
+
+
+def _ownership(path: str, route: membership_service_pb2.EndpointRoute) -> Ownership:
+    owner_of, epochs = tuple(route.partition_owners), tuple(route.base_epoch + epoch for epoch in route.owner_epochs)
+    if len(owner_of) not in {0, PARTITIONS}:
+        _refuse(f"{path}.partition_owners", f"must be none or {PARTITIONS}, are {len(owner_of)}")
+    if len(epochs) != len(owner_of):
+        _refuse(f"{path}.owner_epochs", f"{len(epochs)} epochs of {len(owner_of)} partitions")
+    if not all(NO_OWNER <= index < len(route.owners) for index in owner_of):
+        _refuse(f"{path}.partition_owners", f"must be {NO_OWNER} … {len(route.owners) - 1}, indexes into `owners`")
+    if not all(0 <= epoch < _MAX_EPOCH for epoch in epochs):
+        _refuse(f"{path}.owner_epochs", "must be epochs: 0 or larger, and far from the end of 64 bits")
+    return Ownership(
+        endpoint=route.name,
+        owners=tuple(Owner(it.replica_id, it.incarnation) for it in route.owners),
+        partition_owners=owner_of or (NO_OWNER,) * PARTITIONS,
+        epochs=epochs or (0,) * PARTITIONS,
+    )
+
+
 def loads_from_wire(report: membership_service_pb2.RouterReport) -> tuple[BackendLoad, ...]:
     return tuple(BackendLoad(backend=it.backend, queued=it.queued, ongoing=it.ongoing) for it in report.loads)
 
@@ -212,6 +289,23 @@ def table_to_wire(
         revision=table.revision,
         backends=map(_backend_route, table.routes.backends),
         router_addresses=table.routes.router_addresses,
+        roster_revision=table.roster.revision,
+        departed=(
+            membership_service_pb2.DepartedReplica(
+                replica_id=it.owner.replica_id,
+                incarnation=it.owner.incarnation,
+                generation=it.generation,
+                revision=it.revision,
+            )
+            for it in table.roster.departed
+        ),
+        departed_since=table.roster.departed_since,
+        covers=(
+            membership_service_pb2.CoveredGeneration(
+                generation=it.generation, revision=it.revision, departed_since=it.departed_since
+            )
+            for it in table.roster.covers
+        ),
     )
     for route in table.routes.endpoints:
         endpoint = wire.endpoints.add(name=route.name)
@@ -220,18 +314,6 @@ def table_to_wire(
         if route.ownership is not None:
             endpoint.MergeFromString(ownership_bytes(route.ownership))
     return wire
-
-
-def departures_to_wire(ages: Mapping[tuple[str, str], float]) -> membership_service_pb2.Departures:
-    """Seconds since each incarnation (replica id, incarnation) left the table."""
-    return membership_service_pb2.Departures(
-        replicas=[
-            membership_service_pb2.DepartedReplica(
-                replica_id=replica_id, incarnation=incarnation, age=duration_to_wire(age_s)
-            )
-            for (replica_id, incarnation), age_s in ages.items()
-        ]
-    )
 
 
 def ownership_to_bytes(ownership: Ownership) -> bytes:
@@ -259,6 +341,7 @@ def _backend_route(route: BackendRoute) -> membership_service_pb2.BackendRoute:
                 address=replica.address,
                 max_ongoing=replica.max_ongoing,
                 draining=replica.draining,
+                process=replica.process,
             )
             for replica in route.replicas
         ),
@@ -291,6 +374,11 @@ def timestamp(wall_s: float) -> timestamp_pb2.Timestamp:
 def _require(pattern: re.Pattern[str], field: str, value: str, expected: str) -> None:
     if not pattern.fullmatch(value):
         _refuse(field, f"must be {expected}, is {show(value)!r}")
+
+
+def _require_generation(field: str, value: str) -> None:
+    if not 0 < len(value) <= _MAX_GENERATION_CHARS:
+        _refuse(field, f"must be 1 to {_MAX_GENERATION_CHARS} characters, is {show(value)!r}")
 
 
 def _require_address(field: str, value: str) -> None:

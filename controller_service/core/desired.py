@@ -1,8 +1,8 @@
-"""What should be: backends, endpoints, and who owns which partition. Everything that a store keeps.
+"""What should be: backends, endpoints, who owns which partition, and the roster. Everything that a store keeps.
 
 Invariants: immutable; `revision` strictly increases with every change; a policy names backends that exist; partition
 epochs of an endpoint never go back, not even when it is deleted and comes again (`epoch_floor`).
-Owner: the store. Servicers change backends and endpoints, the reconcile loop changes ownership; each by a `ChangeSet`
+Owner: the store. Servicers change backends and endpoints, the reconcile loop the rest; each by a `ChangeSet`
 that is applied to the revision it was planned for, or not at all.
 """
 
@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from controller_service.core.partitions import Ownership
+from controller_service.core.roster import NO_ROSTER, Roster
 from slotmesh.spec.model import Backend, Endpoint
 
 ValueT = TypeVar("ValueT")
@@ -28,6 +29,10 @@ class ChangeSet:
     put_endpoints: tuple[Endpoint, ...] = ()
     delete_endpoints: tuple[str, ...] = ()
     put_ownership: tuple[Ownership, ...] = ()
+    put_roster: Roster | None = None
+    """None: as it is."""
+    epoch_floor: int = 0
+    """At least this, from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,9 @@ class Desired:
     ownership: Mapping[str, Ownership] = field(default_factory=lambda: MappingProxyType({}))
     """By endpoint; none for those whose partitions were never assigned."""
     epoch_floor: int = 0
-    """No epoch up to here is given to an endpoint that has none yet: one of its name may have had it."""
+    """No epoch up to here is given to anybody: an endpoint of the same name, or an earlier generation, may have."""
+    roster: Roster = NO_ROSTER
+    """The incarnations that the newest table names."""
 
     def apply(self, change: ChangeSet) -> Desired:
         """The next revision. Mappings that do not change stay the same objects."""
@@ -52,7 +59,8 @@ class Desired:
             backends=_changed(self.backends, {it.name: it for it in change.put_backends}, change.delete_backends),
             endpoints=_changed(self.endpoints, {it.name: it for it in change.put_endpoints}, change.delete_endpoints),
             ownership=_changed(self.ownership, ownership, change.delete_endpoints),
-            epoch_floor=max([self.epoch_floor, *(max(it.epochs) for it in deleted)]),
+            epoch_floor=max([self.epoch_floor, change.epoch_floor, *(max(it.epochs) for it in deleted)]),
+            roster=self.roster if change.put_roster is None else change.put_roster,
         )
 
 

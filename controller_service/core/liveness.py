@@ -29,6 +29,11 @@ class Leases:
         self._heard[member] = now
         self._check(member, now + self.lease_s)
 
+    def is_renewed(self, member: str, now: float) -> bool:
+        """Whether the member has a lease that has not run out."""
+        heard = self._heard.get(member)
+        return heard is not None and now < heard + self.lease_s
+
     def end(self, member: str) -> None:
         """The member needs no lease any more."""
         self._heard.pop(member, None)

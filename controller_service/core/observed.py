@@ -1,18 +1,23 @@
 """What is: the replicas and routers, as far as the controller knows. Immutable; `transitions` says how it changes.
 
-Invariants: a replica id has one record, that of its newest incarnation; `gone` never turns back; an incarnation that
-was replaced never comes back either.
+Invariants: a replica id has one record, that of its newest incarnation, and one more for each older one that is not
+proven to have ended (`elders`); `gone` never turns back; an incarnation that was replaced never comes back either.
 Owner: `shell.mesh_state`, the single writer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
+from typing import Final
 
+from controller_service.core.brought import BroughtTable
 from controller_service.core.partitions import Owner
+
+RETIRED_KEPT: Final = 16
+"""Replaced incarnations remembered for each replica id."""
 
 
 class ReplicaState(Enum):
@@ -64,15 +69,33 @@ class Replica:
     """When its silence outlasted its lease; None while it is heard. It may well be alive, and serve."""
     is_told_to_drain: bool = False
     gone: bool = False
-    """It said so, its process was reaped, or its successor vouches for that: nothing runs there any more."""
+    """It is proven that it starts nothing any more: docs/guarantees.md lists the proofs."""
     reaped: bool = False
     """Its process is no more. Known of launched ones only."""
     retired: tuple[str, ...] = ()
     """Incarnations that it replaced; bounded."""
-    is_fenced: bool = True
-    """Nothing starts there that was sent at an epoch of an earlier generation of the store."""
+    process: str = ""
+    """Which process it is; empty where its machine does not say."""
+    served_under: str = ""
+    """The generation, an earlier one, that it served under before it attached here."""
+    brought_by: tuple[str, int] | None = None
+    """The generation and the roster's revision of the table that named it, for as long as it has not attached here."""
+    must_fence_through: int = 0
+    """Nothing up to this epoch may start there before it is given anything; what others gave it is not newer."""
+    fenced_through: int = 0
+    """It has said that nothing starts there that was sent at this epoch or an older one."""
     busy: Mapping[str, frozenset[int]] = field(default_factory=lambda: MappingProxyType({}))
     """Partitions, by endpoint, of which something still ran there when it was fenced."""
+
+    @property
+    def owner(self) -> Owner:
+        """The incarnation."""
+        return Owner(self.replica_id, self.incarnation)
+
+    @property
+    def is_fenced(self) -> bool:
+        """Nothing starts there that an earlier generation gave it."""
+        return self.fenced_through >= self.must_fence_through
 
     @property
     def shown_state(self) -> ReplicaState:
@@ -88,6 +111,10 @@ class Replica:
     def takes_calls(self) -> bool:
         """It can own partitions and be picked."""
         return self.state is ReplicaState.READY and not self.gone and not self.is_told_to_drain
+
+    def having_replaced(self, *incarnations: str) -> Replica:
+        """With older incarnations that have ended."""
+        return replace(self, retired=(*self.retired, *filter(None, incarnations))[-RETIRED_KEPT:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +177,10 @@ class Observed:
 
     handovers: Mapping[str, Handovers] = field(default_factory=lambda: MappingProxyType({}))
     """By endpoint."""
+    elders: Mapping[Owner, Replica] = field(default_factory=lambda: MappingProxyType({}))
+    """Incarnations that routers know, under ids of others, and that are not proven to have ended."""
+    brought: Mapping[str, BroughtTable] = field(default_factory=lambda: MappingProxyType({}))
+    """Tables of other generations that were not looked at yet, by router."""
 
     def replica(self, replica_id: str) -> Replica | None:
         backend = self.backend_of.get(replica_id)
@@ -163,12 +194,35 @@ class Observed:
         for group in self.by_backend.values():
             yield from group.values()
 
+    def incarnations(self, backend: str | None = None) -> Iterator[Replica]:
+        """All replicas, or one backend's, with those that live on under the id of another one."""
+        yield from self.replicas(backend)
+        for elder in self.elders.values():
+            if backend is None or elder.backend == backend:
+                yield elder
+
+    def incarnation(self, owner: Owner) -> Replica | None:
+        """The record of one incarnation, unless it has been replaced."""
+        replica = self.replica(owner.replica_id)
+        if replica is not None and replica.incarnation == owner.incarnation:
+            return replica
+        return self.elders.get(owner)
+
     def is_dead(self, owner: Owner) -> bool:
         """Whether an incarnation is known to have ended. One that was never heard of is not."""
+        if (known := self.incarnation(owner)) is not None:
+            return known.gone
         replica = self.replica(owner.replica_id)
-        if replica is None or not replica.incarnation:
-            return False
-        return replica.gone or replica.incarnation != owner.incarnation
+        return replica is not None and bool(replica.incarnation)
+
+    def is_linked(self, replica_id: str) -> bool:
+        """Whether a router says that it has a working link to a replica of this id."""
+        return any(replica_id in router.linked_replica_ids for router in self.routers.values())
+
+    def fenced_through(self, owner: Owner) -> int:
+        """Up to which epoch an incarnation starts nothing any more; 0 where that is not known."""
+        known = self.incarnation(owner)
+        return known.fenced_through if known is not None and known.is_fenced else 0
 
     def is_draining(self, owner: Owner) -> bool:
         """Whether an incarnation is about to end, and not dead yet."""
@@ -178,17 +232,17 @@ class Observed:
         return replica.is_told_to_drain or replica.state is ReplicaState.DRAINING
 
     def awaits_fence(self) -> bool:
-        """Whether a replica that is heard may still start what an earlier generation of the store sent there."""
+        """Whether a replica that is heard may still start what an earlier generation gave it."""
         return any(not it.is_fenced and not it.gone and it.suspect_since is None for it in self.replicas())
 
-    def busy_partitions(self, endpoint: str) -> dict[int, Owner]:
+    def busy_partitions(self, endpoint: str) -> frozenset[tuple[Owner, int]]:
         """The partitions of which something still ran at replicas when they were fenced."""
-        return {
-            number: Owner(replica.replica_id, replica.incarnation)
+        return frozenset(
+            (replica.owner, number)
             for replica in self.replicas()
             if not replica.gone
             for number in replica.busy.get(endpoint, ())
-        }
+        )
 
     def with_replica(self, replica: Replica) -> Observed:
         """With the replica's record added or replaced."""
@@ -226,6 +280,22 @@ class Observed:
         return replace(
             self, routers=MappingProxyType({key: it for key, it in self.routers.items() if key != router_id})
         )
+
+    def with_elder(self, elder: Replica) -> Observed:
+        return replace(self, elders=MappingProxyType({**self.elders, elder.owner: elder}))
+
+    def without_elders(self, owners: Collection[Owner]) -> Observed:
+        if not any(owner in self.elders for owner in owners):
+            return self
+        left = {owner: elder for owner, elder in self.elders.items() if owner not in owners}
+        return replace(self, elders=MappingProxyType(left))
+
+    def with_brought(self, router_id: str, table: BroughtTable) -> Observed:
+        return replace(self, brought=MappingProxyType({**self.brought, router_id: table}))
+
+    def without_brought(self, router_ids: Collection[str]) -> Observed:
+        left = {router_id: table for router_id, table in self.brought.items() if router_id not in router_ids}
+        return self if len(left) == len(self.brought) else replace(self, brought=MappingProxyType(left))
 
     def with_handovers(self, endpoint: str, handovers: Handovers) -> Observed:
         return replace(self, handovers=MappingProxyType({**self.handovers, endpoint: handovers}))

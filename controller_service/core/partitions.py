@@ -3,9 +3,12 @@
 Purpose: each replica has its share (weight of its backend / ready replicas of it), reached by the fewest moves.
 A partition with a live owner moves by a hand-over: it is marked as *leaving*, its owner is told to start nothing more
 of it, and only when that owner says that nothing of it is left it gets another one. A dead owner's move at once.
+Owners that an earlier generation named keep what they have (`inherited`) until they have ended, or were fenced: then it
+is given anew, to them where they may have it.
 Invariants, checked by tests/properties/test_controller_partitions.py:
   1. A partition has one owner or none.
-  2. It changes hands only when its owner is dead, or has emptied it, and each time its epoch grows.
+  2. It changes hands only when its owner is dead, or has emptied it, or was fenced and runs nothing of it; each time
+     its epoch grows, and is newer than the epoch floor.
   3. What is given away goes to the replicas furthest below their share; with all hand-overs done, everybody has its
      share within 1.
   4. No more partitions leave than somebody has too many, those that leave already not counted. A replica that drains
@@ -20,7 +23,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
-from types import MappingProxyType
 from typing import Final
 
 from slotmesh.partitions import PARTITIONS
@@ -51,6 +53,8 @@ class Ownership:
     leaving: tuple[int, ...] = ()
     """Partitions whose owners must give them up, ascending. Kept with the ownership, so that a controller which comes
     back goes on with the hand-over: the owner refuses their calls from then on."""
+    inherited: frozenset[int] = frozenset()
+    """Partitions whose owners, and epochs, are those that an earlier generation named."""
 
     def leaving_by_owner(self) -> dict[Owner, dict[int, int]]:
         """What owners must give up: partition -> epoch that ends."""
@@ -93,43 +97,60 @@ def assign(
     *,
     epoch_floor: int,
     emptied: Collection[tuple[Owner, int, int]] = (),
-    busy: Mapping[int, Owner] = MappingProxyType({}),
+    busy: Collection[tuple[Owner, int]] = (),
+    fenced_through: Callable[[Owner], int] = lambda _: 0,
 ) -> Ownership:
     """The ownership that should be: `current` with the partitions of dead owners, and those handed over, given away.
 
-    `emptied` has (owner, partition, epoch) of what owners have given up. Returns `current` itself where nothing
-    changes. Without candidates, partitions of dead owners have no owner, and hand-overs wait. With no `current`, all
-    are given away, except that those of `busy` still have to leave their owners.
+    `emptied` has (owner, partition, epoch) of what owners have given up. `fenced_through` says up to which epoch an
+    owner starts nothing any more, and `busy` of which partitions (owner, partition) it ran something at that moment:
+    what it has at these epochs it gets anew, or gives up. Returns `current` itself where nothing changes. Without
+    candidates, partitions of dead owners have no owner, and hand-overs wait. With no `current`, all are given away,
+    except that those of `busy` still have to leave their owners.
     """
     if current is None:
         current = _first(endpoint, epoch_floor, busy)
-    dead = {index for index, owner in enumerate(current.owners) if is_dead(owner)}
+    owners, of = current.owners, current.partition_owners
+    dead = {index for index, owner in enumerate(owners) if is_dead(owner)}
     dead.add(NO_OWNER)
-    if len(dead) == 1 and not emptied and NO_OWNER not in current.partition_owners:
+    void = _void(current, dead, [fenced_through(owner) for owner in owners])
+    if len(dead) == 1 and not emptied and not void and NO_OWNER not in of:
         return current
-    free = [number for number, index in enumerate(current.partition_owners) if index in dead]
-    if candidates and emptied:
-        owners, of = current.owners, current.partition_owners
-        free += [
-            number
-            for number in current.leaving
-            if of[number] not in dead and (owners[of[number]], number, current.epochs[number]) in emptied
-        ]
-    if not free or (not candidates and len(dead) == 1):
+    free = [number for number, index in enumerate(of) if index in dead]
+    renewed: list[int] = []
+    leaving = set(current.leaving)
+    if candidates:
+        if emptied:
+            free += [
+                number
+                for number in current.leaving
+                if of[number] not in dead and (owners[of[number]], number, current.epochs[number]) in emptied
+            ]
+        serving = {candidate.owner for candidate in candidates}
+        for number in set(void).difference(free):
+            owner = owners[of[number]]
+            if owner in serving and number not in leaving:
+                renewed.append(number)
+            elif (owner, number) in busy:
+                leaving.add(number)
+            else:
+                free.append(number)
+    is_told_more = len(leaving) > len(current.leaving)
+    if not (free or renewed or is_told_more) or (not candidates and len(dead) == 1):
         return current
 
-    owner_of: list[Owner | None] = [
-        None if index in dead else current.owners[index] for index in current.partition_owners
-    ]
+    owner_of: list[Owner | None] = [None if index in dead else owners[index] for index in of]
     for number in free:
         owner_of[number] = None
     epochs = list(current.epochs)
-    staying = set(current.leaving).difference(free)
+    for number in renewed:
+        epochs[number] = max(epochs[number], epoch_floor) + 1
+    staying = leaving.difference(free)
     if candidates:
         held = dict.fromkeys((candidate.owner for candidate in candidates), 0)
-        for number, owner in enumerate(owner_of):
-            if owner in held and number not in staying:
-                held[owner] += 1
+        for number, holder in enumerate(owner_of):
+            if holder in held and number not in staying:
+                held[holder] += 1
         # The furthest below its share first; among equals in the order of their ids.
         needy = [(held[it.owner] - it.share * PARTITIONS, rank) for rank, it in enumerate(candidates)]
         heapify(needy)
@@ -137,8 +158,26 @@ def assign(
             surplus, rank = needy[0]
             heapreplace(needy, (surplus + 1.0, rank))
             owner_of[number] = candidates[rank].owner
-            epochs[number] += 1
+            epochs[number] = max(epochs[number], epoch_floor) + 1
 
+    return ownership_of(
+        endpoint,
+        owner_of,
+        epochs,
+        leaving=staying,
+        inherited=current.inherited.difference(free, renewed),
+    )
+
+
+def ownership_of(
+    endpoint: str,
+    owner_of: Sequence[Owner | None],
+    epochs: Sequence[int],
+    *,
+    leaving: Collection[int] = (),
+    inherited: frozenset[int] = frozenset(),
+) -> Ownership:
+    """The ownership with these owners of each partition."""
     owners = tuple(sorted({owner for owner in owner_of if owner is not None}))
     index_of = {owner: index for index, owner in enumerate(owners)}
     return Ownership(
@@ -146,7 +185,38 @@ def assign(
         owners=owners,
         partition_owners=tuple(NO_OWNER if owner is None else index_of[owner] for owner in owner_of),
         epochs=tuple(epochs),
-        leaving=tuple(sorted(staying)),
+        leaving=tuple(sorted(leaving)),
+        inherited=inherited,
+    )
+
+
+def inherit(current: Ownership | None, brought: Ownership, is_dead: Callable[[Owner], bool]) -> Ownership | None:
+    """With the owners that an earlier generation named; None where that is nothing new.
+
+    Of several such tables the newest epoch of each partition counts. What was given away since stays as it is.
+    """
+    if current is None:
+        current = ownership_of(brought.endpoint, [None] * PARTITIONS, [-1] * PARTITIONS)
+    owner_of = [None if index == NO_OWNER else current.owners[index] for index in current.partition_owners]
+    epochs = list(current.epochs)
+    changed: list[int] = []
+    for number, (index, epoch) in enumerate(zip(brought.partition_owners, brought.epochs, strict=True)):
+        is_given = owner_of[number] is not None and number not in current.inherited
+        if is_given or epoch <= epochs[number]:
+            continue
+        owner = None if index == NO_OWNER else brought.owners[index]
+        owner_of[number] = None if owner is None or is_dead(owner) else owner
+        epochs[number] = epoch
+        changed.append(number)
+    if not changed:
+        return None
+    named = frozenset(number for number in changed if owner_of[number] is not None)
+    return ownership_of(
+        brought.endpoint,
+        owner_of,
+        epochs,
+        leaving=set(current.leaving).difference(changed),
+        inherited=current.inherited.difference(changed) | named,
     )
 
 
@@ -180,17 +250,23 @@ def hand_over(
     return current if len(leaving) == len(current.leaving) else replace(current, leaving=tuple(sorted(leaving)))
 
 
-def _first(endpoint: str, epoch_floor: int, busy: Mapping[int, Owner]) -> Ownership:
+def _first(endpoint: str, epoch_floor: int, busy: Collection[tuple[Owner, int]]) -> Ownership:
     """Nobody owns anything yet, except that those of `busy` have something to finish."""
-    owners = tuple(sorted(set(busy.values())))
-    index_of = {owner: index for index, owner in enumerate(owners)}
-    return Ownership(
-        endpoint=endpoint,
-        owners=owners,
-        partition_owners=tuple(index_of[busy[number]] if number in busy else NO_OWNER for number in range(PARTITIONS)),
-        epochs=(epoch_floor,) * PARTITIONS,
-        leaving=tuple(sorted(busy)),
-    )
+    owner_of: list[Owner | None] = [None] * PARTITIONS
+    for owner, number in sorted(busy):
+        owner_of[number] = owner
+    return ownership_of(endpoint, owner_of, [epoch_floor] * PARTITIONS, leaving={number for _, number in busy})
+
+
+def _void(current: Ownership, dead: Collection[int], fences: Sequence[int]) -> list[int]:
+    """The partitions of which their living owner, being fenced, starts nothing at the epoch that it has."""
+    if not any(fences):
+        return []
+    return [
+        number
+        for number, (index, epoch) in enumerate(zip(current.partition_owners, current.epochs, strict=True))
+        if index not in dead and epoch <= fences[index]
+    ]
 
 
 def _quotas(candidates: Sequence[Candidate], held: Mapping[Owner, int]) -> dict[Owner, int]:

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from controller_service.core.desired import Desired
 from controller_service.core.observed import Handovers, Observed, Replica, ReplicaState, Restarts
-from controller_service.core.partitions import Owner, Ownership, assign, hand_over, has_live_owner, shares
+from controller_service.core.partitions import Ownership, assign, hand_over, has_live_owner, shares
 from slotmesh.spec.model import Backend, Endpoint, JsonValue
 
 COMPLETE_WITHIN_S: Final = 5.0
@@ -32,14 +32,17 @@ BALANCE_EVERY_S: Final = 1.0
 PATIENCE_S: Final = 10.0
 """Likewise, while hand-overs are under way: these end first, unless a call that takes long holds one of them up."""
 FENCED_WITHIN_S: Final = 1.0
-"""How often it looks whether replicas that an earlier controller knew have answered."""
+"""How often it looks whether replicas that an earlier controller knew have answered, and its tables were read."""
 FAILURES_KEPT: Final = 5
 """Ended replicas of a backend that stay listed, so that people can see why."""
 LINGER_S: Final = 5.0
 """A process that said that it ended may take this long to do so."""
 UNHEALTHY: Final = "its health checks fail"
 FORGET_AFTER_S: Final = 600.0
-"""A silent replica that somebody else started, and that owns nothing, is forgotten."""
+"""A silent replica that somebody else started, and that no table has named, is forgotten."""
+BROUGHT_WITHIN_S: Final = 5.0
+"""Nothing is given to anybody for so long after the controller's start, while a router is expected to bring the table
+of an earlier generation: routers come back within a second or two, and cold starts expect none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,28 +172,34 @@ def reconcile_backend(
 
 
 def reconcile_endpoint(
-    endpoint: Endpoint, desired: Desired, observed: Observed, now: float, *, launches: bool
+    endpoint: Endpoint,
+    desired: Desired,
+    observed: Observed,
+    now: float,
+    *,
+    launches: bool,
+    started_at: float = float("-inf"),
 ) -> EndpointOutcome:
     """Gives partitions without a live owner to ready replicas; the first time, waits for an even share.
 
     Then has partitions leave their owners where these drain, or have too many. Nothing is given to anybody before all
-    replicas that served before this controller came have given up what they owned.
+    replicas that served under an earlier generation have given up what they owned, nor while a router may yet bring
+    that generation's table. `started_at` is when the controller started.
     """
     current = desired.ownership.get(endpoint.name)
     weights: Mapping[str, float] = {}
     if endpoint.traffic is not None:
         weights = {name: weight for name, weight in endpoint.traffic.weights.items() if weight > 0.0}
     ready = {name: [it for it in observed.replicas(name) if it.takes_calls] for name in weights}
-    candidates = shares(
-        weights, {name: [Owner(it.replica_id, it.incarnation) for it in group] for name, group in ready.items()}
-    )
-    if current is None and observed.awaits_fence():
-        return EndpointOutcome(retry_after_s=FENCED_WITHIN_S if candidates else None)
+    members = shares(weights, {name: [it.owner for it in group] for name, group in ready.items()})
+    candidates = shares(weights, {name: [it.owner for it in group if it.is_fenced] for name, group in ready.items()})
+    held_s = _held_s(desired, observed, now, started_at)
     wait_s = 0.0
-    if candidates and not has_live_owner(current, observed.is_dead):
+    if held_s <= 0.0 and candidates and not has_live_owner(current, observed.is_dead):
         wait_s = _wait_s([desired.backends.get(name) for name in weights], ready, observed, now, launches=launches)
-    if wait_s > 0.0:
+    if held_s > 0.0 or wait_s > 0.0:
         candidates = []
+    wait_s = wait_s or held_s
     if not candidates and current is None:
         return EndpointOutcome(retry_after_s=wait_s or None)
     known = observed.handovers.get(endpoint.name, Handovers())
@@ -201,20 +210,37 @@ def reconcile_endpoint(
         observed.is_dead,
         epoch_floor=desired.epoch_floor,
         emptied=known.emptied,
-        busy=observed.busy_partitions(endpoint.name) if current is None else {},
+        busy=observed.busy_partitions(endpoint.name),
+        fenced_through=observed.fenced_through,
     )
-    drained = hand_over(assigned, candidates, is_draining=observed.is_draining, balance=False)
+    # Owners that are not fenced yet keep their share: they are given nothing, and nothing has to leave them for that.
+    members = members if candidates else []
+    drained = hand_over(assigned, members, is_draining=observed.is_draining, balance=False)
     rest_s = known.balanced_at + (PATIENCE_S if drained.leaving else BALANCE_EVERY_S) - now
     if rest_s > 0.0:
         return EndpointOutcome(
             drained if drained is not current else None, retry_after_s=_sooner(wait_s or None, rest_s)
         )
-    balanced = hand_over(drained, candidates, is_draining=observed.is_draining, balance=True)
+    balanced = hand_over(drained, members, is_draining=observed.is_draining, balance=True)
     return EndpointOutcome(
         balanced if balanced is not current else None,
         balancing=balanced is not drained,
         retry_after_s=wait_s or None,
     )
+
+
+def _held_s(desired: Desired, observed: Observed, now: float, started_at: float) -> float:
+    """How long nothing may be given to anybody, as far as is known; 0 for no longer."""
+    if observed.awaits_fence() or observed.brought:
+        return FENCED_WITHIN_S
+    left_s = started_at + BROUGHT_WITHIN_S - now
+    if left_s <= 0.0:
+        return 0.0
+    if not observed.routers:
+        return left_s  # nobody could send calls yet, and the first one may know of owners
+    covered = {it.generation for it in desired.roster.covers}
+    expected = {it.served_under for it in observed.replicas() if it.served_under and not it.gone}
+    return 0.0 if expected <= covered else left_s
 
 
 def wanted_replicas(backend: Backend) -> int:
@@ -277,7 +303,8 @@ def _forgettable(
     forgotten = [replica.replica_id for replica in ended if replica.replica_id not in kept]
     again_after_s: float | None = None
     for replica in free:
-        if replica.suspect_since is not None and not replica.gone and not replica.launched:
+        is_listed = replica.ready_at is not None or bool(replica.address)
+        if replica.suspect_since is not None and not replica.gone and not replica.launched and not is_listed:
             left_s = replica.suspect_since + FORGET_AFTER_S - now
             if left_s <= 0.0:
                 forgotten.append(replica.replica_id)

@@ -1,9 +1,9 @@
 """What routers must know: a pure picture of what should be and what is.
 
 Invariants: the same states give the same content, in one order; a table's revision is the store's and strictly
-increases with the content; a replica is listed from its first READY to its end, silent or not: routers judge their
-own links, and what runs there must be able to answer. All backends are listed, in use or not, so that links are there
-before traffic comes and outlive it.
+increases with the content; a replica is listed from its first READY until it is proven to have ended, silent or not,
+failed or not: routers judge their own links, and only who is asked can say what ran there. All backends are listed, in
+use or not, so that links are there before traffic comes and outlive it.
 Cost: linear in replicas plus 4,096 references per endpoint that changed.
 """
 
@@ -14,7 +14,8 @@ from typing import Final
 
 from controller_service.core.desired import Desired
 from controller_service.core.observed import Observed, Replica, ReplicaState
-from controller_service.core.partitions import Ownership
+from controller_service.core.partitions import Owner, Ownership
+from controller_service.core.roster import NO_ROSTER, Member, Roster
 from slotmesh.spec.model import Backend, Balancer, TrafficPolicy
 
 _LISTED: Final = frozenset({ReplicaState.READY, ReplicaState.DRAINING})
@@ -29,6 +30,7 @@ class ReplicaRoute:
     address: str
     max_ongoing: int
     draining: bool
+    process: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,21 @@ class Routes:
     backends: tuple[BackendRoute, ...] = ()
     router_addresses: tuple[str, ...] = ()
 
+    def members(self) -> list[Member]:
+        """The incarnations that are listed."""
+        return [
+            Member(
+                owner=Owner(replica.replica_id, replica.incarnation),
+                backend=backend.name,
+                address=replica.address,
+                max_ongoing=replica.max_ongoing,
+                draining=replica.draining,
+                process=replica.process,
+            )
+            for backend in self.backends
+            for replica in backend.replicas
+        ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingTable:
@@ -69,15 +86,17 @@ class RoutingTable:
     generation: str
     revision: int
     routes: Routes
+    roster: Roster = NO_ROSTER
 
 
 def build_routes(desired: Desired, observed: Observed) -> Routes:
     """The routes that follow from the states."""
-    draining_only = observed.by_backend.keys() - desired.backends.keys()
+    known = observed.by_backend.keys() | {elder.backend for elder in observed.elders.values()}
+    draining_only = known - desired.backends.keys()
     backends = [
         *desired.backends.values(),
         # Deleted, but something may still run there.
-        *(Backend(name=name) for name in draining_only if any(_is_listed(it) for it in observed.replicas(name))),
+        *(Backend(name=name) for name in draining_only if any(map(_is_listed, observed.incarnations(name)))),
     ]
     return Routes(
         endpoints=tuple(
@@ -90,7 +109,7 @@ def build_routes(desired: Desired, observed: Observed) -> Routes:
 
 
 def _backend_route(backend: Backend, observed: Observed) -> BackendRoute:
-    listed = sorted((it for it in observed.replicas(backend.name) if _is_listed(it)), key=lambda it: it.replica_id)
+    listed = sorted(filter(_is_listed, observed.incarnations(backend.name)), key=lambda it: it.owner)
     return BackendRoute(
         name=backend.name,
         replicas=tuple(
@@ -100,6 +119,7 @@ def _backend_route(backend: Backend, observed: Observed) -> BackendRoute:
                 address=replica.address,
                 max_ongoing=replica.max_ongoing,
                 draining=not replica.takes_calls,
+                process=replica.process,
             )
             for replica in listed
         ),
@@ -112,4 +132,4 @@ def _backend_route(backend: Backend, observed: Observed) -> BackendRoute:
 
 
 def _is_listed(replica: Replica) -> bool:
-    return bool(replica.address) and replica.state in _LISTED
+    return bool(replica.address) and not replica.gone and (replica.state in _LISTED or replica.ready_at is not None)

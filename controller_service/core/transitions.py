@@ -1,8 +1,9 @@
 """How what happens changes what is observed: `(observed, fact, now) -> (observed, notices)`.
 
 Purpose: every rule about the life of members, in one place, without a stream or a process in sight.
-Invariants: a fact about a replaced or ended incarnation changes nothing; only `exited`, a report of STOPPED, and a
-successor under the same id make a replica gone: silence never does.
+Invariants: a fact about a replaced or ended incarnation changes nothing; a replica is gone only by a proof that it
+starts nothing any more (`exited`, `ended`, a report of STOPPED, a successor under its id after it fell silent to the
+controller and to all routers): silence alone is none.
 Owner: `shell.mesh_state` calls these, one after another.
 """
 
@@ -12,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from controller_service.core import adoption
+from controller_service.core.brought import BroughtTable
 from controller_service.core.observed import (
     BackendLoad,
     Handovers,
@@ -29,8 +32,6 @@ FIRST_INTERVAL_S: Final = 0.5
 LONGEST_INTERVAL_S: Final = 30.0
 ENDS: Final = frozenset({ReplicaState.STOPPED, ReplicaState.FAILED})
 """States after which a process has no business to live."""
-RETIRED_KEPT: Final = 16
-"""Replaced incarnations remembered for each replica id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,12 @@ class Hello:
     backend: str
     pid: int = 0
     has_served: bool = False
-    """It may own partitions from before this controller knew it."""
+    """It may own partitions that an earlier generation gave it."""
+    generation: str = ""
+    """The generation that it served under, where that is an earlier one."""
+    newest_epoch: int = 0
+    """Of those that it has heard of."""
+    process: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +86,10 @@ class Report:
 
 class AttachRefused(Exception):
     """This incarnation must not belong to the mesh (any more)."""
+
+
+class NamesakeLives(Exception):
+    """Another process has this id, and is not known to have ended: this one may belong to the mesh when it has."""
 
 
 def launched(
@@ -115,10 +125,38 @@ def launch_failed(observed: Observed, replica_id: str, backend: str, message: st
     return Transition(observed, (_notice("replica_failed", record, message),))
 
 
-def attached(observed: Observed, hello: Hello, *, now: float) -> Transition:
-    """A replica opened its membership stream, for the first time or again. Raises AttachRefused."""
+def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = False) -> Transition:
+    """A replica opened its membership stream, for the first time or again. Raises AttachRefused, NamesakeLives.
+
+    `is_heard` says whether the incarnation that is known under its id was heard within its lease.
+    """
+    owner = Owner(hello.replica_id, hello.incarnation)
+    must_fence_through = max(1, hello.newest_epoch) if hello.has_served else 0
+    served_under = hello.generation if hello.has_served else ""
     known = observed.replica(hello.replica_id)
-    if known is None:
+    if known is not None:
+        if hello.incarnation in known.retired or (known.gone and known.incarnation == hello.incarnation):
+            raise AttachRefused(
+                f"incarnation {hello.incarnation} of replica {hello.replica_id} was replaced or has ended"
+            )
+        _require_no_namesake(observed, known, hello, is_heard=is_heard)
+    if known is not None and _is_child(known, hello):
+        # Or it was launched and reaped already, and this is the beginning of its last words.
+        record = replace(known, incarnation=hello.incarnation, pid=hello.pid or known.pid, process=hello.process)
+        return Transition(observed.with_replica(record), (_notice("replica_attached", record, "after its launch"),))
+    same = observed.incarnation(owner)
+    if same is not None:
+        record = replace(
+            same,
+            pid=hello.pid or same.pid,
+            process=hello.process,
+            suspect_since=None,
+            brought_by=None,
+            served_under=served_under,
+            must_fence_through=max(same.must_fence_through, must_fence_through),
+        )
+        words = "again"
+    else:
         record = Replica(
             replica_id=hello.replica_id,
             backend=hello.backend,
@@ -126,38 +164,49 @@ def attached(observed: Observed, hello: Hello, *, now: float) -> Transition:
             started_at=now,
             incarnation=hello.incarnation,
             pid=hello.pid,
-            is_fenced=not hello.has_served,
+            process=hello.process,
+            served_under=served_under,
+            must_fence_through=must_fence_through,
         )
         words = "a replica that has served before" if hello.has_served else "a new replica"
+    if known is None or known is same:
         return Transition(observed.with_replica(record), (_notice("replica_attached", record, words),))
-    if hello.incarnation in known.retired or (known.gone and known.incarnation == hello.incarnation):
-        raise AttachRefused(f"incarnation {hello.incarnation} of replica {hello.replica_id} was replaced or has ended")
-    if known.launched and not known.gone and known.incarnation not in {"", hello.incarnation}:
-        raise AttachRefused(
-            f"replica {hello.replica_id} runs already: process {known.pid}, which this controller launched"
-        )
-    if known.backend != hello.backend and known.launched:
-        raise AttachRefused(f"replica {hello.replica_id} was launched for backend {known.backend}")
-    if known.launched and not known.incarnation:
-        # Or it was launched and reaped already, and this is the beginning of its last words.
-        record = replace(known, incarnation=hello.incarnation, pid=hello.pid or known.pid)
-        return Transition(observed.with_replica(record), (_notice("replica_attached", record, "after its launch"),))
-    if known.incarnation == hello.incarnation:
-        record = replace(known, pid=hello.pid or known.pid, suspect_since=None)
-        return Transition(observed.with_replica(record), (_notice("replica_attached", record, "again"),))
-    record = Replica(
-        replica_id=hello.replica_id,
-        backend=hello.backend,
-        state=ReplicaState.STARTING,
-        started_at=now,
-        incarnation=hello.incarnation,
-        pid=hello.pid,
-        retired=(*known.retired, known.incarnation)[-RETIRED_KEPT:],
-        is_fenced=not hello.has_served,
-    )
+    # An elder is not younger than other elders: nothing is proven of them.
+    replaced = [it for it in observed.elders if it.replica_id == hello.replica_id and same is None]
+    older = (elder.incarnation for elder in replaced)
+    record = replace(record, retired=known.retired).having_replaced(*older, known.incarnation)
+    words = f"a new incarnation replaces {known.incarnation}"
     return Transition(
-        observed.with_replica(record),
-        (_notice("replica_attached", record, f"a new incarnation replaces {known.incarnation}"),),
+        observed.without_elders([*replaced, owner]).with_replica(record), (_notice("replica_attached", record, words),)
+    )
+
+
+def _is_child(known: Replica, hello: Hello) -> bool:
+    """It is the process that this controller has launched."""
+    return known.launched and not known.incarnation and known.backend == hello.backend
+
+
+def _require_no_namesake(observed: Observed, known: Replica, hello: Hello, *, is_heard: bool) -> None:
+    """Whoever has the id already keeps it for as long as anybody hears of it, or it can come back."""
+    if known.incarnation == hello.incarnation or _is_child(known, hello):
+        return
+    is_elder = Owner(hello.replica_id, hello.incarnation) in observed.elders
+    is_linked = observed.is_linked(hello.replica_id)
+    has_elders = any(elder.replica_id == hello.replica_id for elder in observed.elders)
+    if is_elder:
+        may_live = not known.gone
+    else:
+        may_live = (not known.gone and (known.launched or is_heard)) or (is_linked and (has_elders or not known.gone))
+    if not may_live:
+        return
+    if known.launched:
+        who = f"process {known.pid}, which this controller launched for backend {known.backend}"
+    else:
+        who = f"incarnation {known.incarnation} of backend {known.backend}"
+        who += f" at {known.address}" if known.address else ""
+    raise NamesakeLives(
+        f"hello.replica_id: another process with the id {hello.replica_id!r} lives ({who}): stop it, or choose another "
+        "--replica-id; it is tried again"
     )
 
 
@@ -228,6 +277,16 @@ def exited(observed: Observed, replica_id: str, how: str, *, failed: bool, now: 
     return Transition(observed.with_replica(record), (_notice("replica_exited", record, f"process {known.pid} {how}"),))
 
 
+def ended(observed: Observed, owner: Owner, how: str, *, now: float) -> Transition:
+    """It is proven that an incarnation starts nothing any more. `how` is for a person: `its process has ended`."""
+    known = observed.incarnation(owner)
+    if known is None or known.gone:
+        return Transition(observed)
+    if known.ended_at is None and not known.is_unhealthy:
+        observed = _count_death(observed, known, now)
+    return Transition(adoption.ended(observed, owner, now), (_notice("replica_ended", known, how),))
+
+
 def fell_silent(observed: Observed, replica_id: str, *, now: float) -> Transition:
     """A replica's lease ran out."""
     known = observed.replica(replica_id)
@@ -256,12 +315,12 @@ def emptied(observed: Observed, owner: Owner, endpoints: Mapping[str, Mapping[in
     return Transition(observed)
 
 
-def fenced(observed: Observed, owner: Owner, busy: Mapping[str, frozenset[int]]) -> Transition:
-    """A replica said that nothing of earlier generations starts there, and of which partitions something still runs."""
+def fenced(observed: Observed, owner: Owner, through_epoch: int, busy: Mapping[str, frozenset[int]]) -> Transition:
+    """A replica said that nothing up to this epoch starts there, and of which partitions something still runs."""
     known = observed.replica(owner.replica_id)
-    if known is None or known.incarnation != owner.incarnation or known.is_fenced:
+    if known is None or known.incarnation != owner.incarnation or through_epoch <= known.fenced_through:
         return Transition(observed)
-    return Transition(observed.with_replica(replace(known, is_fenced=True, busy=busy)))
+    return Transition(observed.with_replica(replace(known, fenced_through=through_epoch, busy=busy)))
 
 
 def told_to_leave(observed: Observed, ownership: Ownership, *, balancing: bool, now: float) -> Transition:
@@ -280,8 +339,8 @@ def endpoint_deleted(observed: Observed, endpoint: str) -> Transition:
     return Transition(observed.without_handovers(endpoint))
 
 
-def router_attached(observed: Observed, router: Router) -> Transition:
-    """A router opened its membership stream, for the first time or again."""
+def router_attached(observed: Observed, router: Router, brought: BroughtTable | None = None) -> Transition:
+    """A router opened its membership stream, for the first time or again; `brought` is of another generation."""
     known = observed.routers.get(router.router_id)
     if known is not None:
         router = replace(router, started_at=known.started_at)
@@ -290,7 +349,14 @@ def router_attached(observed: Observed, router: Router) -> Transition:
         subject=f"router/{router.router_id}",
         message=f"at {router.address}" if known is None else f"again, at {router.address}",
     )
-    return Transition(observed.with_router(router), (notice,))
+    observed = observed.with_router(router).without_brought([router.router_id])
+    return Transition(observed if brought is None else observed.with_brought(router.router_id, brought), (notice,))
+
+
+def adopted(observed: Observed, brought: Mapping[str, BroughtTable]) -> Transition:
+    """All was taken over from these tables, by router."""
+    known = [router_id for router_id, table in brought.items() if observed.brought.get(router_id) is table]
+    return Transition(observed.without_brought(known))
 
 
 def router_reported(
@@ -317,7 +383,7 @@ def router_left(observed: Observed, router_id: str, message: str) -> Transition:
     if router_id not in observed.routers:
         return Transition(observed)
     notice = Notice(kind="router_left", subject=f"router/{router_id}", message=message)
-    return Transition(observed.without_router(router_id), (notice,))
+    return Transition(observed.without_router(router_id).without_brought([router_id]), (notice,))
 
 
 def after_death(restarts: Restarts, replica: Replica, now: float) -> Restarts:

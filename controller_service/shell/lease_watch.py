@@ -29,6 +29,10 @@ class LeaseWatch:
         if self._timer is None:
             self._sleep()
 
+    def is_heard(self, member: str) -> bool:
+        """Whether the member's lease has not run out."""
+        return self._leases.is_renewed(member, self._clock.now())
+
     def end(self, member: str) -> None:
         """The member needs no lease any more."""
         self._leases.end(member)

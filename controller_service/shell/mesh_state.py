@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from controller_service.core.observed import Observed
-from controller_service.core.transitions import Notice, Transition, exited
+from controller_service.core.partitions import Owner
+from controller_service.core.transitions import Notice, Transition, ended, exited
 from controller_service.shell.events import Event, EventFeed
 from controller_service.shell.launchers.protocol import Exit
 from controller_service.shell.work_queue import WorkQueue
@@ -63,6 +64,10 @@ class MeshState:
         transition = change(self.observed, self.clock.now())
         after = transition.observed.backend_of.get(replica_id)
         self.apply(transition, *(Key(Concern.BACKEND, name) for name in {before, after} if name is not None))
+
+    def replica_ended(self, owner: Owner, how: str) -> None:
+        """It is proven that an incarnation starts nothing any more."""
+        self.apply_to_replica(owner.replica_id, lambda observed, now: ended(observed, owner, how, now=now))
 
     def replica_exited(self, exit_: Exit) -> None:
         """A launched process was reaped."""

@@ -2,8 +2,8 @@
 
 Purpose: takes keys, asks the core about the present states, executes actions, commits ownership, posts tables.
 Invariants: sleeps until a key is due; a key that fails is tried again, later and later, and does not hold up others;
-ownership and table revision are committed before they are announced; it rests four times as long as it worked, so that
-a storm of changes costs a fifth of a core at most, and one change alone waits for nothing.
+ownership, roster and table revision are committed before they are announced; it rests four times as long as it worked,
+so that a storm of changes costs a fifth of a core at most, and one change alone waits for nothing.
 Owner: one task.
 """
 
@@ -12,13 +12,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import Final
 
 from controller_service.core import transitions
+from controller_service.core.adoption import Adoption, adopt, has_rivals
+from controller_service.core.brought import BroughtTable
 from controller_service.core.concerns import Concerns, changed_keys, find_concerns
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.partitions import Ownership, count_moves
 from controller_service.core.reconcile import (
+    BROUGHT_WITHIN_S,
     Action,
     BackendOutcome,
     DrainReplica,
@@ -29,7 +33,7 @@ from controller_service.core.reconcile import (
     reconcile_endpoint,
     template_of,
 )
-from controller_service.core.routing import RoutingTable, build_routes
+from controller_service.core.routing import Routes, RoutingTable, build_routes
 from controller_service.core.transitions import Notice, Transition
 from controller_service.shell.launchers.protocol import Launcher, LaunchFailed, LaunchOrder
 from controller_service.shell.mesh_state import Concern, Key, MeshState
@@ -46,6 +50,8 @@ KILL_MARGIN_S: Final = 5.0
 """Time for a replica to end, after the calls that it waited for."""
 FIRST_RETRY_S: Final = 0.1
 LONGEST_RETRY_S: Final = 30.0
+JUDGED_WITHIN_S: Final = 0.5
+"""How often it looks again at a table that names other incarnations than those that are attached."""
 
 _log = get_logger(__name__)
 
@@ -73,6 +79,7 @@ class ReconcileLoop:
         self._launcher = launcher
         self._mint_id = mint_id
         self._launches = launcher.launches
+        self._started_at = state.clock.now()
         self._errors: dict[Key, int] = {}
         self._concerns: Concerns | None = None
         self._concerns_of: tuple[object, ...] = ()
@@ -177,44 +184,125 @@ class ReconcileLoop:
         )
 
     async def _announce(self, endpoints: Iterable[str]) -> None:
-        """Commits who owns what now, then posts a table if there is anything new in it."""
-        desired, observed, now = self._store.read(), self._state.observed, self._state.clock.now()
-        assigned: list[Ownership] = []
+        """Commits what was learnt, who owns what and who is listed now, then posts a table if anything of it is new."""
+        desired, now = self._store.read(), self._state.clock.now()
+        change, read = self._learn(desired, now)
+        learnt, observed = desired.apply(change), self._state.observed
+        ownership = {it.endpoint: it for it in change.put_ownership}
         balancing: set[str] = set()
         looked_at: list[str] = []
-        for name in endpoints:
-            if name not in desired.endpoints:
+        is_starting = now < self._started_at + BROUGHT_WITHIN_S
+        for name in dict.fromkeys([*endpoints, *(learnt.endpoints if read or is_starting else ())]):
+            if name not in learnt.endpoints:
                 self._state.apply(transitions.endpoint_deleted(self._state.observed, name))
                 continue
             looked_at.append(name)
-            outcome = reconcile_endpoint(desired.endpoints[name], desired, observed, now, launches=self._launches)
+            outcome = reconcile_endpoint(
+                learnt.endpoints[name],
+                learnt,
+                observed,
+                now,
+                launches=self._launches,
+                started_at=self._started_at,
+            )
             self._done(Key(Concern.ENDPOINT, name), outcome.retry_after_s)
             if outcome.ownership is not None:
-                assigned.append(outcome.ownership)
+                ownership[name] = outcome.ownership
             if outcome.balancing:
                 balancing.add(name)
-        if assigned:
+        change = replace(change, put_ownership=tuple(ownership.values()))
+        routes = build_routes(desired.apply(change), observed)
+        change = self._with_roster(change, routes, desired)
+        if change != ChangeSet():
             before = desired.ownership
-            change = ChangeSet(put_ownership=tuple(assigned))
             desired = await self._store.commit(change, expected_revision=desired.revision)
-            for ownership in assigned:
-                self._tell_moves(before.get(ownership.endpoint), ownership)
+            for each in change.put_ownership:
+                self._tell_moves(before.get(each.endpoint), each)
                 self._state.apply(
-                    transitions.told_to_leave(
-                        self._state.observed, ownership, balancing=ownership.endpoint in balancing, now=now
-                    )
+                    transitions.told_to_leave(self._state.observed, each, balancing=each.endpoint in balancing, now=now)
                 )
+        self._state.apply(transitions.adopted(self._state.observed, read))
+        if _is_told_anything(desired):
+            self._links.fence(desired.epoch_floor)
         for name in looked_at:
             if (owned := desired.ownership.get(name)) is not None:
                 self._links.revoke(owned)
 
-        routes = build_routes(desired, observed)
         if self._board.table is not None and self._board.table.revision >= desired.revision:
             if routes == self._board.table.routes:
                 return
             desired = await self._store.commit(ChangeSet(), expected_revision=desired.revision)
-        self._board.post(RoutingTable(generation=self._store.generation, revision=desired.revision, routes=routes))
+        self._board.post(
+            RoutingTable(
+                generation=self._store.generation, revision=desired.revision, routes=routes, roster=desired.roster
+            )
+        )
         self._done(Key(Concern.TABLE), None)
+
+    def _learn(self, desired: Desired, now: float) -> tuple[ChangeSet, dict[str, BroughtTable]]:
+        """What follows from tables that routers have brought, and these tables; and the epochs that there have been.
+
+        A controller that was told nothing yet has no table to offer in their place: routers go on with theirs.
+        """
+        read: dict[str, BroughtTable] = {}
+        learnt = desired
+        if not _is_told_anything(desired):
+            return ChangeSet(), read
+        ownership: dict[str, Ownership] = {}
+        for router_id, brought in self._state.observed.brought.items():
+            observed = self._state.observed
+            if has_rivals(observed, brought) and not self._can_judge_rivals(router_id, now):
+                self._queue.add_after(Key(Concern.TABLE), JUDGED_WITHIN_S)
+                continue
+            adoption = adopt(
+                learnt,
+                observed,
+                brought,
+                generation=self._store.generation,
+                now=now,
+                time_of_day=self._state.clock.time_of_day(),
+            )
+            learnt = replace(learnt.apply(adoption.change), revision=desired.revision)
+            ownership.update({it.endpoint: it for it in adoption.change.put_ownership})
+            read[router_id] = brought
+            self._take_over(router_id, brought, adoption)
+        for replica in self._state.observed.incarnations():
+            if not replica.gone:
+                learnt = replace(learnt, epoch_floor=max(learnt.epoch_floor, replica.must_fence_through))
+        return (
+            ChangeSet(
+                put_ownership=tuple(ownership.values()),
+                put_roster=None if learnt.roster is desired.roster else learnt.roster,
+                epoch_floor=learnt.epoch_floor if learnt.epoch_floor > desired.epoch_floor else 0,
+            ),
+            read,
+        )
+
+    def _can_judge_rivals(self, router_id: str, now: float) -> bool:
+        """Whether the router has said which links work, and everybody has had the time to be heard."""
+        router = self._state.observed.routers.get(router_id)
+        has_reported = router is not None and bool(router.generation)
+        return has_reported and now >= self._started_at + self._links.lease_s
+
+    def _take_over(self, router_id: str, brought: BroughtTable, adoption: Adoption) -> None:
+        backends = dict.fromkeys(member.backend for member in brought.roster.members)
+        self._state.apply(Transition(adoption.observed), *(Key(Concern.BACKEND, name) for name in backends))
+        for replica_id in adoption.taken:
+            self._links.expect(replica_id)
+        message = f"of generation {brought.generation}, roster {brought.roster.revision}: "
+        message += f"{len(adoption.taken)} of {len(brought.roster.members)} replicas were not known"
+        self._state.tell(Notice(kind="table_brought", subject=f"router/{router_id}", message=message))
+
+    def _with_roster(self, change: ChangeSet, routes: Routes, desired: Desired) -> ChangeSet:
+        """Where who is listed changes, the roster has the revision that the commit will take."""
+        roster = desired.roster if change.put_roster is None else change.put_roster
+        listing = roster.listing(
+            routes.members(),
+            generation=self._store.generation,
+            revision=desired.revision + 1,
+            now=self._state.clock.time_of_day(),
+        )
+        return change if listing is roster else replace(change, put_roster=listing)
 
     def _tell_moves(self, before: Ownership | None, after: Ownership) -> None:
         given, orphaned = count_moves(before, after)
@@ -253,3 +341,8 @@ class ReconcileLoop:
     def _add(self, concern: Concern, names: Iterable[str]) -> None:
         for name in names:
             self._queue.add(Key(concern, name))
+
+
+def _is_told_anything(desired: Desired) -> bool:
+    """Whether anybody has said yet what should run."""
+    return bool(desired.backends or desired.endpoints)

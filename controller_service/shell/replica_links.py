@@ -2,8 +2,9 @@
 
 Invariants: a replica has one stream, that of its newest attachment; it is told its configuration first, and again when
 it changes; it is told to drain, and to give up each partition, once a stream, however often it should be; what it says
-to have given up counts only where it was told to. A replica that served before this controller knew it is told to give
-up everything. A stream that ends says nothing about the replica: its lease goes on until it is silent for too long.
+to have given up counts only where it was told to. A replica that served under an earlier generation is told to give up
+everything, once the epoch floor is above all that it may have. A stream that ends says nothing about the replica: its
+lease goes on until it is silent for too long, and another process with its id is refused until then.
 Owner: the event loop. Each stream's rpc runs in `serve`.
 """
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -28,12 +28,13 @@ from controller_service.convert import (
 )
 from controller_service.core import transitions
 from controller_service.core.partitions import Owner, Ownership
-from controller_service.core.transitions import AttachRefused, Hello
+from controller_service.core.transitions import AttachRefused, Hello, NamesakeLives
 from controller_service.shell.lease_watch import LeaseWatch
 from controller_service.shell.member_stream import MemberStream
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.process_identity import has_ended
 from slotmesh.spec.model import Backend
 from slotmesh.status import to_exception
 from slotmesh.v1 import membership_service_pb2 as wire
@@ -52,12 +53,14 @@ class ReplicaLink:
         self._is_told_to_drain = False
         self._revoked: dict[str, dict[int, int]] = {}
         """What it was told to give up on this stream: endpoint -> partition -> epoch."""
+        self._fenced_through = 0
+        """Up to which epoch it was told to give up everything on this stream."""
 
-    def configure(self, backend: Backend, *, lease_s: float) -> None:
+    def configure(self, backend: Backend, *, lease_s: float, generation: str) -> None:
         """Tells the replica its configuration, if it is new to it."""
         if self._told != backend:
             self._told = backend
-            self._send(configuration_to_wire(backend, lease_s=lease_s))
+            self._send(configuration_to_wire(backend, lease_s=lease_s, generation=generation))
 
     def drain(self, message: str) -> None:
         """Tells the replica to drain and end, once."""
@@ -86,8 +89,10 @@ class ReplicaLink:
         return known
 
     def fence(self, through_epoch: int) -> None:
-        """Tells the replica to give up all that it had at this epoch or older ones."""
-        self._send(fence_to_wire(through_epoch))
+        """Tells the replica to give up all that it had at this epoch or older ones, once."""
+        if through_epoch > self._fenced_through:
+            self._fenced_through = through_epoch
+            self._send(fence_to_wire(through_epoch))
 
     def _send(self, frame: wire.AttachReplicaResponse) -> None:
         self._pending.append(frame)
@@ -109,30 +114,24 @@ class ReplicaLinks:
     def __len__(self) -> int:
         return len(self._links)
 
+    @property
+    def lease_s(self) -> float:
+        """Silence after which a replica is suspect, seconds."""
+        return self._leases.lease_s
+
     async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Runs one `AttachReplica`."""
         first = await context.read()
         if first is grpc.aio.EOF:
             return
-        hello = hello_from_wire(first)
-        epochs_before = self._store.epochs_before
-        hello = replace(hello, has_served=hello.has_served and epochs_before > 0)
-        try:
-            self._state.apply_to_replica(
-                hello.replica_id, lambda observed, now: transitions.attached(observed, hello, now=now)
-            )
-        except AttachRefused as refusal:
-            failure = Failure(reason=Reason.REPLICA_GONE, message=str(refusal), metadata={"field": "hello.incarnation"})
-            raise to_exception(failure) from refusal
+        hello = hello_from_wire(first, generation=self._store.generation)
+        self._attach(hello)
         if older := self._links.get(hello.replica_id):
             older.stream.end(Failure(reason=Reason.REPLICA_GONE, message="the replica attached again, elsewhere"))
         self._links[hello.replica_id] = link = ReplicaLink(hello, context)
         self._leases.heard(hello.replica_id)
         backend = self._store.read().backends.get(hello.backend) or Backend(name=hello.backend)
-        link.configure(backend, lease_s=self._leases.lease_s)
-        replica = self._state.observed.replica(hello.replica_id)
-        if replica is not None and not replica.is_fenced:
-            link.fence(epochs_before)
+        self._configure(link, backend)
         try:
             await link.stream.run(lambda frame: self._heard(link, frame))
         finally:
@@ -143,7 +142,19 @@ class ReplicaLinks:
         """Tells the backend's replicas their configuration, where it is new to them."""
         for replica in self._state.observed.replicas(backend.name):
             if link := self._links.get(replica.replica_id):
-                link.configure(backend, lease_s=self._leases.lease_s)
+                self._configure(link, backend)
+
+    def expect(self, replica_id: str) -> None:
+        """The replica may attach: it counts as heard until its lease, which begins now, is over."""
+        if replica_id not in self._links:
+            self._leases.heard(replica_id)
+
+    def fence(self, through_epoch: int) -> None:
+        """Tells attached replicas to give up all that earlier generations gave them, unless they have."""
+        for replica_id, link in self._links.items():
+            replica = self._state.observed.replica(replica_id)
+            if replica is not None and not replica.is_fenced and replica.incarnation == link.hello.incarnation:
+                link.fence(through_epoch)
 
     def drain(self, replica_id: str, message: str) -> None:
         """Tells a replica to drain and end, if it is attached."""
@@ -162,6 +173,27 @@ class ReplicaLinks:
         self._leases.close()
         for link in self._links.values():
             link.stream.end(Failure(reason=Reason.DRAINING, message="the controller is stopping"))
+
+    def _attach(self, hello: Hello) -> None:
+        """Raises what the replica is refused with."""
+        known = self._state.observed.replica(hello.replica_id)
+        if known is not None and known.incarnation != hello.incarnation and has_ended(known.process):
+            self._state.replica_ended(known.owner, "its process has ended")
+        is_heard = self._leases.is_heard(hello.replica_id)
+        try:
+            self._state.apply_to_replica(
+                hello.replica_id,
+                lambda observed, now: transitions.attached(observed, hello, now=now, is_heard=is_heard),
+            )
+        except AttachRefused as refusal:
+            failure = Failure(reason=Reason.REPLICA_GONE, message=str(refusal), metadata={"field": "hello.incarnation"})
+            raise to_exception(failure) from refusal
+        except NamesakeLives as refusal:
+            failure = Failure(reason=Reason.BAD_REQUEST, message=str(refusal), metadata={"field": "hello.replica_id"})
+            raise to_exception(failure) from refusal
+
+    def _configure(self, link: ReplicaLink, backend: Backend) -> None:
+        link.configure(backend, lease_s=self._leases.lease_s, generation=self._store.generation)
 
     def _heard(self, link: ReplicaLink, frame: wire.AttachReplicaRequest) -> None:
         if self._links.get(link.hello.replica_id) is not link:
@@ -192,7 +224,7 @@ class ReplicaLinks:
         )
         if frame.through_epoch:
             self._state.apply(
-                transitions.fenced(self._state.observed, owner, busy_from_wire(frame)),
+                transitions.fenced(self._state.observed, owner, frame.through_epoch, busy_from_wire(frame)),
                 *(Key(Concern.ENDPOINT, name) for name in desired.endpoints),
             )
 

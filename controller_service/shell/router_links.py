@@ -1,4 +1,4 @@
-"""The membership streams of routers: the newest table down, acknowledgements up.
+"""The membership streams of routers: the newest table down, the table of an earlier generation and acknowledgements up.
 
 Invariants: a router has one stream, that of its newest attachment; a namesake elsewhere is refused while it is there,
 or the two would take turns for ever; it is sent the newest table only, and none twice on a stream; a router that is
@@ -12,9 +12,10 @@ from typing import Any
 
 import grpc
 
-from controller_service.convert import loads_from_wire, router_from_wire, router_report_from_wire
+from controller_service.convert import brought_from_wire, loads_from_wire, router_from_wire, router_report_from_wire
 from controller_service.core import transitions
 from controller_service.core.observed import Router
+from controller_service.core.partitions import Owner
 from controller_service.shell.lease_watch import LeaseWatch
 from controller_service.shell.member_stream import MemberStream
 from controller_service.shell.mesh_state import Concern, Key, MeshState
@@ -29,8 +30,10 @@ RouterStream = MemberStream[wire.AttachRouterRequest, wire.AttachRouterResponse]
 class RouterLinks:
     """All attached routers."""
 
-    def __init__(self, state: MeshState, board: TableBoard, *, lease_s: float) -> None:
+    def __init__(self, state: MeshState, board: TableBoard, *, lease_s: float, generation: str) -> None:
+        """`generation` is that of the store: tables of others are brought, and taken over."""
         self._state = state
+        self._generation = generation
         self._board = board
         self._streams: dict[str, RouterStream] = {}
         self._leases = LeaseWatch(state.clock, lease_s=lease_s, on_silent=self._silent)
@@ -41,13 +44,9 @@ class RouterLinks:
     async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Runs one `AttachRouter`."""
         sent: wire.AttachRouterResponse | None = None
-        departures = self._board.departures()
 
         def next_frame() -> wire.AttachRouterResponse | None:
-            nonlocal sent, departures
-            if departures is not None:
-                frame, departures = departures, None
-                return frame
+            nonlocal sent
             if self._board.message is sent:
                 return None
             sent = self._board.message
@@ -58,12 +57,14 @@ class RouterLinks:
         if first is grpc.aio.EOF:
             return
         router = router_from_wire(first, started_at=self._state.clock.now())
+        clock = self._state.clock
+        brought = brought_from_wire(first.hello, generation=self._generation, now=clock.time_of_day())
         router_id = router.router_id
         if older := self._streams.get(router_id):
             self._refuse_namesake(router)
             older.end(Failure(reason=Reason.ROUTER_LOST, message="the router attached again, elsewhere"))
         self._streams[router_id] = stream
-        self._state.apply(transitions.router_attached(self._state.observed, router), Key(Concern.TABLE))
+        self._state.apply(transitions.router_attached(self._state.observed, router, brought), Key(Concern.TABLE))
         self._leases.heard(router_id)
         self._board.listen(stream.wake)
         try:
@@ -102,8 +103,13 @@ class RouterLinks:
                 revision=report.revision,
                 linked_replica_ids=tuple(report.linked_replica_ids),
                 loads=loads_from_wire(report),
-            )
+            ),
+            # Which links work decides about replicas that its table names.
+            *([Key(Concern.TABLE)] if router_id in self._state.observed.brought else []),
         )
+        for each in report.ended:
+            owner = Owner(each.replica_id, each.incarnation)
+            self._state.replica_ended(owner, f"told router {router_id} that it has ended")
 
     def _silent(self, router_id: str) -> None:
         self._left(router_id, "was silent past its lease")

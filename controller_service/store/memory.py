@@ -1,8 +1,9 @@
 """A store that lives as long as its process.
 
-Invariants: each start is a new generation; epoch floors follow the wall clock in milliseconds, so that they grow from
-one generation to the next. What it knows ends with the controller: replicas that go on without it give up all that they
-own when they attach to the next one, which then assigns it anew.
+Invariants: each start is a new generation; epoch floors begin with the wall clock in milliseconds, so that they mostly
+grow from one generation to the next, and are raised where members bring newer epochs. What it knows ends with the
+controller: the next one learns from the tables that routers bring, and has replicas give up all that they own, to give
+it anew.
 Owner: the event loop that it is used on; `commit` has no await inside, and so needs no lock.
 """
 
@@ -20,7 +21,6 @@ class MemoryStore:
 
     def __init__(self, *, generation: str, epoch_floor: int = 0) -> None:
         self._generation = generation
-        self._epochs_before = epoch_floor
         self._desired = Desired(epoch_floor=epoch_floor)
         self._changed = asyncio.Event()
         self._closed = False
@@ -28,10 +28,6 @@ class MemoryStore:
     @property
     def generation(self) -> str:
         return self._generation
-
-    @property
-    def epochs_before(self) -> int:
-        return self._epochs_before
 
     def read(self) -> Desired:
         return self._desired

@@ -4,8 +4,7 @@ Invariants:
   1. A change is applied as a whole to the revision that its author saw, or not at all.
   2. When `commit` returns, the change is as durable as the store makes anything: only then it is announced.
   3. Revisions strictly increase within a generation. A store that cannot go on from where it was has a new generation.
-  4. Epoch floors never go back from one generation to the next, so that a replica that outlived the store does not
-     refuse what the new one says.
+  4. Epoch floors never go back within a generation. From one to the next they may: members say which epochs there were.
 """
 
 from __future__ import annotations
@@ -31,13 +30,6 @@ class Store(Protocol):
     @property
     def generation(self) -> str:
         """Identity of the sequence in which revisions count: 32 hexadecimal digits."""
-
-    @property
-    def epochs_before(self) -> int:
-        """The newest epoch that a partition may have had before this generation: all that it gives are newer.
-
-        0 where there was nothing before.
-        """
 
     def read(self) -> Desired:
         """The newest committed revision. An immutable value, at no cost."""

@@ -43,6 +43,13 @@ async def wait_for_state(mesh: Controlled, replica_id: str, state: str) -> None:
     await eventually(look, what=f"{replica_id} is {state}")
 
 
+async def refusal(member: FakeReplica) -> str:
+    """The status that its stream ended with."""
+    await wait_until(lambda: member.is_ended, what="the refusal")
+    assert isinstance(member.ended, grpc.aio.AioRpcError)
+    return member.ended.code().name
+
+
 @pytest.mark.asyncio
 async def test_a_replica_is_told_its_configuration_first_and_when_it_changes() -> None:
     async with running_controller() as mesh:
@@ -136,23 +143,46 @@ async def test_partitions_move_only_when_their_owner_is_known_to_be_gone() -> No
 
 
 @pytest.mark.asyncio
-async def test_a_new_incarnation_under_the_same_id_replaces_the_older_one() -> None:
-    async with running_controller() as mesh:
+async def test_a_new_incarnation_replaces_the_older_one_once_nobody_hears_of_that_any_more() -> None:
+    async with running_controller(lease_s=2.0) as mesh:
         await mesh.apply(DIGITS % 1)
         async with (
             FakeReplica(mesh.channel, "v1", "a") as old,
             FakeReplica(mesh.channel, "v1", "a") as new,
             FakeRouter(mesh.channel, "r") as router,
         ):
-            await wait_until(lambda: old.is_ended, what="the end of the older stream")
+            await old.report("READY")
+            await router.wait_for(lambda table: owners(table, "digits") == evenly("a"), "a's partitions")
+            await router.acknowledge("a")
+            assert await refusal(new) == "INVALID_ARGUMENT"
+            told = str(new.ended and new.ended.details())
+            assert "hello.replica_id: another process with the id 'a' lives" in told
+            assert "choose another --replica-id" in told
+
+            # Silent to the controller, but not to the router.
+            await old.cut()
+
+            async def is_suspect() -> bool:
+                await router.acknowledge("a")
+                return bool((await mesh.replicas())["a"].state == mesh_pb2.REPLICA_STATE_SUSPECT)
+
+            await eventually(is_suspect, what="a is suspect")
+            await new.attach()
+            assert await refusal(new) == "INVALID_ARGUMENT"
+            assert router.table.endpoints[0].owners[0].incarnation == old.incarnation
+
+            await router.acknowledge()
+            await wait_until(lambda: not mesh.controller.state.observed.is_linked("a"), what="the report")
+            await new.attach()
             await new.report("READY")
-            table = await router.wait_for(lambda table: owners(table, "digits") == evenly("a"), "a's partitions")
-            assert table.endpoints[0].owners[0].incarnation == new.incarnation
+            table = await router.wait_for(
+                lambda table: [it.incarnation for it in table.endpoints[0].owners] == [new.incarnation],
+                "its partitions",
+            )
+            assert [it.incarnation for it in table.departed] == [old.incarnation]
 
             await old.attach()
-            await wait_until(lambda: old.is_ended, what="the refusal")
-            assert isinstance(old.ended, grpc.aio.AioRpcError)
-            assert old.ended.code() == grpc.StatusCode.FAILED_PRECONDITION
+            assert await refusal(old) == "FAILED_PRECONDITION"
             assert not new.is_ended
 
 
@@ -317,15 +347,48 @@ async def test_members_learn_that_the_controller_stops() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_router_that_attaches_hears_who_has_left() -> None:
-    async with running_controller() as mesh, FakeRouter(mesh.channel, "first", "127.0.0.1:1") as first:
+async def test_tables_say_which_roster_they_name_and_who_has_departed() -> None:
+    async with running_controller() as mesh, FakeRouter(mesh.channel, "r") as router:
         await mesh.apply(DIGITS % 1)
         async with FakeReplica(mesh.channel, "v1", "a") as a:
             await a.report("READY")
-            await first.wait_for(lambda table: replica_routes(table, "v1"), "a in the table")
+            listed = await router.wait_for(lambda table: replica_routes(table, "v1"), "a in the table")
+            assert 0 < listed.roster_revision <= listed.revision
+            assert not listed.departed
+            await a.report("READY", max_ongoing=9)
+            table = await router.wait_for(lambda table: table.revision > listed.revision, "a later table")
+            assert table.roster_revision == listed.roster_revision, "the same incarnations"
             await a.report("STOPPED")
-            await first.wait_for(lambda table: not replica_routes(table, "v1"), "a out of the table")
-        async with FakeRouter(mesh.channel, "second", "127.0.0.1:2") as second:
-            await second.wait_for(lambda table: True, "a table")
-            assert second.departures == {"a": a.incarnation}
-        assert not first.departures
+            table = await router.wait_for(lambda table: not replica_routes(table, "v1"), "a out of the table")
+        (departed,) = table.departed
+        assert (departed.replica_id, departed.incarnation) == ("a", a.incarnation)
+        assert (departed.generation, departed.revision) == (table.generation, table.roster_revision)
+        assert listed.roster_revision < table.roster_revision <= table.revision
+        assert (table.departed_since, list(table.covers)) == (0, [])
+
+
+@pytest.mark.asyncio
+async def test_a_replica_that_failed_stays_listed_until_it_has_ended() -> None:
+    async with running_controller() as mesh, FakeRouter(mesh.channel, "r") as router:
+        await mesh.apply(DIGITS % 1)
+        async with FakeReplica(mesh.channel, "v1", "a") as a:
+            await a.report("READY")
+            await router.wait_for(lambda table: replica_routes(table, "v1"), "a in the table")
+            await a.report("FAILED")
+            await router.wait_for(lambda table: replica_routes(table, "v1")["a"].draining, "a takes no calls")
+            await a.report("STOPPED")
+            await router.wait_for(lambda table: not replica_routes(table, "v1"), "a out of the table")
+
+
+@pytest.mark.asyncio
+async def test_what_a_router_was_told_ends_a_replica() -> None:
+    async with running_controller() as mesh, FakeRouter(mesh.channel, "r") as router:
+        await mesh.apply(DIGITS % 2)
+        async with FakeReplica(mesh.channel, "v1", "a") as a, FakeReplica(mesh.channel, "v1", "b") as b:
+            await a.report("READY")
+            await b.report("READY")
+            await router.wait_for(lambda table: owners(table, "digits") == evenly("a", "b"), "both own")
+            stranger = FakeReplica(mesh.channel, "v1", "b")  # another life of b
+            await router.acknowledge("b", ended=[a, stranger])
+            table = await router.wait_for(lambda table: owners(table, "digits") == evenly("b"), "b owns all")
+            assert [it.incarnation for it in table.departed] == [a.incarnation]

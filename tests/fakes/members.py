@@ -94,7 +94,10 @@ class FakeReplica(_Member):
         self.clings = False
         """It does not give up partitions that it is told to; `give_up` does."""
         self.has_served = False
-        """What it says of itself when it attaches."""
+        """What it says of itself when it attaches, with the three below."""
+        self.generation = ""
+        self.newest_epoch = 0
+        self.process = ""
 
     async def report(self, state: str, *, error: str = "", max_ongoing: int = 4) -> None:
         """Says how it does; `state` is the name of a ReplicaState without its prefix."""
@@ -151,6 +154,9 @@ class FakeReplica(_Member):
                 pid=4_711,
                 version="0.1.0",
                 has_served=self.has_served,
+                generation=self.generation,
+                newest_epoch=self.newest_epoch,
+                process=self.process,
             )
         )
 
@@ -176,19 +182,29 @@ class FakeRouter(_Member):
         self.router_id = router_id
         self.address = address
         self.tables: list[pb.RoutingTable] = []
-        self.departures: dict[str, str] = {}
-        """Incarnation of each replica that had left before it attached, by id."""
+        self.brings: pb.RoutingTable | None = None
+        """The table in force that it tells of when it attaches."""
 
     @property
     def table(self) -> pb.RoutingTable:
         """The newest."""
         return self.tables[-1]
 
-    async def acknowledge(self, *linked: str, loads: Sequence[mesh_pb2.BackendLoad] = ()) -> None:
-        """Reports the newest table as the one in force."""
-        table = self.table
+    async def acknowledge(
+        self,
+        *linked: str,
+        loads: Sequence[mesh_pb2.BackendLoad] = (),
+        ended: Sequence[FakeReplica] = (),
+        table: pb.RoutingTable | None = None,
+    ) -> None:
+        """Reports the newest table as the one in force, unless another one is given."""
+        table = table or self.table
         report = pb.RouterReport(
-            generation=table.generation, revision=table.revision, linked_replica_ids=linked, loads=loads
+            generation=table.generation,
+            revision=table.revision,
+            linked_replica_ids=linked,
+            loads=loads,
+            ended=[pb.PartitionOwner(replica_id=it.replica_id, incarnation=it.incarnation) for it in ended],
         )
         await self.send(pb.AttachRouterRequest(report=report))
 
@@ -202,16 +218,12 @@ class FakeRouter(_Member):
 
     def _hello(self) -> pb.AttachRouterRequest:
         return pb.AttachRouterRequest(
-            hello=pb.RouterHello(router_id=self.router_id, address=self.address, version="0.1.0")
+            hello=pb.RouterHello(router_id=self.router_id, address=self.address, version="0.1.0", table=self.brings)
         )
 
     async def _received(self, frame: pb.AttachRouterResponse) -> None:
-        if frame.WhichOneof("frame") == "departures":
-            assert not self.tables, "it comes before the first table"
-            self.departures = {each.replica_id: each.incarnation for each in frame.departures.replicas}
-        else:
-            assert frame.WhichOneof("frame") == "table"
-            self.tables.append(frame.table)
+        assert frame.WhichOneof("frame") == "table"
+        self.tables.append(frame.table)
 
 
 def owners(table: pb.RoutingTable, endpoint: str) -> dict[str, int]:

@@ -70,7 +70,14 @@ def test_what_still_runs_elsewhere_is_not_given_to_anybody_before_it_has_ended(
     candidates = shares({"v1": 1.0}, {"v1": [elders["a"], Owner("d", "i")]})
     held = {number: elders[name] for number, name in busy.items()}
     gone = {elders["b"]} if dead else set()
-    first = assign("e", None, candidates, gone.__contains__, epoch_floor=7, busy=held)
+    first = assign(
+        "e",
+        None,
+        candidates,
+        gone.__contains__,
+        epoch_floor=7,
+        busy={(owner, number) for number, owner in held.items()},
+    )
     for number, owner in enumerate(owners_of(first)):
         is_held = number in held and held[number] not in gone
         assert first.epochs[number] == 7 + (not is_held)

@@ -111,7 +111,7 @@ def test_nothing_is_assigned_before_those_that_served_earlier_have_given_up_what
     observed = transitions.attached(observed, elder, now=10.0).observed
     assert assign(state, observed, 99.0) == EndpointOutcome(retry_after_s=FENCED_WITHIN_S)
     owner = Owner("elder", "2" * 32)
-    answered = transitions.fenced(observed, owner, {"e": frozenset({3}), "f": frozenset({4})}).observed
+    answered = transitions.fenced(observed, owner, 1, {"e": frozenset({3}), "f": frozenset({4})}).observed
     assigned = assign(state, answered, 99.0).ownership
     assert assigned is not None
     assert assigned.leaving_by_owner() == {owner: {3: 0}}
@@ -177,16 +177,16 @@ def test_a_process_that_said_it_ended_may_linger_but_not_for_ever() -> None:
     assert isinstance(action, DrainReplica)
 
 
-def test_a_silent_stranger_that_owns_nothing_is_forgotten_in_the_end() -> None:
+def test_a_silent_stranger_is_forgotten_in_the_end_unless_a_table_has_named_it() -> None:
     state = desired(Backend(name="v1"))
-    observed = transitions.fell_silent(with_ready(Observed(), "a", now=0.0), "a", now=3.0).observed
+    hello = Hello(replica_id="a", incarnation="1" * 32, backend="v1")
+    starting = transitions.attached(Observed(), hello, now=0.0).observed
+    observed = transitions.fell_silent(starting, "a", now=3.0).observed
     assert look(state, observed, 3.0, launches=False) == BackendOutcome(retry_after_s=FORGET_AFTER_S)
     later = look(state, observed, 3.0 + FORGET_AFTER_S, launches=False)
     assert later.actions == (ForgetReplica("a"),)
-    owned = assign(state, observed, 10.0, launches=False).ownership
-    assert owned is not None
-    state = state.apply(ChangeSet(put_ownership=(owned,)))
-    assert look(state, observed, 3.0 + FORGET_AFTER_S, launches=False) == BackendOutcome()
+    named = transitions.fell_silent(with_ready(Observed(), "a", now=0.0), "a", now=3.0).observed
+    assert look(state, named, 3.0 + FORGET_AFTER_S, launches=False) == BackendOutcome()
 
 
 def test_templates_differ_exactly_where_a_process_would() -> None:

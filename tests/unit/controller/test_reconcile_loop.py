@@ -10,7 +10,7 @@ import pytest
 
 from controller_service.core import transitions
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import ReplicaState
+from controller_service.core.observed import ReplicaState, Router
 from controller_service.core.routing import Routes, RoutingTable
 from controller_service.core.transitions import Hello, Report
 from controller_service.shell.events import EventFeed
@@ -57,7 +57,7 @@ class World:
         self.queue = WorkQueue[Key]()
         self.state = MeshState(MonotonicClock(), self.queue, EventFeed())
         self.store = TroubledStore()
-        self.board = TableBoard(MonotonicClock())
+        self.board = TableBoard()
         self.loop = ReconcileLoop(
             store=self.store,
             state=self.state,
@@ -69,6 +69,8 @@ class World:
         )
 
     def make_ready(self, replica_id: str) -> None:
+        router = Router(router_id="r", address="h:2", started_at=0.0)
+        self.state.apply(transitions.router_attached(self.state.observed, router))
         hello = Hello(replica_id=replica_id, incarnation="1" * 32, backend="v1")
         report = Report(state=ReplicaState.READY, address="h:1")
         self.state.apply_to_replica(replica_id, lambda it, now: transitions.attached(it, hello, now=now))
@@ -153,7 +155,7 @@ async def test_a_report_without_news_wakes_nobody(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_board_never_goes_back() -> None:
-    board = TableBoard(MonotonicClock())
+    board = TableBoard()
     board.post(RoutingTable(generation="g", revision=7, routes=Routes()))
     with pytest.raises(ValueError, match="revision 7 after 7"):
         board.post(RoutingTable(generation="g", revision=7, routes=Routes()))

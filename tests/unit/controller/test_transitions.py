@@ -9,7 +9,7 @@ import pytest
 from controller_service.core import transitions
 from controller_service.core.observed import Observed, Replica, ReplicaState, Restarts
 from controller_service.core.partitions import Owner
-from controller_service.core.transitions import AttachRefused, Hello, Report
+from controller_service.core.transitions import AttachRefused, Hello, NamesakeLives, Report
 
 A = Hello(replica_id="a", incarnation="1" * 32, backend="v1", pid=7)
 READY = Report(state=ReplicaState.READY, address="h:1", max_ongoing=4)
@@ -71,10 +71,10 @@ def test_one_that_was_never_heard_of_is_not_dead() -> None:
 
 def test_a_launched_replica_that_lives_keeps_its_place() -> None:
     observed = attached(A, launched())
-    with pytest.raises(AttachRefused, match="runs already"):
+    with pytest.raises(NamesakeLives, match="which this controller launched"):
         attached(replace(A, incarnation="2" * 32), observed)
     assert the_replica(attached(A, observed)).launched
-    with pytest.raises(AttachRefused, match="was launched for backend v1"):
+    with pytest.raises(NamesakeLives, match="launched for backend v1"):
         attached(replace(A, backend="v2"), launched())
 
 

@@ -1,0 +1,181 @@
+"""What a controller takes over from the table of an earlier generation that a router has brought.
+
+Purpose: a controller that does not remember learns which replicas there are, which have departed, and who owns what,
+so that its tables cover that generation and its partitions have one owner.
+Invariants: an incarnation that the table names, and that is not proven to have ended, is listed from then on; a table
+of a generation that is covered as far as that changes nothing of the roster; owners stay owners until they have ended
+or are fenced, and what was given to somebody else since stays there; the epoch floor is above all epochs that it names.
+Owner: `shell.reconcile_loop`, which commits the change and then forgets the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from controller_service.core.brought import BroughtTable
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.observed import Observed, Replica, ReplicaState
+from controller_service.core.partitions import Owner, inherit
+from controller_service.core.roster import Member, Roster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """What follows from a table."""
+
+    observed: Observed
+    change: ChangeSet
+    taken: tuple[str, ...] = ()
+    """Ids of replicas that were not known before."""
+
+
+def has_rivals(observed: Observed, brought: BroughtTable) -> bool:
+    """Whether it names other incarnations than those that are attached here: they may live, or have been replaced."""
+    return any(_rival(observed, member) is not None for member in brought.roster.members)
+
+
+def adopt(
+    desired: Desired, observed: Observed, brought: BroughtTable, *, generation: str, now: float, time_of_day: float
+) -> Adoption:
+    """`generation` is this controller's. `now` is monotonic, `time_of_day` seconds since 1970.
+
+    Where the table has rivals, routers have reported their links and silence has lasted for a lease: an incarnation
+    whose id somebody else has attached with, and to which no router has a link, has been replaced.
+    """
+    roster, taken = desired.roster, list[str]()
+    others = [it for it in brought.chain() if it.generation != generation]
+    if any(it.revision > roster.covered_revision(it.generation) for it in others):
+        observed = _without_departed(observed, brought, now)
+        linked = {
+            replica_id
+            for router in observed.routers.values()
+            if router.generation not in {"", generation}
+            for replica_id in router.linked_replica_ids
+        }
+        departed = {it.owner for it in roster.departed} | {it.owner for it in brought.roster.departed}
+        ended: list[Owner] = []
+        for member in brought.roster.members:
+            owner = member.owner
+            if owner in departed or _is_known(observed, owner):
+                continue
+            if _rival(observed, member) is not None and owner.replica_id not in linked:
+                ended.append(owner)
+            else:
+                observed = _with_taken(observed, brought, member, now)
+                taken.append(owner.replica_id)
+        roster = roster.learning(
+            _without_living(brought, observed),
+            brought.generation,
+            ended=ended,
+            generation=generation,
+            revision=desired.revision + 1,
+            now=time_of_day,
+        )
+    observed = _with_epochs(observed, brought)
+    inherited = (
+        inherit(desired.ownership.get(name), each, observed.is_dead) for name, each in sorted(brought.ownership.items())
+    )
+    return Adoption(
+        observed=observed,
+        change=ChangeSet(
+            put_ownership=tuple(it for it in inherited if it is not None),
+            put_roster=None if roster is desired.roster else roster,
+            epoch_floor=brought.newest_epoch,
+        ),
+        taken=tuple(taken),
+    )
+
+
+def ended(observed: Observed, owner: Owner, now: float) -> Observed:
+    """An incarnation is proven to have ended. The very same Observed comes back where that is nothing new."""
+    known = observed.incarnation(owner)
+    if known is None or known.gone:
+        return observed
+    record = replace(
+        known,
+        gone=True,
+        state=ReplicaState.FAILED if known.state is ReplicaState.FAILED else ReplicaState.STOPPED,
+        ended_at=now if known.ended_at is None else known.ended_at,
+    )
+    if owner not in observed.elders:
+        return observed.with_replica(record)
+    observed = observed.without_elders([owner])
+    successor = observed.replica(owner.replica_id)
+    if successor is None:
+        return observed.with_replica(record)
+    return observed.with_replica(successor.having_replaced(owner.incarnation))
+
+
+def _rival(observed: Observed, member: Member) -> Replica | None:
+    """The incarnation that is attached, or was, under the id of one that is not known."""
+    known = observed.replica(member.owner.replica_id)
+    if known is None or known.gone or known.brought_by is not None or _is_known(observed, member.owner):
+        return None
+    return known if known.incarnation else None
+
+
+def _is_known(observed: Observed, owner: Owner) -> bool:
+    replica = observed.replica(owner.replica_id)
+    return observed.incarnation(owner) is not None or (replica is not None and owner.incarnation in replica.retired)
+
+
+def _without_departed(observed: Observed, brought: BroughtTable, now: float) -> Observed:
+    """Replicas that an older table named, and that this one does not name any more, have ended."""
+    named = brought.roster.owners()
+    departed = {it.owner for it in brought.roster.departed}
+    for replica in [*observed.incarnations()]:
+        if replica.brought_by is None:
+            continue  # it has attached, or was launched: nobody knows better
+        if replica.owner in departed or (replica.owner not in named and brought.covers(*replica.brought_by)):
+            observed = ended(observed, replica.owner, now)
+    return observed
+
+
+def _with_taken(observed: Observed, brought: BroughtTable, member: Member, now: float) -> Observed:
+    """Listed, and a candidate for calls as before; suspect, since it was not heard."""
+    owner = member.owner
+    record = Replica(
+        replica_id=owner.replica_id,
+        incarnation=owner.incarnation,
+        backend=member.backend,
+        state=ReplicaState.DRAINING if member.draining else ReplicaState.READY,
+        started_at=now,
+        ready_at=now,
+        suspect_since=now,
+        address=member.address,
+        max_ongoing=member.max_ongoing,
+        process=member.process,
+        brought_by=(brought.generation, brought.roster.revision),
+        must_fence_through=1,
+    )
+    known = observed.replica(owner.replica_id)
+    if known is None:
+        return observed.with_replica(record)
+    if known.is_over:
+        return observed.with_replica(replace(record, retired=known.retired).having_replaced(known.incarnation))
+    return observed.with_elder(record)
+
+
+def _without_living(brought: BroughtTable, observed: Observed) -> Roster:
+    """Its roster, without departures of incarnations that are attached: they know better."""
+    departed = tuple(
+        it for it in brought.roster.departed if (known := observed.incarnation(it.owner)) is None or known.gone
+    )
+    return replace(brought.roster, departed=departed)
+
+
+def _with_epochs(observed: Observed, brought: BroughtTable) -> Observed:
+    """Owners start nothing of the epochs that it names before they are given anything."""
+    newest: dict[Owner, int] = {}
+    for ownership in brought.ownership.values():
+        for index, epoch in zip(ownership.partition_owners, ownership.epochs, strict=True):
+            if index >= 0:
+                owner = ownership.owners[index]
+                newest[owner] = max(newest.get(owner, 0), epoch)
+    for owner, epoch in newest.items():
+        known = observed.incarnation(owner)
+        if known is None or known.gone or known.fenced_through >= epoch or known.must_fence_through >= epoch:
+            continue
+        record = replace(known, must_fence_through=epoch)
+        observed = observed.with_elder(record) if owner in observed.elders else observed.with_replica(record)
+    return observed

@@ -1,0 +1,38 @@
+"""The routing table of another generation that a router has brought: what an earlier controller knew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from controller_service.core.partitions import Ownership
+from controller_service.core.roster import Covered, Roster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BroughtTable:
+    """A table that was in force at a router when it attached."""
+
+    generation: str
+    roster: Roster
+    ownership: Mapping[str, Ownership] = field(default_factory=lambda: MappingProxyType({}))
+    """By endpoint."""
+
+    @property
+    def newest_epoch(self) -> int:
+        """0 where nobody owns anything."""
+        return max((max(it.epochs) for it in self.ownership.values() if it.epochs), default=0)
+
+    def chain(self) -> tuple[Covered, ...]:
+        """The generations that it knows of, its own last."""
+        own = Covered(
+            generation=self.generation,
+            revision=self.roster.revision,
+            departed_since=self.roster.departed_since,
+        )
+        return (*self.roster.covers, own)
+
+    def covers(self, generation: str, revision: int) -> bool:
+        """Whether all members of that roster are in it, or have ended."""
+        return any(it.generation == generation and it.revision >= revision for it in self.chain())

@@ -1,0 +1,176 @@
+"""Who could have got a call: the incarnations that routing tables name, as a value with a version.
+
+Purpose: what a table says of replicas that are there, of those that have departed, and of earlier generations.
+docs/guarantees.md says what routers conclude from it.
+Invariants: the revision is that of the first table with this set of incarnations; who leaves the set is in `departed`,
+or at `departed_since` or before it; `departed` is bounded, and what is dropped from it raises `departed_since`, which
+is always sound: of older calls nothing is concluded. A departure has the version of an earlier generation only where
+that generation is the newest of `covers`, or the order of all of them was told by one table: for all others it counts
+as of now, so that no call passes for later than a departure because two generations were put into the wrong order.
+Owner: the store, by `Desired`; the reconcile loop plans it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller_service.core.partitions import Owner
+
+MAX_DEPARTED: Final = 512
+"""Departures that are listed, the newest."""
+KEEP_S: Final = 600.0
+"""Departures are listed for this long: several times longer than anybody asks what became of a call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """An incarnation that tables name, with what a controller has to know that does not know it."""
+
+    owner: Owner
+    backend: str
+    address: str
+    max_ongoing: int
+    draining: bool = False
+    process: str = ""
+    """Which process it is; empty where its machine does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """An incarnation that no table names any more: it had ended by then."""
+
+    owner: Owner
+    generation: str
+    revision: int
+    """The first roster without it, in `generation`."""
+    left_at: float
+    """When this controller learnt of it, seconds since 1970. Nothing but the bound depends on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered:
+    """An earlier generation, as far as routers have brought it."""
+
+    generation: str
+    revision: int
+    """Its newest roster that was brought."""
+    departed_since: int = 0
+    """Departures at this revision and at older ones may be missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roster:
+    """The incarnations that tables name, and those that they named before."""
+
+    revision: int = 0
+    members: tuple[Member, ...] = ()
+    departed: tuple[Departure, ...] = ()
+    """Oldest first; an incarnation once."""
+    departed_since: int = 0
+    """Departures of this generation at this revision and at older ones may be missing."""
+    covers: tuple[Covered, ...] = ()
+    """Oldest first."""
+
+    def owners(self) -> frozenset[Owner]:
+        """The incarnations."""
+        return frozenset(member.owner for member in self.members)
+
+    def covered_revision(self, generation: str) -> int:
+        """Up to which roster it covers an earlier generation; -1 where not at all."""
+        return next((it.revision for it in self.covers if it.generation == generation), -1)
+
+    def listing(self, members: Iterable[Member], *, generation: str, revision: int, now: float) -> Roster:
+        """With these members from `revision` on; the very same value where the incarnations are the same.
+
+        `now` is in seconds since 1970. Those that left must have ended.
+        """
+        listed = tuple(sorted(members, key=lambda member: member.owner))
+        gone = self.owners().difference(member.owner for member in listed)
+        if not gone and len(listed) == len(self.members):
+            return self
+        left = [Departure(owner=it, generation=generation, revision=revision, left_at=now) for it in sorted(gone)]
+        changed = replace(self, revision=revision, members=listed)
+        return changed._with_departures(left, generation=generation, now=now)
+
+    def learning(
+        self,
+        brought: Roster,
+        brought_generation: str,
+        *,
+        ended: Collection[Owner] = (),
+        generation: str,
+        revision: int,
+        now: float,
+    ) -> Roster:
+        """With what a roster of another generation says of departures and of generations before it.
+
+        `ended` are members of it that are proven to have ended, and `revision` is that of the first table which says
+        so. The members stay as they are: `listing` has them.
+        """
+        chain = [
+            *(it for it in brought.covers if it.generation != generation),
+            Covered(generation=brought_generation, revision=brought.revision, departed_since=brought.departed_since),
+        ]
+        told_of = {it.generation: it for it in chain}
+        covered = {it.generation for it in self.covers}
+        covers = (
+            *(_newer(it, told_of.get(it.generation, it)) for it in self.covers),
+            *(it for it in chain if it.generation not in covered),
+        )
+        # One table's word on the order of generations can be relied on, that of several put together cannot.
+        trusted = {it.generation for it in covers} if not self.covers else {covers[-1].generation}
+
+        def as_of_now(departure: Departure) -> Departure:
+            return replace(departure, generation=generation, revision=revision)
+
+        is_chain_longer = len(covers) > len(self.covers) > 0
+        before = (it if it.generation == generation or not is_chain_longer else as_of_now(it) for it in self.departed)
+        changed = replace(self, departed=tuple(before), covers=covers)
+        known = {(it.owner, it.generation, it.revision) for it in self.departed}
+        news = (it for it in brought.departed if (it.owner, it.generation, it.revision) not in known)
+        told = [it if it.generation in trusted else as_of_now(it) for it in news]
+        told += [Departure(owner=it, generation=generation, revision=revision, left_at=now) for it in ended]
+        return changed._with_departures(told, generation=generation, now=now)
+
+    def _with_departures(self, departures: Iterable[Departure], *, generation: str, now: float) -> Roster:
+        """Of two departures of one incarnation the later one counts."""
+        order = {it.generation: place for place, it in enumerate(self.covers)}
+        order[generation] = len(order)
+
+        def place(it: Departure) -> tuple[int, int, Owner]:
+            return order.get(it.generation, -1), it.revision, it.owner
+
+        latest: dict[Owner, Departure] = {it.owner: it for it in self.departed}
+        for departure in departures:
+            known = latest.get(departure.owner)
+            if known is None or place(known) < place(departure):
+                latest[departure.owner] = departure
+        ordered = sorted(latest.values(), key=place)
+        kept = [it for it in ordered if it.left_at > now - KEEP_S][-MAX_DEPARTED:]
+        listed = {it.owner for it in kept}
+        dropped = [it for it in ordered if it.owner not in listed]
+        return replace(
+            self,
+            departed=tuple(kept),
+            departed_since=_since(self.departed_since, generation, dropped),
+            covers=tuple(
+                replace(it, departed_since=_since(it.departed_since, it.generation, dropped)) for it in self.covers
+            ),
+        )
+
+
+NO_ROSTER: Final = Roster()
+"""That of a controller which has listed nobody yet."""
+
+
+def _newer(one: Covered, other: Covered) -> Covered:
+    """The one with the newer roster. Of one roster the more complete list: both are known."""
+    if one.revision == other.revision:
+        return replace(one, departed_since=min(one.departed_since, other.departed_since))
+    return max(one, other, key=lambda it: it.revision)
+
+
+def _since(before: int, generation: str, dropped: Iterable[Departure]) -> int:
+    return max([before, *(it.revision for it in dropped if it.generation == generation)])

@@ -1,0 +1,47 @@
+"""Looks whether processes of silent replicas have ended, where they ran on this machine.
+
+Purpose: silence proves nothing, a process that is gone does: its partitions can move, its calls are answered for.
+Owner: one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from controller_service.core.observed import Observed
+from controller_service.core.partitions import Owner
+from controller_service.shell.mesh_state import MeshState
+from slotmesh.runtime.process_identity import has_ended
+
+LOOK_EVERY_S: Final = 1.0
+
+
+class ProcessWatch:
+    """Tells of processes that have ended."""
+
+    def __init__(self, state: MeshState, *, has_ended: Callable[[str], bool] = has_ended) -> None:
+        self._state = state
+        self._has_ended = has_ended
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def look(self) -> None:
+        """Checks all that are silent, once."""
+        for owner, process in suspects(self._state.observed).items():
+            if self._has_ended(process):
+                self._state.replica_ended(owner, "its process has ended")
+
+
+def suspects(observed: Observed) -> dict[Owner, str]:
+    """The processes of replicas that nobody here has started, that are not heard, and not known to have ended."""
+    return {
+        replica.owner: replica.process
+        for replica in observed.incarnations()
+        if replica.process and replica.suspect_since is not None and not replica.gone and not replica.launched
+    }

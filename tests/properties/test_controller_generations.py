@@ -1,0 +1,320 @@
+"""Two controllers, the second of which remembers nothing: no partition has two owners that could start its calls.
+
+The world is naive: processes that live or not, what each of them refuses, what runs there, and every owner that any
+table has ever named. Members attach in any order, are cut off, and die unseen; the newest table of the first controller
+is the first one that a router brings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from controller_service.core import transitions
+from controller_service.core.adoption import adopt, has_rivals
+from controller_service.core.brought import BroughtTable
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.observed import Observed, ReplicaState, Router
+from controller_service.core.partitions import NO_OWNER, Owner, ownership_of
+from controller_service.core.reconcile import BROUGHT_WITHIN_S, reconcile_endpoint
+from controller_service.core.roster import Member, Roster
+from controller_service.core.routing import build_routes
+from controller_service.core.transitions import Hello, NamesakeLives, Report, Transition
+from slotmesh.partitions import PARTITIONS
+from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+
+E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))
+WATCHED = range(6)
+"""Partitions that somebody owned; all are treated alike."""
+NAMES = st.sampled_from("abc")
+
+
+@dataclass
+class Process:
+    """What is true of a replica, whoever knows it."""
+
+    owner: Owner
+    has_served: bool
+    lives: bool = True
+    attached: bool = False
+    heard: bool = False
+    fence: int = 0
+    """It starts nothing up to this epoch."""
+    refuses: dict[int, int] = field(default_factory=dict)
+    """By partition: it starts nothing up to this epoch."""
+    runs: set[int] = field(default_factory=set)
+    newest_epoch: int = 0
+
+    def could_start(self, number: int, epoch: int) -> bool:
+        return self.lives and epoch > max(self.fence, self.refuses.get(number, 0))
+
+
+class World(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.desired = Desired(epoch_floor=50).apply(
+            ChangeSet(put_backends=(Backend(name="v1", num_replicas=1),), put_endpoints=(E,))
+        )
+        self.observed = Observed()
+        self.processes: dict[Owner, Process] = {}
+        self.named: dict[int, set[tuple[Owner, int]]] = {number: set() for number in WATCHED}
+        """Owners and epochs that tables have named, by partition."""
+        self.newest: BroughtTable | None = None
+        self.older: BroughtTable | None = None
+        self.born = 0
+        self.is_brought = False
+        self.listed: set[Owner] = set()
+
+    @initialize(
+        owners=st.lists(NAMES, min_size=6, max_size=6),
+        before=st.lists(NAMES, min_size=6, max_size=6),
+        epochs=st.lists(st.sampled_from([4, 40, 50, 90]), min_size=6, max_size=6),
+        running=st.sets(st.sampled_from(WATCHED)),
+    )
+    def first_controller(self, owners: list[str], before: list[str], epochs: list[int], running: set[int]) -> None:
+        for name in "abc":
+            self.start(name, has_served=True)
+        at = [Owner(name, "1") for name in owners]
+        was = [Owner(name, "1") for name in before]
+        for number, epoch in enumerate(epochs):
+            self.named[number].add((at[number], epoch))
+            self.processes[at[number]].newest_epoch = max(self.processes[at[number]].newest_epoch, epoch - number % 2)
+            if number in running:
+                self.processes[at[number]].runs.add(number)
+            if was[number] != at[number]:
+                self.named[number].add((was[number], epoch - 1))
+                self.processes[was[number]].refuses[number] = epoch - 1
+        self.newest = self.table(9, at, epochs)
+        self.older = self.table(
+            8, was, [epoch - (one != other) for epoch, one, other in zip(epochs, at, was, strict=True)]
+        )
+
+    def table(self, revision: int, owners: list[Owner], epochs: list[int]) -> BroughtTable:
+        rest = PARTITIONS - len(WATCHED)
+        return BroughtTable(
+            generation="f",
+            roster=Roster(
+                revision=revision,
+                members=tuple(Member(owner=it, backend="v1", address="h:1", max_ongoing=1) for it in self.processes),
+            ),
+            ownership={"e": ownership_of("e", [*owners, *[None] * rest], [*epochs, *[0] * rest])},
+        )
+
+    # -- what the world does -----------------------------------------------------------------------------------------
+
+    @precondition(lambda self: not self.is_brought and self.now < BROUGHT_WITHIN_S)
+    @rule()
+    def bring_the_newest(self) -> None:
+        self.bring("r1", self.newest)
+        self.is_brought = True
+
+    @precondition(lambda self: self.is_brought)
+    @rule()
+    def bring_an_older_one(self) -> None:
+        self.bring("r0", self.older)
+
+    @precondition(lambda self: self.is_brought or self.now < BROUGHT_WITHIN_S - 1.0)
+    @rule(seconds=st.sampled_from([0.5, 1.0, 10.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds if self.is_brought else min(seconds, BROUGHT_WITHIN_S - 0.5 - self.now)
+
+    @precondition(lambda self: self.born < 8)
+    @rule(name=st.sampled_from("abcd"))
+    def start_another(self, name: str) -> None:
+        """Somebody starts a process; under an id that was used before, only after that one has ended."""
+        if not any(it.lives for it in self.processes.values() if it.owner.replica_id == name):
+            self.attach(self.start(name, has_served=False))
+
+    @rule(data=st.data())
+    def attach_one(self, data: st.DataObject) -> None:
+        living = sorted(owner for owner, it in self.processes.items() if it.lives and not it.attached)
+        if living:
+            self.attach(self.processes[data.draw(st.sampled_from(living))])
+
+    @rule(data=st.data())
+    def answer_the_fence(self, data: st.DataObject) -> None:
+        waiting = [it for it in self.processes.values() if self.is_told_of_a_fence(it)]
+        if waiting:
+            process = data.draw(st.sampled_from(waiting))
+            process.fence = max(process.fence, self.desired.epoch_floor)
+            busy = {"e": frozenset(process.runs)}
+            self.see(transitions.fenced(self.observed, process.owner, self.desired.epoch_floor, busy))
+
+    @rule()
+    def hand_over(self) -> None:
+        """All attached owners do what they are told, and say what is empty."""
+        for owner, epochs in self.leaving().items():
+            process = self.processes[owner]
+            if process.attached and process.lives:
+                for number, epoch in epochs.items():
+                    process.refuses[number] = max(epoch, process.refuses.get(number, 0))
+                emptied = {number: epoch for number, epoch in epochs.items() if number not in process.runs}
+                self.see(transitions.emptied(self.observed, owner, {"e": emptied}))
+
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        busy = [it for it in self.processes.values() if it.runs]
+        if busy:
+            process = data.draw(st.sampled_from(busy))
+            process.runs.remove(min(process.runs))
+
+    @rule(data=st.data())
+    def be_cut_off(self, data: st.DataObject) -> None:
+        attached = [it for it in self.processes.values() if it.attached]
+        if attached:
+            process = data.draw(st.sampled_from(attached))
+            process.attached = process.heard = False
+            self.see(transitions.fell_silent(self.observed, process.owner.replica_id, now=self.now))
+
+    @rule(data=st.data(), seen=st.booleans())
+    def die(self, data: st.DataObject, seen: bool) -> None:
+        process = data.draw(st.sampled_from([self.processes[owner] for owner in sorted(self.processes)]))
+        process.lives = process.attached = False
+        process.runs.clear()
+        if process.heard:
+            process.heard = False
+            self.see(transitions.fell_silent(self.observed, process.owner.replica_id, now=self.now))
+        if seen:
+            self.see(transitions.ended(self.observed, process.owner, "its process has ended", now=self.now))
+
+    @rule(data=st.data())
+    def drain(self, data: st.DataObject) -> None:
+        known = sorted(self.observed.backend_of)
+        if known:
+            self.see(transitions.told_to_drain(self.observed, data.draw(st.sampled_from(known)), "why"))
+
+    @rule()
+    def look(self) -> None:
+        """As the loop does it: tables that were brought, owners, who is listed."""
+        for router_id, brought in self.observed.brought.items():
+            assert router_id in self.observed.routers
+            if has_rivals(self.observed, brought) and self.now < 3.0:
+                continue
+            adoption = adopt(self.desired, self.observed, brought, generation="g", now=self.now, time_of_day=self.now)
+            self.observed = adoption.observed
+            self.desired = self.desired.apply(adoption.change)
+            self.see(transitions.adopted(self.observed, {router_id: brought}))
+        floor = max([0, *(it.must_fence_through for it in self.observed.incarnations())])
+        self.desired = self.desired.apply(ChangeSet(epoch_floor=floor))
+        outcome = reconcile_endpoint(E, self.desired, self.observed, self.now, launches=False, started_at=0.0)
+        if outcome.ownership is not None:
+            self.desired = self.desired.apply(ChangeSet(put_ownership=(outcome.ownership,)))
+            told = transitions.told_to_leave(
+                self.observed, outcome.ownership, balancing=outcome.balancing, now=self.now
+            )
+            self.see(told)
+        members = build_routes(self.desired, self.observed).members()
+        roster = self.desired.roster.listing(members, generation="g", revision=self.desired.revision + 1, now=self.now)
+        self.desired = self.desired.apply(ChangeSet(put_roster=roster))
+        self.listed |= roster.owners()
+        ownership = self.desired.ownership.get("e")
+        if ownership is not None:
+            for number in WATCHED:
+                index = ownership.partition_owners[number]
+                if index != NO_OWNER:
+                    self.named[number].add((ownership.owners[index], ownership.epochs[number]))
+
+    # -- what must hold ----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def nobody_else_could_start_what_somebody_could(self) -> None:
+        for number, named in self.named.items():
+            able = {owner for owner, epoch in named if self.processes[owner].could_start(number, epoch)}
+            running = {owner for owner, it in self.processes.items() if number in it.runs}
+            assert len(able | running) <= 1, (number, able, running)
+
+    @invariant()
+    def who_leaves_the_roster_has_ended(self) -> None:
+        gone = self.listed - self.desired.roster.owners()
+        assert not any(self.processes[owner].lives for owner in gone)
+        assert gone <= {it.owner for it in self.desired.roster.departed}
+
+    def teardown(self) -> None:
+        """Everybody who lives attaches, whoever died is seen: then every partition has a living owner, newly given."""
+        if not self.is_brought:
+            self.bring("r1", self.newest)
+        self.now += 60.0
+        for process in self.processes.values():
+            process.runs.clear()
+        self.attach(self.start("e", has_served=False))
+        for _ in range(8):
+            for process in self.processes.values():
+                if not process.lives:
+                    self.see(transitions.ended(self.observed, process.owner, "its process has ended", now=self.now))
+            self.look()
+            self.nobody_else_could_start_what_somebody_could()
+            for process in [*self.processes.values()]:
+                if process.lives and not process.attached:
+                    self.attach(process)
+                if self.is_told_of_a_fence(process):
+                    process.fence = max(process.fence, self.desired.epoch_floor)
+                    self.see(transitions.fenced(self.observed, process.owner, self.desired.epoch_floor, {}))
+            self.hand_over()
+            self.now += 31.0
+        ownership = self.desired.ownership["e"]
+        assert NO_OWNER not in ownership.partition_owners
+        assert not ownership.inherited
+        for number in WATCHED:
+            owner = ownership.owners[ownership.partition_owners[number]]
+            assert self.processes[owner].could_start(number, ownership.epochs[number])
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def start(self, name: str, *, has_served: bool) -> Process:
+        self.born += 1
+        process = Process(Owner(name, "1" if has_served else f"{self.born + 1}"), has_served)
+        self.processes[process.owner] = process
+        return process
+
+    def bring(self, router_id: str, brought: BroughtTable | None) -> None:
+        assert brought is not None
+        router = Router(router_id=router_id, address="h:2", started_at=self.now, generation="f")
+        self.see(transitions.router_attached(self.observed, router, brought))
+
+    def attach(self, process: Process) -> None:
+        known = self.observed.replica(process.owner.replica_id)
+        is_heard = known is not None and any(
+            it.heard for it in self.processes.values() if it.owner.replica_id == process.owner.replica_id
+        )
+        hello = Hello(
+            replica_id=process.owner.replica_id,
+            incarnation=process.owner.incarnation,
+            backend="v1",
+            has_served=process.has_served,
+            generation="f" if process.has_served else "",
+            newest_epoch=process.newest_epoch,
+        )
+        try:
+            self.see(transitions.attached(self.observed, hello, now=self.now, is_heard=is_heard))
+        except NamesakeLives:
+            return
+        process.attached = process.heard = True
+        report = Report(state=ReplicaState.READY, address="h:1", max_ongoing=1)
+        owner = process.owner
+        self.see(transitions.reported(self.observed, owner.replica_id, owner.incarnation, report, now=self.now))
+
+    def is_told_of_a_fence(self, process: Process) -> bool:
+        known = self.observed.replica(process.owner.replica_id)
+        return (
+            process.attached
+            and process.lives
+            and known is not None
+            and known.incarnation == process.owner.incarnation
+            and not known.is_fenced
+            and self.desired.epoch_floor >= known.must_fence_through
+        )
+
+    def leaving(self) -> dict[Owner, dict[int, int]]:
+        ownership = self.desired.ownership.get("e")
+        return {} if ownership is None else ownership.leaving_by_owner()
+
+    def see(self, transition: Transition) -> None:
+        self.observed = transition.observed
+
+
+TestWorld = World.TestCase
+TestWorld.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -1,0 +1,349 @@
+"""What a controller that does not remember takes over from tables that routers bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from controller_service.core import transitions
+from controller_service.core.adoption import Adoption, adopt, has_rivals
+from controller_service.core.brought import BroughtTable
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.observed import Observed, ReplicaState, Router
+from controller_service.core.partitions import NO_OWNER, Owner, ownership_of
+from controller_service.core.reconcile import (
+    BROUGHT_WITHIN_S,
+    FENCED_WITHIN_S,
+    EndpointOutcome,
+    reconcile_endpoint,
+)
+from controller_service.core.roster import Covered, Departure, Member, Roster
+from controller_service.core.routing import build_routes
+from controller_service.core.transitions import Hello, Report, Transition
+from slotmesh.partitions import PARTITIONS
+from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+
+E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))
+TOLD = Desired(epoch_floor=50).apply(ChangeSet(put_backends=(Backend(name="v1", num_replicas=1),), put_endpoints=(E,)))
+READY = Report(state=ReplicaState.READY, address="h:1", max_ongoing=1)
+NOW = 100.0
+
+
+def life(name: str, incarnation: str = "1") -> Owner:
+    return Owner(name, incarnation)
+
+
+def table(
+    members: Iterable[Owner],
+    owners: Mapping[int, tuple[Owner | None, int]] | None = None,
+    *,
+    generation: str = "f",
+    revision: int = 9,
+    departed: Iterable[Owner] = (),
+    covers: tuple[Covered, ...] = (),
+) -> BroughtTable:
+    """`owners`: of some partitions, with their epochs; the others have none, at epoch 0."""
+    owner_of = [owners[number][0] if owners and number in owners else None for number in range(PARTITIONS)]
+    epochs = [owners[number][1] if owners and number in owners else 0 for number in range(PARTITIONS)]
+    return BroughtTable(
+        generation=generation,
+        roster=Roster(
+            revision=revision,
+            members=tuple(Member(owner=it, backend="v1", address="h:9", max_ongoing=3) for it in members),
+            departed=tuple(
+                Departure(owner=it, generation=generation, revision=revision, left_at=0.0) for it in departed
+            ),
+            covers=covers,
+        ),
+        ownership={"e": ownership_of("e", owner_of, epochs)},
+    )
+
+
+def take(state: Desired, observed: Observed, brought: BroughtTable) -> tuple[Desired, Observed, Adoption]:
+    adoption = adopt(state, observed, brought, generation="g", now=NOW, time_of_day=0.0)
+    return state.apply(adoption.change), adoption.observed, adoption
+
+
+def listed(state: Desired, observed: Observed) -> set[Owner]:
+    return {member.owner for member in build_routes(state, observed).members()}
+
+
+def attached(
+    observed: Observed, owner: Owner, *, generation: str = "", newest_epoch: int = 0, is_heard: bool = False
+) -> Observed:
+    hello = Hello(
+        replica_id=owner.replica_id,
+        incarnation=owner.incarnation,
+        backend="v1",
+        has_served=bool(generation),
+        generation=generation,
+        newest_epoch=newest_epoch,
+    )
+    observed = transitions.attached(observed, hello, now=NOW, is_heard=is_heard).observed
+    return transitions.reported(observed, owner.replica_id, owner.incarnation, READY, now=NOW).observed
+
+
+def fenced(observed: Observed, owner: Owner, through: int, *busy: int) -> Observed:
+    return transitions.fenced(observed, owner, through, {"e": frozenset(busy)}).observed
+
+
+def assign(state: Desired, observed: Observed, *, now: float = NOW, started_at: float = 0.0) -> EndpointOutcome:
+    return reconcile_endpoint(E, state, observed, now, launches=False, started_at=started_at)
+
+
+def with_router(observed: Observed, *linked: str, generation: str = "f") -> Observed:
+    router = Router(router_id="r", address="h:2", started_at=0.0, generation=generation, linked_replica_ids=linked)
+    return observed.with_router(router)
+
+
+def owner_of(state: Desired, number: int) -> tuple[Owner | None, int]:
+    ownership = state.ownership["e"]
+    index = ownership.partition_owners[number]
+    return (None if index == NO_OWNER else ownership.owners[index]), ownership.epochs[number]
+
+
+# -- the roster ------------------------------------------------------------------------------------------------------
+
+
+def test_replicas_that_are_not_known_are_listed_and_suspect() -> None:
+    state, observed, adoption = take(TOLD, Observed(), table([life("a"), life("b")]))
+    assert adoption.taken == ("a", "b")
+    assert listed(state, observed) == {life("a"), life("b")}
+    replica = observed.replica("a")
+    assert replica is not None
+    assert (replica.shown_state, replica.takes_calls, replica.address) == (ReplicaState.SUSPECT, True, "h:9")
+    assert state.roster.covers == (Covered(generation="f", revision=9),)
+
+
+def test_a_table_that_is_covered_changes_nothing() -> None:
+    brought = table([life("a")], {3: (life("a"), 7)})
+    state, observed, _ = take(TOLD, Observed(), brought)
+    again = adopt(state, observed, brought, generation="g", now=NOW, time_of_day=0.0)
+    assert again.observed is observed
+    assert again.change == ChangeSet(epoch_floor=7)
+    older = adopt(state, observed, table([life("x")], revision=8), generation="g", now=NOW, time_of_day=0.0)
+    assert older.observed is observed, "x has departed since"
+
+
+def test_a_newer_table_ends_what_it_does_not_name() -> None:
+    state, observed, _ = take(TOLD, Observed(), table([life("a"), life("b")]))
+    state, observed, _ = take(state, observed, table([life("b")], revision=10))
+    assert observed.is_dead(life("a"))
+    assert listed(state, observed) == {life("b")}
+    covering = table([], generation="h", revision=1, covers=(Covered(generation="f", revision=10),))
+    state, observed, _ = take(state, observed, covering)
+    assert observed.is_dead(life("b"))
+
+
+def test_a_table_of_another_generation_that_covers_nothing_ends_nobody_unless_it_says_so() -> None:
+    state, observed, _ = take(TOLD, Observed(), table([life("a"), life("b")]))
+    state, observed, _ = take(state, observed, table([life("c")], generation="h", departed=[life("b")]))
+    assert listed(state, observed) == {life("a"), life("c")}
+    assert observed.is_dead(life("b"))
+
+
+def test_who_is_attached_knows_better_than_a_table() -> None:
+    observed = attached(Observed(), life("a"), generation="f")
+    state, observed, _ = take(TOLD, observed, table([], departed=[life("a")]))
+    assert not observed.is_dead(life("a"))
+    assert not state.roster.departed
+
+
+def test_what_has_departed_here_is_not_taken_over_again() -> None:
+    roster = Roster(departed=(Departure(owner=life("a"), generation="g", revision=1, left_at=0.0),))
+    state = TOLD.apply(ChangeSet(put_roster=roster))
+    state, observed, adoption = take(state, Observed(), table([life("a")]))
+    assert not adoption.taken
+    assert not listed(state, observed)
+
+
+def test_one_that_was_taken_over_goes_on_as_itself_when_it_attaches() -> None:
+    state, observed, _ = take(TOLD, Observed(), table([life("a")], {3: (life("a"), 70)}))
+    observed = attached(observed, life("a"), generation="f", newest_epoch=9)
+    replica = observed.replica("a")
+    assert replica is not None
+    assert (replica.shown_state, replica.brought_by, replica.must_fence_through) == (ReplicaState.READY, None, 70)
+    state, observed, _ = take(state, observed, table([], revision=10))
+    assert not observed.is_dead(life("a"))
+
+
+# -- the same id twice -----------------------------------------------------------------------------------------------
+
+
+def test_a_successor_that_is_attached_proves_the_end_of_one_that_nobody_hears_of() -> None:
+    observed = with_router(attached(Observed(), life("a", "2")))
+    brought = table([life("a", "1")], {3: (life("a", "1"), 7)})
+    assert has_rivals(observed, brought)
+    state, observed, _ = take(TOLD, observed, brought)
+    assert observed.is_dead(life("a", "1"))
+    assert listed(state, observed) == {life("a", "2")}
+    assert [it.owner for it in state.roster.departed] == [life("a", "1")]
+    assert owner_of(state, 3) == (None, 7)
+
+
+def test_one_that_a_router_has_a_link_to_lives_on_beside_its_namesake() -> None:
+    observed = with_router(attached(Observed(), life("a", "2")), "a")
+    state, observed, _ = take(TOLD, observed, table([life("a", "1")], {3: (life("a", "1"), 7)}))
+    assert not observed.is_dead(life("a", "1"))
+    assert listed(state, observed) == {life("a", "1"), life("a", "2")}
+    assert owner_of(state, 3) == (life("a", "1"), 7)
+    observed = transitions.ended(observed, life("a", "1"), "told", now=NOW).observed
+    assert observed.is_dead(life("a", "1"))
+    assert not observed.is_dead(life("a", "2"))
+    assert listed(state, observed) == {life("a", "2")}
+
+
+def test_a_link_under_this_generation_is_to_the_replica_that_is_attached() -> None:
+    observed = with_router(attached(Observed(), life("a", "2")), "a", generation="g")
+    _, observed, _ = take(TOLD, observed, table([life("a", "1")]))
+    assert observed.is_dead(life("a", "1"))
+
+
+def test_of_two_that_are_only_named_neither_is_proven_to_have_ended() -> None:
+    state, observed, _ = take(TOLD, Observed(), table([life("a", "1")]))
+    assert not has_rivals(observed, table([life("a", "2")], generation="h"))
+    state, observed, _ = take(state, observed, table([life("a", "2")], generation="h"))
+    assert listed(state, observed) == {life("a", "1"), life("a", "2")}
+    # Whoever starts a third one vouches for the end of both, once nobody hears of them.
+    observed = attached(observed, life("a", "3"))
+    assert listed(state, observed) == {life("a", "3")}
+    assert observed.is_dead(life("a", "1"))
+    assert observed.is_dead(life("a", "2"))
+
+
+def test_an_elder_comes_back_only_after_its_namesake_has_ended() -> None:
+    observed = with_router(attached(Observed(), life("a", "2")), "a")
+    state, observed, _ = take(TOLD, observed, table([life("a", "1")]))
+    for is_heard in (True, False):
+        try:
+            attached(observed, life("a", "1"), generation="f", is_heard=is_heard)
+        except transitions.NamesakeLives:
+            continue
+        raise AssertionError("it is not younger than its namesake")
+    observed = transitions.ended(observed, life("a", "2"), "told", now=NOW).observed
+    observed = attached(observed, life("a", "1"), generation="f")
+    assert listed(state, observed) == {life("a", "1")}
+    assert observed.is_dead(life("a", "2"))
+
+
+# -- who owns what ---------------------------------------------------------------------------------------------------
+
+
+def test_an_owner_that_cannot_be_reached_keeps_what_it_has_and_its_epochs() -> None:
+    owned = dict.fromkeys(range(10), (life("a"), 7))
+    state, observed, _ = take(TOLD, Observed(), table([life("a")], owned))
+    observed = attached(observed, life("b"))
+    outcome = assign(state, observed)
+    assert outcome.ownership is not None
+    after = state.apply(ChangeSet(put_ownership=(outcome.ownership,)))
+    assert all(owner_of(after, number) == (life("a"), 7) for number in range(10))
+    assert all(owner_of(after, number) == (life("b"), 51) for number in range(10, PARTITIONS))
+    ended = transitions.ended(observed, life("a"), "its process has ended", now=NOW).observed
+    moved = assign(after, ended).ownership
+    assert moved is not None
+    assert {*moved.owners} == {life("b")}
+    assert {*moved.epochs} == {51}, "above the floor, whatever the older epoch was"
+    assert not moved.inherited
+
+
+def test_an_owner_that_attaches_is_fenced_and_then_given_the_same_anew() -> None:
+    owned = dict.fromkeys(range(10), (life("a"), 7))
+    state, observed, _ = take(TOLD, Observed(), table([life("a")], owned))
+    observed = attached(observed, life("a"), generation="f")
+    assert assign(state, observed) == EndpointOutcome(retry_after_s=FENCED_WITHIN_S)
+    outcome = assign(state, fenced(observed, life("a"), 50, 3))
+    assert outcome.ownership is not None
+    assert outcome.ownership.owners == (life("a"),)
+    assert {*outcome.ownership.epochs} == {51}
+    assert not outcome.ownership.inherited
+
+
+def test_what_runs_at_an_owner_that_may_keep_nothing_is_waited_for() -> None:
+    owned = dict.fromkeys(range(10), (life("a"), 7))
+    state, observed, _ = take(TOLD, Observed(), table([life("a")], owned))
+    observed = fenced(attached(attached(observed, life("a"), generation="f"), life("b")), life("a"), 50, 3)
+    observed = transitions.told_to_drain(observed, "a", "why").observed
+    outcome = assign(state, observed)
+    assert outcome.ownership is not None
+    assert outcome.ownership.leaving_by_owner() == {life("a"): {3: 7}}
+    after = state.apply(ChangeSet(put_ownership=(outcome.ownership,)))
+    assert owner_of(after, 3) == (life("a"), 7)
+    assert owner_of(after, 4) == (life("b"), 51)
+    observed = transitions.emptied(observed, life("a"), {"e": {3: 7}}).observed
+    moved = assign(after, observed).ownership
+    assert moved is not None
+    assert owner_of(after.apply(ChangeSet(put_ownership=(moved,))), 3) == (life("b"), 51)
+
+
+def test_of_several_tables_the_newest_epoch_of_each_partition_counts() -> None:
+    state, observed, _ = take(TOLD, Observed(), table([life("a")], {3: (life("a"), 7), 4: (life("a"), 9)}))
+    both = table([life("a"), life("b")], {3: (life("b"), 8), 4: (life("b"), 8)}, revision=10)
+    state, observed, _ = take(state, observed, both)
+    assert owner_of(state, 3) == (life("b"), 8)
+    assert owner_of(state, 4) == (life("a"), 9)
+
+
+def test_what_was_given_away_meanwhile_stays_there() -> None:
+    observed = attached(Observed(), life("b"))
+    given = assign(TOLD, observed).ownership
+    assert given is not None
+    state = TOLD.apply(ChangeSet(put_ownership=(given,)))
+    state, observed, adoption = take(state, observed, table([life("a")], {3: (life("a"), 99)}))
+    assert owner_of(state, 3) == (life("b"), 51)
+    assert state.epoch_floor == 99
+    assert adoption.taken == ("a",)
+
+
+def test_an_owner_that_got_newer_epochs_elsewhere_is_fenced_again_and_given_newer_ones() -> None:
+    observed = attached(Observed(), life("a"), generation="f", newest_epoch=9)
+    observed = fenced(observed, life("a"), 50)
+    given = assign(TOLD, observed, now=NOW + BROUGHT_WITHIN_S).ownership
+    assert given is not None
+    state = TOLD.apply(ChangeSet(put_ownership=(given,)))
+    state, observed, _ = take(state, observed, table([life("a")], {3: (life("a"), 700)}))
+    assert observed.awaits_fence()
+    assert state.epoch_floor == 700
+    renewed = assign(state, fenced(observed, life("a"), 700)).ownership
+    assert renewed is not None
+    assert {*renewed.epochs} == {701}
+
+
+def test_epochs_that_a_late_replica_brings_are_overtaken() -> None:
+    observed = attached(Observed(), life("b"))
+    given = assign(TOLD, observed).ownership
+    assert given is not None
+    state = TOLD.apply(ChangeSet(put_ownership=(given,), epoch_floor=900))
+    observed = fenced(attached(observed, life("a"), generation="f", newest_epoch=900), life("a"), 900)
+    observed = transitions.told_to_drain(observed, "b", "why").observed
+    told = assign(state, observed).ownership
+    assert told is not None
+    observed = transitions.emptied(observed, life("b"), {"e": told.leaving_by_owner()[life("b")]}).observed
+    moved = assign(state.apply(ChangeSet(put_ownership=(told,))), observed).ownership
+    assert moved is not None
+    assert (moved.owners, {*moved.epochs}) == ((life("a"),), {901})
+
+
+# -- waiting for a table ---------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_given_away_while_a_router_may_yet_bring_the_table_of_an_earlier_generation() -> None:
+    observed = fenced(attached(with_router(Observed()), life("a"), generation="f"), life("a"), 50)
+    held = assign(TOLD, observed, now=NOW + 2.0, started_at=NOW)
+    assert held == EndpointOutcome(retry_after_s=BROUGHT_WITHIN_S - 2.0)
+    assert assign(TOLD, observed, now=NOW + BROUGHT_WITHIN_S, started_at=NOW).ownership is not None
+    covered = TOLD.apply(ChangeSet(put_roster=replace(TOLD.roster, covers=(Covered(generation="f", revision=1),))))
+    assert assign(covered, observed, now=NOW + 2.0, started_at=NOW).ownership is not None
+
+
+def test_a_cold_start_waits_for_a_router_and_no_longer() -> None:
+    observed = attached(Observed(), life("a"))
+    assert assign(TOLD, observed, started_at=NOW).retry_after_s == BROUGHT_WITHIN_S
+    assert assign(TOLD, with_router(observed, generation=""), started_at=NOW).ownership is not None
+
+
+def test_a_table_that_was_not_read_yet_holds_up_everything() -> None:
+    observed = attached(with_router(Observed()), life("a"))
+    pending = observed.with_brought("r", table([life("b")]))
+    assert assign(TOLD, pending) == EndpointOutcome(retry_after_s=FENCED_WITHIN_S)
+    left: Transition = transitions.router_left(pending, "r", "why")
+    assert not left.observed.brought
