@@ -87,3 +87,11 @@ async def doze(seconds: float) -> float:
     """Takes its time, one call after another."""
     await asyncio.sleep(seconds)
     return seconds
+
+
+@slotmesh.deployment(max_ongoing=16)
+class Whoami:
+    """Says which process answers."""
+
+    async def pid(self) -> int:
+        return os.getpid()

@@ -56,6 +56,15 @@ class Service:
         self._mesh = mesh
         self._process: asyncio.subprocess.Process | None = None
 
+    def twin(self) -> Service:
+        """A second process with the same flags, on a port of its own. Whoever starts it stops it."""
+        return Service(f"{self.name}-twin", self._module, self._flags, self._mesh)
+
+    @property
+    def log_text(self) -> str:
+        """What all processes of the mesh have said, its end."""
+        return self._mesh.log_text()
+
     @property
     def pid(self) -> int:
         assert self._process is not None, f"{self.name} was not started"
