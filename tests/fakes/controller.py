@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any
@@ -28,25 +28,17 @@ def table(
     epoch: int = 1,
     max_ongoing: int = 512,
     roster_revision: int | None = None,
-    departed: Sequence[membership_service_pb2.DepartedReplica] = (),
-    departed_since: int = 0,
-    covers: Sequence[membership_service_pb2.CoveredGeneration] = (),
-    generation: str = "g",
     **bounds: Any,
 ) -> membership_service_pb2.RoutingTable:
     """Endpoint `echo`, served by backend `b` with these replicas (id -> address), who own the partitions in turn.
 
-    `others` are more backends, and `bounds` the settings of all. The roster is that of this table, unless its revision
-    is told.
+    `others` are more backends, and `bounds` the settings of all.
     """
     owners = [membership_service_pb2.PartitionOwner(replica_id=each, incarnation="life") for each in replicas]
     return membership_service_pb2.RoutingTable(
-        generation=generation,
+        generation="g",
         revision=revision,
         roster_revision=revision if roster_revision is None else roster_revision,
-        departed=departed,
-        departed_since=departed_since,
-        covers=covers,
         endpoints=[
             membership_service_pb2.EndpointRoute(
                 name="echo",
