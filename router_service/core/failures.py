@@ -38,6 +38,18 @@ NOT_RESUMED = Failure(
     message="the connection that had sent the call is gone, and calls with streaming do not outlive theirs",
     executed=Executed.UNKNOWN,
 )
+NOT_ACKNOWLEDGED = Failure(
+    reason=Reason.STALE_TABLE,
+    message="calls of a session go to replicas of rosters that its client has acknowledged, and the one in force was "
+    "not acknowledged in time: send each roster back that the router names (docs/protocol.md)",
+    retry_delay_s=1.0,
+)
+NOT_COVERED = Failure(
+    reason=Reason.ROUTER_LOST,
+    message="the session moved to this router, which does not know all replicas that may have executed the call: its "
+    "routing table is older than that of the router before, or its controller has forgotten them",
+    executed=Executed.UNKNOWN,
+)
 NO_FREE_SLOT = Failure(reason=Reason.NO_SLOT, message="a shadow takes free slots only, and there was none")
 
 

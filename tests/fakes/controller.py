@@ -27,6 +27,7 @@ def table(
     shadows: Mapping[str, float] = MappingProxyType({}),
     epoch: int = 1,
     max_ongoing: int = 512,
+    roster_revision: int | None = None,
     **bounds: Any,
 ) -> membership_service_pb2.RoutingTable:
     """Endpoint `echo`, served by backend `b` with these replicas (id -> address), who own the partitions in turn.
@@ -37,6 +38,7 @@ def table(
     return membership_service_pb2.RoutingTable(
         generation="g",
         revision=revision,
+        roster_revision=revision if roster_revision is None else roster_revision,
         endpoints=[
             membership_service_pb2.EndpointRoute(
                 name="echo",

@@ -32,6 +32,7 @@ from router_service.core.commands import (
 )
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.reservations import constraint_of
+from router_service.core.rosters import Roster, RosterVersion
 from router_service.core.scheduler import Scheduler
 from router_service.core.slot_frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew, OutgoingReserve
 from router_service.core.slots import Dispatch, Release, Released, Renew, Reserve, Slot, SlotAnswer
@@ -171,7 +172,13 @@ class SlotMachine(RuleBasedStateMachine):
             for name in ("b1", "b2")
         }
         endpoints = {"e": EndpointRoute(name="e", weights=self.policy)} if self.exists else {}
-        table = RoutingTable(generation="g", revision=self.revision, endpoints=endpoints, backends=backends)
+        table = RoutingTable(
+            generation="g",
+            revision=self.revision,
+            endpoints=endpoints,
+            backends=backends,
+            roster=Roster(RosterVersion("g", self.revision)),
+        )
         for request_id, (_, _, _, replica) in list(self.leases.items()):
             if replica.key not in self.listed:
                 del self.leases[request_id]
