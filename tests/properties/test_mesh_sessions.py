@@ -1,7 +1,7 @@
 """Sessions through a whole mesh in memory, whatever breaks, in any order: real cores, and naive clients.
 
-Two routers, three replicas, two clients. Each client counts its calls, as sessions do, and remembers each; it knows
-nothing of routers but where its connection goes. What is checked is what clients and handlers see.
+Two routers, three replicas and some that join, two clients. Each client counts its calls, as sessions do, and remembers
+each; it knows nothing of routers but where its connection goes. What is checked is what clients and handlers see.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ from tests.support.memory_mesh import (
 )
 
 REPLICAS = 3
+MOST_REPLICAS = 6
+"""Some join later."""
 KEYS = ("red", "green")
 """Of both clients, which come through different routers or the same one."""
 TROUBLES = ("routers", "replicas", "tables", "wires", "silence", "moves", "failures")
@@ -368,9 +370,8 @@ class MeshMachine(RuleBasedStateMachine):
         replica.end(running, well=well)
         self.mesh.complete_moves()
 
-    def work(self, number: int) -> None:
+    def work(self, replica: ReplicaNode) -> None:
         """A replica works off what it has."""
-        replica = self.replica(number)
         while not replica.is_stopped and (replica.executor.running or replica.executor.startable):
             for running in list(replica.executor.running):
                 replica.end(running, well=True)
@@ -378,15 +379,12 @@ class MeshMachine(RuleBasedStateMachine):
                 self.begun(replica.begin(work))
         self.mesh.complete_moves()
 
-    def replica(self, number: int) -> ReplicaNode:
-        return self.mesh.replicas[f"replica-{number}"]
-
     # -- what breaks -----------------------------------------------------------------------------------------------
 
     def break_something(self, chance: random.Random) -> None:
         """One of what the example is about. What was broken for a while may come back."""
-        mesh, number = self.mesh, chance.randrange(REPLICAS)
-        replica = self.replica(number)
+        mesh = self.mesh
+        replica = chance.choice([*mesh.replicas.values()])
         match chance.choice(sorted(self.troubles)):
             case "routers":
                 if chance.random() < 0.3:
@@ -397,9 +395,7 @@ class MeshMachine(RuleBasedStateMachine):
             case "replicas":
                 mesh.kill_replica(replica.key[0])
             case "tables":
-                # Cut off from the controller, or reached again; and replicas come and go.
-                self.uninformed ^= {chance.choice(mesh.routers)}
-                mesh.kill_replica(replica.key[0])
+                self.tables_differ(chance)
             case "wires":
                 if wires := [wire for wire in mesh.wires() if not wire.replica.is_stopped]:
                     mesh.break_wire(chance.choice(wires))
@@ -419,6 +415,14 @@ class MeshMachine(RuleBasedStateMachine):
                     self.end(replica, chance.choice(replica.executor.running), well=False)
             case trouble:
                 raise AssertionError(trouble)
+
+    def tables_differ(self, chance: random.Random) -> None:
+        """A router is cut off from the controller, or reached again; a replica joins, or a client moves."""
+        self.uninformed ^= {chance.choice(self.mesh.routers)}
+        if len(self.mesh.replicas) < MOST_REPLICAS and chance.random() < 0.5:
+            self.mesh.join()
+        else:
+            self.reconnect(chance.choice(self.clients), chance.choice(self.mesh.routers), is_noticed=False)
 
     def kill_router(self, number: int, seed: int) -> None:
         old = self.mesh.routers[number]
@@ -477,8 +481,8 @@ class MeshMachine(RuleBasedStateMachine):
         for router, name in self.mesh.unconnected():
             self.mesh.connect(router, name)
         self.deliver_all()
-        for number in range(REPLICAS):
-            self.work(number)
+        for replica in [*self.mesh.replicas.values()]:
+            self.work(replica)
         self.deliver_all()
         for client in self.clients:
             client.acknowledge_roster(self.now)

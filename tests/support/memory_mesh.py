@@ -446,6 +446,12 @@ class MemoryMesh:
                 continue  # it moves to the new incarnation
         self._new_table()
 
+    def join(self) -> None:
+        """One more replica, of which routers hear by and by."""
+        name = f"replica-{len(self.replicas)}"
+        self.replicas[name] = self._new_replica(name)
+        self._new_table()
+
     def break_wire(self, wire: Wire) -> None:
         """Both sides notice; what was under way is lost."""
         wire.down.clear()
