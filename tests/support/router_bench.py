@@ -72,11 +72,11 @@ class RouterBench:
         self.revision += 1
         more = {name: self._named(each) for name, each in (others or {}).items()}
         named = self._named(replicas)
-        self.controller.push(table(self.revision, named, others=more, roster_revision=self.roster_revision, **fields))
         links = sorted([*named, *(each for names in more.values() for each in names)])
         if links != self.links:
             self.roster_revision = self.revision
             self.links = links
+        self.controller.push(table(self.revision, named, others=more, roster_revision=self.roster_revision, **fields))
         await wait_until(
             lambda: (
                 all(
