@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from typing import ClassVar
 
 import pytest
 from hypothesis import settings
@@ -162,13 +163,16 @@ def _consecutive(ids: list[int]) -> list[list[int]]:
 
 
 class MeshMachine(RuleBasedStateMachine):
+    always: ClassVar[frozenset[str]] = frozenset()
+    """Troubles of every example."""
+
     @initialize(
         troubles=st.sets(st.sampled_from(TROUBLES), max_size=4),
         is_lazy=st.booleans(),
     )
     def start(self, troubles: set[str], is_lazy: bool) -> None:
         """Few kinds of trouble at a time reach deeper than all at once."""
-        self.troubles = troubles
+        self.troubles = troubles | self.always
         self.loop = asyncio.new_event_loop()
         self.mesh = MemoryMesh(REPLICAS, KEYS, self.loop)
         self.clients = [Client("a", "a" * 32), Client("b", "b" * 32)]
@@ -500,5 +504,13 @@ class MeshMachine(RuleBasedStateMachine):
                     assert call.outcome.reason is BROKEN.reason
 
 
+class TablesMachine(MeshMachine):
+    """Routers whose tables differ, whatever else breaks."""
+
+    always = frozenset({"tables"})
+
+
 TestMeshSessions = pytest.mark.timeout(120)(MeshMachine.TestCase)
 TestMeshSessions.settings = settings(max_examples=150, stateful_step_count=8, deadline=None)
+TestDifferingTables = pytest.mark.timeout(120)(TablesMachine.TestCase)
+TestDifferingTables.settings = settings(max_examples=60, stateful_step_count=8, deadline=None)
