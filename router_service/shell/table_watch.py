@@ -13,6 +13,7 @@ import asyncio
 import grpc
 
 from router_service import convert
+from router_service.core.table import RoutingTable
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import open_channel
@@ -20,6 +21,7 @@ from slotmesh.runtime.duplex import read_frame, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc, mesh_pb2
+from slotmesh.version import VERSION
 
 Request = membership_service_pb2.AttachRouterRequest
 Response = membership_service_pb2.AttachRouterResponse
@@ -46,6 +48,8 @@ class TableWatch:
         self._backoff = backoff
         self._pump: StreamPump[Request] | None = None
         self._report_due = False
+        self._unknown_balancers: dict[str, int] = {}
+        """Those of backends in the newest table that this router does not know. Each was warned of."""
         self.has_table = asyncio.Event()
         """Set with the first table."""
 
@@ -92,6 +96,7 @@ class TableWatch:
                 self._backoff.reset()
                 table = convert.table_from_wire(response.table)
                 self._dispatcher.apply(table)
+                self._warn_of_balancers(table)
                 _log.info(
                     "routing table applied",
                     revision=table.revision,
@@ -100,6 +105,20 @@ class TableWatch:
                 )
                 self.has_table.set()
                 self.report_soon()
+
+    def _warn_of_balancers(self, table: RoutingTable) -> None:
+        """Says once for each backend that its balancer is not the one that was asked for."""
+        unknown = {each.name: each.unknown_balancer for each in table.backends.values() if each.unknown_balancer}
+        for backend, number in unknown.items():
+            if self._unknown_balancers.get(backend) != number:
+                _log.warning(
+                    "the backend's balancer is not known to this version, another one stands in: update the router",
+                    backend=backend,
+                    balancer=number,
+                    stands_in=table.backends[backend].balancer.name.lower(),
+                    version=VERSION,
+                )
+        self._unknown_balancers = unknown
 
     def _next_frame(self) -> Request | None:
         if not self._report_due:
