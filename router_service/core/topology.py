@@ -72,6 +72,10 @@ class Topology:
         """The id of a replica that left then or later; empty where none did."""
         return next((key[0] for key, at in self.left_at.items() if at >= moment), "")
 
+    def is_departed(self, key: ReplicaKey) -> bool:
+        """Whether it is known that this life of the replica has ended. False proves nothing."""
+        return key in self.left_at and key not in self.replicas
+
     def partitions(self) -> Iterator[Partition]:
         """Every partition that is in use."""
         return (partition for endpoint in self.endpoints.values() for partition in endpoint.partitions.values())
