@@ -63,7 +63,7 @@ def run(leave_behind: Callable[[asyncio.AbstractEventLoop], object]) -> None:
     [
         (lambda loop: loop.call_soon(fail, SECRET), "fail"),
         (lambda loop: loop.call_soon(partial(fail, SECRET)), "fail"),
-        (lambda loop: loop.create_task(fail_later(SECRET)) and None, "fail_later"),
+        (lambda loop: bool(loop.create_task(fail_later(SECRET))), "fail_later"),
     ],
     ids=["callback", "partial", "task"],
 )
@@ -85,7 +85,7 @@ def test_a_future_that_failed_unseen_is_told(logged: Callable[[], str]) -> None:
 
 
 def test_a_task_that_was_dropped_is_told(logged: Callable[[], str]) -> None:
-    run(lambda loop: loop.create_task(wait(SECRET)) and None)
+    run(lambda loop: bool(loop.create_task(wait(SECRET))))
     text = logged()
     assert json.loads(text)["of"] == "wait"
     assert SECRET not in text
