@@ -327,7 +327,7 @@ class ThreadExecutor:
         index = turn.lo
         over = self._now() + MAX_TURN_S
         while self._may_start(turn, index, over):
-            if run.withdrawn is not None and index in run.withdrawn:
+            if run.withdrawn is not None and index in run.withdrawn and not _has_moved(run):
                 self._put(turn, run, index, (1, CANCELLED))
                 has_failed = True
             elif (has_result := self._execute(turn, run, index, place)) is None:
@@ -432,3 +432,8 @@ class ThreadExecutor:
             self._is_posted = True
             with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
                 self._loop.call_soon_threadsafe(self._collect)
+
+
+def _has_moved(run: Run) -> bool:
+    """Whether the session went on elsewhere: there it was said that calls run which a thread had taken by then."""
+    return run.record is not None and run.record.is_fenced
