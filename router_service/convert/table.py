@@ -54,7 +54,7 @@ def _owners(
 
 
 _BALANCERS = {balancer.value: balancer for balancer in BalancerName}
-"""A balancer of a newer protocol is the default one."""
+"""The default one stands in for a balancer of a newer protocol, and the route says so."""
 
 
 def _backend(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
@@ -76,5 +76,6 @@ def _backend(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
             wire.max_queue_time.ToNanoseconds() / 1e9 if wire.HasField("max_queue_time") else defaults.max_queue_time_s
         ),
         balancer=_BALANCERS.get(wire.balancer, defaults.balancer),
+        unknown_balancer=wire.balancer if wire.balancer and wire.balancer not in _BALANCERS else None,
         max_batch_size=wire.max_batch_size or defaults.max_batch_size,
     )

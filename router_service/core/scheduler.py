@@ -384,6 +384,7 @@ class Scheduler:
             for backend in self.topology.backends.values():
                 self._sender.pump_queue(backend, now)
             self._sessions.table_changed(now)
+            self._slots.table_changed(now)
         return self._commands(now)
 
     @property

@@ -45,6 +45,8 @@ class BackendRoute:
     max_queued_bytes: int = 256 * 1024 * 1024
     max_queue_time_s: float = 30.0
     balancer: BalancerName = BalancerName.LEAST_LOADED
+    unknown_balancer: int | None = None
+    """The number of a balancer that this version does not know; `balancer` stands in for it. None where it knows it."""
     max_batch_size: int = 1024
     """Calls that travel to a replica as one batch, at most."""
 

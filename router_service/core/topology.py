@@ -60,7 +60,7 @@ class Topology:
         return sorted((run for run in homeless if run.waiting), key=lambda run: run.age)
 
     def is_departed(self, key: ReplicaKey) -> bool:
-        """Whether this incarnation is known to have ended. One that no table has named is not."""
+        """Whether this life of the replica is known to have ended. False proves nothing."""
         return any(each.key == key for each in self.table.roster.departed)
 
     def partitions(self) -> Iterator[Partition]:

@@ -21,6 +21,7 @@ from slotmesh.runtime.duplex import read_frame, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc, mesh_pb2
+from slotmesh.version import VERSION
 
 Request = membership_service_pb2.AttachRouterRequest
 Response = membership_service_pb2.AttachRouterResponse
@@ -49,6 +50,8 @@ class TableWatch:
         self._in_force: membership_service_pb2.RoutingTable | None = None
         """The table in force, as it came."""
         self._report_due = False
+        self._unknown_balancers: dict[str, int] = {}
+        """Those of backends in the newest table that this router does not know. Each was warned of."""
         self.has_table = asyncio.Event()
         """Set with the first table."""
 
@@ -99,6 +102,7 @@ class TableWatch:
             _log.info("routing table passed over: it is older, or does not cover the one in force", **_version(table))
             return
         self._in_force = wire
+        self._warn_of_balancers(table)
         _log.info(
             "routing table applied",
             endpoints=len(table.endpoints),
@@ -115,6 +119,20 @@ class TableWatch:
         if self._in_force is not None:
             hello.table.CopyFrom(self._in_force)
         return hello
+
+    def _warn_of_balancers(self, table: RoutingTable) -> None:
+        """Says once for each backend that its balancer is not the one that was asked for."""
+        unknown = {each.name: each.unknown_balancer for each in table.backends.values() if each.unknown_balancer}
+        for backend, number in unknown.items():
+            if self._unknown_balancers.get(backend) != number:
+                _log.warning(
+                    "the backend's balancer is not known to this version, another one stands in: update the router",
+                    backend=backend,
+                    balancer=number,
+                    stands_in=table.backends[backend].balancer.name.lower(),
+                    version=VERSION,
+                )
+        self._unknown_balancers = unknown
 
     def _next_frame(self) -> Request | None:
         if not self._report_due:

@@ -81,8 +81,11 @@ async def tell(replica: FakeReplica, **found: list[call_pb2.IdRange]) -> None:
             replica_service_pb2.SessionCalls(session_id=asked.session_id, epoch=asked.epoch, calls=calls),
         ]
 
-    lists = {"joined": of([]), **{name: of(calls) for name, calls in found.items()}}
-    await replica.say(Response(reconciled=replica_service_pb2.Reconciled(**lists)))
+    answer = replica_service_pb2.Reconciled(joined=of([]))
+    for name, spans in found.items():
+        answer.ClearField(name)  # type: ignore[arg-type]  # `joined`, too, may be told
+        getattr(answer, name).extend(of(spans))
+    await replica.say(Response(reconciled=answer))
 
 
 @pytest.mark.asyncio

@@ -38,6 +38,8 @@ class RouterBench:
     links: list[str] = field(default_factory=list)
     """The replicas that routers should be linked to, by id."""
     roster_revision: int = 0
+    departed: dict[str, int] = field(default_factory=dict)
+    """Replicas that were in a table and are no more, by id, and the first roster without each."""
     calls: list[Call] = field(default_factory=list)
 
     async def open(
@@ -75,7 +77,11 @@ class RouterBench:
         links = sorted([*named, *(each for names in more.values() for each in names)])
         if links != self.links:
             self.roster_revision = self.revision
+            self.departed |= dict.fromkeys(set(self.links) - set(links), self.revision)
             self.links = links
+        for each in links:
+            self.departed.pop(each, None)
+        fields["departed"] = self.departed
         self.controller.push(table(self.revision, named, others=more, roster_revision=self.roster_revision, **fields))
         await wait_until(
             lambda: (

@@ -85,7 +85,8 @@ def test_settings_of_a_backend_are_taken_over() -> None:
         (99, BalancerName.LEAST_LOADED),
     ],
 )
-def test_a_balancer_of_a_newer_protocol_is_the_default(wire: int, balancer: BalancerName) -> None:
+def test_the_default_stands_in_for_a_balancer_of_a_newer_protocol(wire: int, balancer: BalancerName) -> None:
     route = membership_service_pb2.BackendRoute(name="b", balancer=wire)  # type: ignore[arg-type]
     routing = convert.table_from_wire(membership_service_pb2.RoutingTable(backends=[route]))
     assert routing.backends["b"].balancer is balancer
+    assert routing.backends["b"].unknown_balancer == (99 if wire == 99 else None)
