@@ -23,6 +23,7 @@ from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
 from router_service.core.commands import Command, DeliverResults, Flush
 from router_service.core.replicas import Capacity
+from router_service.core.rosters import Roster, RosterVersion
 from router_service.core.scheduler import Scheduler
 from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 
@@ -58,6 +59,7 @@ class CoreDrive:
                     ],
                 )
             },
+            roster=Roster(RosterVersion("benchmark", 1)),
         )
         self._scheduler.apply(table, self._now)
         for replica in list(self._scheduler.topology.replicas.values()):

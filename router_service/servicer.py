@@ -153,7 +153,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         )
         if session is not None and (failure := self._take_over(session, stream)):
             await abort(context, failure)
-        stream.say(self._opened())
+        stream.say(self._opened(in_session=session is not None))
         self._dispatcher.attach(stream.caller, stream)
         counters = self._dispatcher.scheduler.counters
         counters.streams += 1
@@ -207,7 +207,8 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         """What those hear who come when the others have been told to go."""
         return Failure(reason=Reason.DRAINING, message="the router stops") if self._is_leaving else None
 
-    def _opened(self) -> StreamResponse:
+    def _opened(self, *, in_session: bool) -> StreamResponse:
+        table = self._dispatcher.scheduler.topology.table
         return StreamResponse(
             opened=router_service_pb2.StreamOpened(
                 router_id=self._router_id,
@@ -216,6 +217,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
                 alternates=self._alternates(),
                 max_payload_bytes=self._max_payload_bytes,
                 features=FEATURES,
+                roster=convert.roster_to_wire(table.roster.version) if in_session and table.revision else None,
             )
         )
 
@@ -255,6 +257,8 @@ async def _read(context: Context, stream: ClientStream) -> Failure | None:
                 stream.cancel(request.cancel)
             case "ack":
                 stream.acknowledge(request.ack.through_frame)
+            case "roster":
+                stream.know_roster(request.roster)
             case "heartbeat":
                 stream.heard(request.heartbeat.stamp)
             case "open":

@@ -10,6 +10,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from router_service.core.rosters import Roster, RosterVersion
 from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from simulation.figures import Figures, summarise
 from simulation.kernel import Kernel
@@ -93,6 +94,7 @@ class Mesh:
             generation="simulation",
             endpoints={_ENDPOINT: EndpointRoute(name=_ENDPOINT, weights={_BACKEND: 1.0})},
             backends={_BACKEND: BackendRoute(name=_BACKEND, replicas=routes, balancer=settings.balancer)},
+            roster=Roster(RosterVersion("simulation", 1)),
         )
         replica_of = {route.key: replica for route, replica in zip(routes, self._replicas, strict=True)}
         for router in self._routers:

@@ -74,6 +74,7 @@ class Link:
         "keyed",
         "last_run_id",
         "max_result_bytes",
+        "moved",
         "outbox",
         "overrun",
         "parked",
@@ -115,6 +116,8 @@ class Link:
         """Its runs that would have started when it was no longer fresh, in order. They are in no queue and no lane."""
         self.splits = 0
         """Runs of it that were split off others."""
+        self.moved: list[Run] = []
+        """Its runs whose sessions went on elsewhere when calls of them were pending: it takes back nothing of them."""
         self.has_joined = False
         """It has asked for outcomes of calls that ran already."""
         self.sent: dict[int, Record | Taker] = {}

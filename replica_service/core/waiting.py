@@ -228,10 +228,10 @@ class Waiting:
         """Why calls that came back from an executor cannot wait for another turn, if they cannot."""
         if self.ended or (self.draining and run.slot is None):
             return verdicts.DRAINING
+        if run.record is not None and run.record.is_fenced:
+            return verdicts.FENCED  # also where its link has ended: who took over may have asked for it meanwhile
         if run.link.closed:
             return verdicts.CANCELLED
-        if run.record is not None and run.record.is_fenced:
-            return verdicts.FENCED
         if run.lane is not None and not self._ownership.serves(run.endpoint, run.partition, run.owner_epoch):
             return verdicts.STALE
         return None

@@ -52,8 +52,10 @@ class AsyncDrive(Drive):
         return self._task
 
     async def _run(self) -> None:
+        current_place.set(self._script.place)
+        generator = self._make()
         if self._begin():
-            await self._serve()
+            await self._serve(generator)
         if not self._is_ending:
             self._say_over()
 
@@ -61,12 +63,12 @@ class AsyncDrive(Drive):
         # What follows is not the handler's: neither is the context.
         self._stage.context.run(self._ended)
 
-    async def _serve(self) -> None:
-        current_place.set(self._script.place)
-        generator: AsyncGenerator[Any, None] | None = None
+    async def _serve(self, generator: AsyncGenerator[Any, None] | None) -> None:
         try:
-            generator = self._script.generate()
-            await self._follow(generator)
+            if generator is not None:
+                await self._follow(generator)
+            elif self._mistake is not None:
+                raise self._mistake
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end more than its call
             if not self._is_ending:
                 self._raised(error)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Wor
 from replica_service.core.lanes import MAX_TURN_S
 from replica_service.core.stops import is_stopped
 from replica_service.core.verdicts import CANCELLED, CUT_OFF, EXPIRED, TAKEN_BACK
-from replica_service.shell.batches import invocations, is_fresh, is_of
+from replica_service.shell.batches import Invocation, invocations, is_fresh, is_of
 from replica_service.shell.handler_errors import HandlerErrors
 from replica_service.shell.lateness import in_time
 from replica_service.shell.methods import Method
@@ -39,6 +39,8 @@ from slotmesh.handlers.context import asking, current_place
 
 STEP_S = 0.005
 """After this long without waiting, runners let the rest of the process have the loop."""
+LARGE_BYTES = 4096
+"""Whoever is about to decode more than this looks at the clock before, and not only after it."""
 MAX_RUNNERS = 64
 """Runners that are started at once when calls wait: 1, 2, 4, … for as long as all of them do."""
 
@@ -255,7 +257,8 @@ class AsyncExecutor:
                 sink.calls_ended(run, 1, waited=True)  # `_hand_over` has seen to the others
                 return
             work.lo = reached
-            sink.calls_ended(run, reached - lo)
+            if reached > lo:
+                sink.calls_ended(run, reached - lo)
 
     async def _run_turn(self, turn: StartTurn, generation: int) -> None:
         run, sink = turn.run, self._sink
@@ -293,8 +296,7 @@ class AsyncExecutor:
             else:
                 if self._claim(turn, index + 1) == index:
                     break
-                await self._execute_one(run, index)
-                index += 1
+                index += await self._execute_one(run, index)
         sink.turn_ended(turn, index)
 
     async def _run_streak(self, turn: StartTurn, generation: int) -> None:
@@ -304,7 +306,8 @@ class AsyncExecutor:
         if now >= run.deadline or now >= run.link.fresh_until:
             await self._run_turn(turn, generation)
             return
-        until = min(self._until, run.deadline, run.link.fresh_until)
+        limit = min(run.deadline, run.link.fresh_until)
+        until = min(self._until, limit)
         sink, queue, payloads, clock = self._sink, self._queue, run.payloads, self._now
         if self._claim(turn, turn.hi) == turn.lo:
             sink.turn_ended(turn, turn.lo)
@@ -313,6 +316,7 @@ class AsyncExecutor:
         streak = Streak(turn)
         self._streak, self._streak_lo, self._streak_values = streak, lo, values
         failure: Failure | None = None
+        unstarted: StartTurn | None = None
         task = _this_task()
         cancelling = task.cancelling
         site = self._sites[task] = StreakPlace(streak, lo, values, clock, task)
@@ -323,7 +327,12 @@ class AsyncExecutor:
             while True:
                 if asks:
                     current_place.set(SinglePlace(turn.run, turn.lo, clock))
-                value = await start(payloads[turn.lo])
+                payload = payloads[turn.lo]
+                awaited = start(payload)
+                if clock() >= limit and _is_dropped(awaited):
+                    unstarted = streak.turns.pop()
+                    break
+                value = await awaited
                 if cancelling():
                     await self._uncancelled(task)
                 if generation != self._generation:
@@ -331,7 +340,10 @@ class AsyncExecutor:
                     sink.results(turn.run, turn.lo, (value,))
                     break
                 values.append(value)
-                if not queue or clock() >= until or (after := self._follower(turn)) is None:
+                limit = until
+                if len(payload) > LARGE_BYTES and clock() >= until:
+                    break  # or the next one would be decoded twice
+                if not queue or (after := self._follower(turn)) is None:
                     break
                 turn = after
                 streak.turns.append(turn)
@@ -347,7 +359,13 @@ class AsyncExecutor:
                 sink.results(run, lo, values)
         if failure is not None:
             sink.failed(turn.run, turn.lo, 1, failure)
-        sink.turns_ended((turn,) if has_waited else streak.turns)
+        self._end_streak([turn] if has_waited else streak.turns, unstarted)
+
+    def _end_streak(self, turns: Sequence[StartTurn], unstarted: StartTurn | None) -> None:
+        if turns:
+            self._sink.turns_ended(turns)
+        if unstarted is not None:
+            self._sink.turn_ended(unstarted, unstarted.lo)
 
     async def _run_batch(self, batch: StartBatch) -> None:
         sink = self._sink
@@ -356,8 +374,21 @@ class AsyncExecutor:
             return
         method = self._methods[batch.batcher.method]
         task = _this_task()
-        for whole in invocations(batch, method, sink.failed):
-            invocation = in_time(whole, batch, method, self._now(), sink.failed) if batch.began is not None else whole
+        unsound: list[tuple[Run, int, int, Failure]] = []
+
+        def tell_unsound() -> None:
+            for failed in unsound:
+                sink.failed(*failed)
+            unsound.clear()
+
+        for whole in invocations(batch, method, lambda *failed: unsound.append(failed)):
+            invocation: Invocation | None = whole
+            if batch.began is not None:
+                invocation = in_time(whole, batch, method, self._now(), sink.failed)
+            elif not is_fresh(batch, self._now()):
+                sink.returned(batch)  # as a whole: nobody has heard of those that are unsound
+                return
+            tell_unsound()
             if invocation is None:
                 continue
             self._batching.add(task)
@@ -371,6 +402,7 @@ class AsyncExecutor:
             finally:
                 self._batching.discard(task)
             invocation.deliver(returned, method, self._errors.failure_of, sink.results, sink.failed)
+        tell_unsound()
         sink.batch_ended(batch)
 
     # -- calls -----------------------------------------------------------------------------------------------------
@@ -378,7 +410,8 @@ class AsyncExecutor:
     async def _execute(self, work: StartCalls | StartTurn, lo: int, generation: int, until: float) -> int:
         """Executes calls from index `lo` on, in this very step of the loop, until one has waited or raised.
 
-        Stops at `until`, after one call at least. Returns the index behind the last call that it executed.
+        Stops at `until`, after one call at least, unless it is too late for that one when its arguments are there.
+        Returns the index behind the last call that it executed.
         """
         run = work.run
         now = self._now
@@ -404,8 +437,14 @@ class AsyncExecutor:
                 current_place.set(site)
             if isinstance(work, StartTurn):
                 payloads = self._claimed(work, lo, payloads)
+            limit = min(run.deadline, run.link.fresh_until)
             for payload in payloads:
-                value = await start(payload)
+                if values and len(payload) > LARGE_BYTES and now() >= until:
+                    break  # or it would be decoded twice
+                awaited = start(payload)
+                if now() >= limit and _is_dropped(awaited):
+                    break
+                value = await awaited
                 if cancelling():
                     await self._uncancelled(task)
                 if generation != self._generation:
@@ -414,8 +453,7 @@ class AsyncExecutor:
                     self._sink.results(run, index, (value,))
                     return index + 1
                 append(value)
-                if now() >= until:
-                    break
+                limit = until
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
             failure = await self._failure_of(error, task, run.options.method)
         finally:
@@ -431,13 +469,17 @@ class AsyncExecutor:
             index += 1
         return index
 
-    async def _execute_one(self, run: Run, index: int) -> None:
+    async def _execute_one(self, run: Run, index: int) -> int:
+        """Executes one call; returns 0 where it was too late for it when its arguments were there."""
         task = _this_task()
         site = self._sites[task] = TaskPlace(run, index, (), self._now, task)
         current_place.set(site)
         try:
             start = self._methods[run.options.method].start(run.options.content_type)
-            value = await start(run.payloads[index])
+            awaited = start(run.payloads[index])
+            if self._now() >= min(run.deadline, run.link.fresh_until) and _is_dropped(awaited):
+                return 0
+            value = await awaited
             await self._uncancelled(task)  # but the handler went on
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
             self._sink.failed(run, index, 1, await self._failure_of(error, task, run.options.method))
@@ -445,6 +487,7 @@ class AsyncExecutor:
             self._sink.results(run, index, (value,))
         finally:
             del self._sites[task]
+        return 1
 
     async def _failure_of(self, error: BaseException, task: asyncio.Task[Any], method: str) -> Failure:
         """What callers hear of it. Where the process ends, the runner does."""
@@ -469,6 +512,14 @@ class AsyncExecutor:
                 if self._closing:
                     raise
         return self._cancelled.pop(task, None)
+
+
+def _is_dropped(awaited: Any) -> bool:
+    """Drops what was to be awaited. False where that may have begun already: it is no coroutine."""
+    if not isinstance(awaited, Coroutine):
+        return False
+    awaited.close()
+    return True
 
 
 def _this_task() -> asyncio.Task[Any]:

@@ -69,6 +69,8 @@ class Drive(ABC):
         self._has_begun = False
         self._is_over = False
         """The generator is not stepped any more."""
+        self._mistake: BaseException | None = None
+        """Why the generator could not be made."""
         self._failure: Failure | None = None
         """Why all of its calls fail that have not failed by themselves."""
         self._is_due = False
@@ -160,8 +162,16 @@ class Drive(ABC):
 
     # -- where the handler runs ------------------------------------------------------------------------------------
 
+    def _make(self) -> Any | None:
+        """The generator, made and not begun; None where it could not be made, and `_mistake` says why."""
+        try:
+            return self._script.generate()
+        except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end more than its call
+            self._mistake = error
+            return None
+
     def _begin(self) -> bool:
-        """Whether it begins: from here on it has."""
+        """Whether it begins: from here on it has. Asked when the generator is made, right before its first step."""
         with self._stage.lock:
             if not self._is_wanted or not self._script.may_begin():
                 self._is_over = True

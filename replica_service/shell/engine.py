@@ -17,6 +17,7 @@ from itertools import repeat
 from replica_service.convert import Issuer
 from replica_service.core.calls import FRESH_S, Link, Run
 from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
+from replica_service.core.moved import note_moved, without_moved
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.sessions import RESUME_TTL_S, Report
 from replica_service.core.verdicts import FENCED
@@ -193,8 +194,9 @@ class Engine(Outcomes):
         yields is closed at its next value, a batch once none of its calls is wanted.
         """
         ranges = list(ranges)
-        self._carry_out(self.scheduler.cancel(link, ranges, self._now()))
-        self._recalls.take_back(link, ranges)
+        own = without_moved(link, ranges)
+        self._carry_out(self.scheduler.cancel(link, own, self._now()))
+        self._recalls.take_back(link, own)
         for run, first, last in self.sessions.running_of(link, ranges):
             self._recalls.take_back(run.link, [(run.first + first, run.first + last)])
         if self._waiters:
@@ -340,6 +342,7 @@ class Engine(Outcomes):
 
     def _fence_runs(self, runs: Sequence[Run]) -> None:
         """Sessions went on elsewhere: what of these runs has not started is handed back."""
+        note_moved(runs)
         self._recalls.hold(runs)
         # What waits goes before what executors give back: that makes room, and whatever waits then would start.
         self._carry_out(self.scheduler.hand_back(runs, FENCED, self._now()))

@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from slotmesh.runtime.loop_errors import log_loop_errors
 from slotmesh.telemetry.log import get_logger
 
 ResultT = TypeVar("ResultT")
@@ -112,6 +113,7 @@ class OwnLoop(HandlerLoop):
         self._ended = self._service.create_future()
         self._is_closing = False
         super().__init__(type(self._service)(), threading.Thread(target=self._serve, name="handler-loop", daemon=True))
+        log_loop_errors(self.loop)
         self.thread.start()
 
     async def run(self, function: Callable[[], Awaitable[ResultT]]) -> ResultT:

@@ -63,6 +63,19 @@ class Method:
         """
         return self._decoder.decode(content_type, payload)
 
+    def opened(self, content_type: str, payload: bytes) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """The arguments of one call.
+
+        Raises:
+            BadCall: they are unsound.
+        """
+        if self.takes_payloads(content_type):
+            return (payload,), {}
+        try:
+            return self._decoder.decode(content_type, payload)
+        except DecodeError as error:
+            raise BadCall(error.failure) from None
+
     def start(self, content_type: str) -> Start:
         """The function that starts one call: it returns the result, a coroutine or a generator, as the kind says."""
         start = self._starts.get(content_type)

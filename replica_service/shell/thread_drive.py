@@ -71,14 +71,16 @@ class ThreadDrive(Drive):
         self._post(self._stinted)
 
     def _serve(self) -> None:
-        if self._generator is None:
+        if not self._has_begun:
+            current_place.set(self._script.place)
+            self._generator = self._make()
             if not self._begin():
                 return
-            current_place.set(self._script.place)
         try:
             if self._generator is None:
-                self._generator = self._script.generate()
-            if not self._step(self._generator):
+                if self._mistake is not None:
+                    raise self._mistake
+            elif not self._step(self._generator):
                 return
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
             self._raised(error)

@@ -24,7 +24,7 @@ from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
 from replica_service.core.lanes import MAX_TURN_S
 from replica_service.core.verdicts import CANCELLED, EXPIRED
-from replica_service.shell.batches import invocations, is_fresh, is_of
+from replica_service.shell.batches import Invocation, invocations, is_fresh, is_of
 from replica_service.shell.handler_errors import HandlerErrors, unsendable
 from replica_service.shell.lateness import in_time
 from replica_service.shell.methods import Method
@@ -278,7 +278,8 @@ class ThreadExecutor:
                 self._put(work, None, 0, _UNSTARTED)
                 continue
             if isinstance(work, StartCalls):
-                self._execute(work, work.run, index, place)
+                if self._execute(work, work.run, index, place) is None:
+                    self._put(StartCalls(work.run, index, index + 1), None, 0, _UNSTARTED)
             elif isinstance(work, StartTurn):
                 self._execute_turn(work, place)
             else:
@@ -326,11 +327,13 @@ class ThreadExecutor:
         index = turn.lo
         over = self._now() + MAX_TURN_S
         while self._may_start(turn, index, over):
-            if run.withdrawn is not None and index in run.withdrawn:
+            if run.withdrawn is not None and index in run.withdrawn and not _has_moved(run):
                 self._put(turn, run, index, (1, CANCELLED))
                 has_failed = True
+            elif (has_result := self._execute(turn, run, index, place)) is None:
+                break
             else:
-                has_failed = not self._execute(turn, run, index, place)
+                has_failed = not has_result
             index += 1
             if has_failed and run.options.stop_generation:
                 break  # the lane's next turn answers the rest
@@ -368,7 +371,12 @@ class ThreadExecutor:
 
         for whole in invocations(batch, method, on_failed):
             began = self._now()
-            invocation = in_time(whole, batch, method, began, on_failed) if batch.began is not None else whole
+            invocation: Invocation | None = whole
+            if batch.began is not None:
+                invocation = in_time(whole, batch, method, began, on_failed)
+            elif not is_fresh(batch, began):
+                self._put(batch, None, 0, _UNSTARTED)
+                return
             if invocation is None:
                 continue
             batch.began = began
@@ -382,8 +390,8 @@ class ThreadExecutor:
             invocation.deliver(returned, method, self._errors.failure_of, on_results, on_failed)
         self._put(batch, None, 0, outcomes)
 
-    def _execute(self, work: Work, run: Run, index: int, place: ThreadPlace) -> bool:
-        """Executes one call; returns whether it has a result."""
+    def _execute(self, work: Work, run: Run, index: int, place: ThreadPlace) -> bool | None:
+        """Executes one call; returns whether it has a result, or None where its link was not fresh any more."""
         outcome: Any
         began = self._now()
         if began >= run.deadline:
@@ -394,8 +402,12 @@ class ThreadExecutor:
             else:
                 place.run, place.index = run, index
             try:
-                start = self._methods[run.options.method].start(run.options.content_type)
-                outcome = self._encoded(run, start(run.payloads[index]))
+                method = self._methods[run.options.method]
+                args, kwargs = method.opened(run.options.content_type, run.payloads[index])
+                began = self._now()
+                if began >= run.link.fresh_until:
+                    return None
+                outcome = self._encoded(run, method.function(*args, **kwargs))
             except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
                 outcome = (1, self._errors.failure_of(error, run.options.method))
             self._took(self._now() - began)
@@ -420,3 +432,8 @@ class ThreadExecutor:
             self._is_posted = True
             with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
                 self._loop.call_soon_threadsafe(self._collect)
+
+
+def _has_moved(run: Run) -> bool:
+    """Whether the session went on elsewhere: there it was said that calls run which a thread had taken by then."""
+    return run.record is not None and run.record.is_fenced

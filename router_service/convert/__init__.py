@@ -22,7 +22,14 @@ from router_service.convert.runs import (
     too_large,
     values_of,
 )
-from router_service.convert.sessions import found_of, reconcile_of, session_of
+from router_service.convert.sessions import (
+    first_roster_of,
+    found_of,
+    reconcile_of,
+    roster_from_wire,
+    roster_to_wire,
+    session_of,
+)
 from router_service.convert.slots import (
     add_op,
     dispatch_from_wire,
@@ -30,15 +37,15 @@ from router_service.convert.slots import (
     slot_answers_of,
     slot_to_wire,
 )
-from router_service.convert.table import ages_of, table_from_wire
+from router_service.convert.table import table_from_wire
 
 __all__ = [
     "add_batch",
     "add_op",
-    "ages_of",
     "capacity_from_wire",
     "dispatch_from_wire",
     "failures_of",
+    "first_roster_of",
     "found_of",
     "ids_of",
     "json_arguments",
@@ -53,6 +60,8 @@ __all__ = [
     "reservation_from_wire",
     "result_too_large",
     "results_of",
+    "roster_from_wire",
+    "roster_to_wire",
     "run_ids_of",
     "session_of",
     "slot_answers_of",

@@ -10,36 +10,67 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from router_service.convert.runs import ranges_of, ranges_to_wire
 from router_service.core.callers import MAX_CALL_ID
-from router_service.core.sessions import Found, Session
+from router_service.core.resumption import Found
+from router_service.core.rosters import RosterVersion
+from router_service.core.sessions import Session
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import replica_service_pb2, router_service_pb2
 
 MAX_UNANSWERED_RANGES = 65_536
 """More of them than calls may be unanswered make no sense."""
+MAX_ROSTERS = 64
+"""One for each generation, of which there is a new one only where a controller that does not remember has started."""
 _SESSION_ID = re.compile("[0-9a-f]{32}")
 
 
 def session_of(opening: router_service_pb2.OpenStream) -> Session | Failure | None:
     """The connection that a client opens; None where it wants no session."""
     if not opening.session_id:
-        if opening.epoch or opening.unanswered:
-            return _bad("epoch" if opening.epoch else "unanswered", "is for sessions only: set session_id, or leave it")
+        for field in ("epoch", "unanswered", "rosters"):
+            if getattr(opening, field):
+                return _bad(field, "is for sessions only: set session_id, or leave it")
         return None
     if not _SESSION_ID.fullmatch(opening.session_id):
         return _bad("session_id", f"must be 32 lower-case hexadecimal digits, got {opening.session_id[:64]!r}")
     if opening.epoch < 1:
         return _bad("epoch", f"is 1 at the first connection, and one more at each further one; got {opening.epoch}")
-    unanswered = ranges_of(opening.unanswered)
-    if unanswered and opening.epoch == 1:
-        return _bad("unanswered", "nothing can be unanswered at the first connection (epoch 1)")
-    if len(unanswered) > MAX_UNANSWERED_RANGES:
-        return _bad("unanswered", f"at most {MAX_UNANSWERED_RANGES} ranges, got {len(unanswered)}")
+    if opening.epoch == 1:
+        for field in ("unanswered", "rosters"):
+            if getattr(opening, field):
+                return _bad(field, "there is nothing before the first connection (epoch 1)")
+    unanswered = _unanswered(opening)
+    if isinstance(unanswered, Failure):
+        return unanswered
+    if len(opening.rosters) > MAX_ROSTERS:
+        return _bad("rosters", f"at most {MAX_ROSTERS}, one a generation; got {len(opening.rosters)}")
+    return Session(opening.session_id, opening.epoch, unanswered, [*map(roster_from_wire, opening.rosters)])
+
+
+def _unanswered(opening: router_service_pb2.OpenStream) -> list[tuple[int, int]] | Failure:
+    if len(opening.unanswered) > MAX_UNANSWERED_RANGES:
+        return _bad("unanswered", f"at most {MAX_UNANSWERED_RANGES} ranges, got {len(opening.unanswered)}")
+    unanswered = [*ranges_of(opening.unanswered)]
     last = 0
     for span in unanswered:
         if not last < span[0] <= span[1] <= MAX_CALL_ID:
             return _bad("unanswered", f"ranges ascend, within 1 … 2^53 - 1; got {span[0]} … {span[1]} after {last}")
         last = span[1]
-    return Session(opening.session_id, opening.epoch, unanswered)
+    return unanswered
+
+
+def roster_to_wire(version: RosterVersion) -> router_service_pb2.RosterVersion:
+    """A roster, as its client is told of it."""
+    return router_service_pb2.RosterVersion(generation=version.generation, revision=version.revision)
+
+
+def roster_from_wire(wire: router_service_pb2.RosterVersion) -> RosterVersion:
+    """A roster that a client acknowledges."""
+    return RosterVersion(wire.generation, wire.revision)
+
+
+def first_roster_of(batch: router_service_pb2.CallBatch) -> RosterVersion | None:
+    """The newest roster that the client knew when it first sent these calls; None where it does not say."""
+    return roster_from_wire(batch.first_roster) if batch.HasField("first_roster") else None
 
 
 def reconcile_of(sessions: Iterable[Session]) -> replica_service_pb2.Reconcile:
@@ -59,8 +90,9 @@ def reconcile_of(sessions: Iterable[Session]) -> replica_service_pb2.Reconcile:
 def found_of(answer: replica_service_pb2.Reconciled) -> Iterator[tuple[str, int, Found]]:
     """Session id, epoch and what the replica knows, of each session that it was asked about."""
     kept, evicted = _by_session(answer.kept), _by_session(answer.evicted)
+    forgotten = frozenset(answer.forgotten)
     for key, running in _by_session(answer.joined).items():
-        yield *key, Found(running, kept.get(key, ()), evicted.get(key, ()))
+        yield *key, Found(running, kept.get(key, ()), evicted.get(key, ()), key[0] in forgotten)
 
 
 def _by_session(

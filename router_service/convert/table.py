@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from router_service.core.rosters import Covered, Departure, Roster, RosterVersion
 from router_service.core.table import BackendRoute, BalancerName, EndpointRoute, ReplicaKey, ReplicaRoute, RoutingTable
 from slotmesh.v1 import membership_service_pb2
 
@@ -20,12 +21,16 @@ def table_from_wire(wire: membership_service_pb2.RoutingTable) -> RoutingTable:
         endpoints={each.name: _endpoint(each) for each in wire.endpoints},
         backends={each.name: _backend(each) for each in wire.backends},
         router_addresses=tuple(wire.router_addresses),
+        roster=Roster(
+            RosterVersion(wire.generation, wire.roster_revision),
+            tuple(
+                Departure((each.replica_id, each.incarnation), RosterVersion(each.generation, each.revision))
+                for each in wire.departed
+            ),
+            wire.departed_since,
+            tuple(Covered(each.generation, each.revision, each.departed_since) for each in wire.covers),
+        ),
     )
-
-
-def ages_of(wire: membership_service_pb2.Departures) -> dict[ReplicaKey, float]:
-    """Seconds since each of these replicas left."""
-    return {(each.replica_id, each.incarnation): each.age.ToNanoseconds() / 1e9 for each in wire.replicas}
 
 
 def _endpoint(wire: membership_service_pb2.EndpointRoute) -> EndpointRoute:
@@ -49,7 +54,7 @@ def _owners(
 
 
 _BALANCERS = {balancer.value: balancer for balancer in BalancerName}
-"""A balancer of a newer protocol is the default one."""
+"""The default one stands in for a balancer of a newer protocol, and the route says so."""
 
 
 def _backend(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
@@ -71,5 +76,6 @@ def _backend(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
             wire.max_queue_time.ToNanoseconds() / 1e9 if wire.HasField("max_queue_time") else defaults.max_queue_time_s
         ),
         balancer=_BALANCERS.get(wire.balancer, defaults.balancer),
+        unknown_balancer=wire.balancer if wire.balancer and wire.balancer not in _BALANCERS else None,
         max_batch_size=wire.max_batch_size or defaults.max_batch_size,
     )

@@ -124,8 +124,11 @@ class Answers:
         unsent = replica.take_back()
         returned: list[Run] = []
         for each in unsent:
-            if not each.takes_room:
-                self._outcomes.gone(each.run, replica.replica_id, "could not be reached any more")
+            if not each.takes_room and replica.listed:
+                unreachable = failures.replica_unreachable(replica.replica_id, "could not be reached any more")
+                self._outcomes.failed(each, 0, 1, unreachable)
+            elif not each.takes_room:
+                self._outcomes.gone(each.run, replica.replica_id, "is gone")
             elif not each.run.recovers:
                 returned += self.hand_back(each, each.open_parts())
         failure = failures.replica_lost(replica, why)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from router_service.core.callers import Caller
     from router_service.core.partitions import Partition
     from router_service.core.replicas import Replica
+    from router_service.core.rosters import RosterVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ class Run:
         "cursor",
         "deadline",
         "endpoint",
+        "first_roster",
         "has_left",
         "ids",
         "may_have_run",
@@ -158,6 +160,8 @@ class Run:
         """The connection of its session is gone: whoever asks for the outcomes later finds them at the replicas."""
         self.may_have_run = False
         """An earlier connection has sent these calls, and it is not known what became of them."""
+        self.first_roster: RosterVersion | None = None
+        """Of those: the newest roster that their client knew when it first sent them; None where it does not say."""
         self.was_answered = False
         """The router has had the outcomes before, and asks for them once more."""
         self.recovers = False
@@ -202,6 +206,7 @@ class Run:
         part.partition = self.partition
         part.shadow_of = self.shadow_of
         part.may_have_run, part.was_answered = self.may_have_run, self.was_answered
+        part.first_roster = self.first_roster
         part.recovers = self.recovers and attempt is None
         if self.slot is not None:
             part.deadline = self.deadline

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from router_service.core.callers import Caller
     from router_service.core.calls import CallOptions, CallPayload, Sent
     from router_service.core.replicas import Replica
+    from router_service.core.rosters import RosterVersion
     from router_service.core.sessions import Session
     from router_service.core.slots import Released, Slot
     from slotmesh.chunks import Payload
@@ -133,6 +134,14 @@ class DeliverSlot:
 
 
 @dataclass(slots=True, eq=False)
+class NameRoster:
+    """Tell the client of a session which roster is in force; it acknowledges that."""
+
+    caller: Caller
+    version: RosterVersion
+
+
+@dataclass(slots=True, eq=False)
 class TakeValues:
     """Tell the replica that so many values of the run were taken: nobody reads them."""
 
@@ -155,4 +164,6 @@ class CloseLink:
     replica: Replica
 
 
-Command = Flush | CancelRun | AskReconcile | Forget | Delivery | DeliverSlot | TakeValues | OpenLink | CloseLink
+Command = (
+    Flush | CancelRun | AskReconcile | Forget | Delivery | DeliverSlot | NameRoster | TakeValues | OpenLink | CloseLink
+)

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from router_service.core.calls import Run
     from router_service.core.replicas import Replica
 
+STALE_TABLE_DELAY_S = 1.0
+"""By when a newer table may have come."""
+UNREACHABLE_DELAY_S = 1.0
+"""By when a link may be up again."""
+
 CANCELLED = Failure(reason=Reason.CANCELLED, message="the caller took the call back before it was sent")
 CANCELLED_AT_REPLICA = Failure(
     reason=Reason.CANCELLED,
@@ -36,6 +41,18 @@ PREDECESSOR_FAILED = Failure(
 NOT_RESUMED = Failure(
     reason=Reason.ROUTER_LOST,
     message="the connection that had sent the call is gone, and calls with streaming do not outlive theirs",
+    executed=Executed.UNKNOWN,
+)
+NOT_ACKNOWLEDGED = Failure(
+    reason=Reason.STALE_TABLE,
+    message="calls of a session go to replicas of rosters that its client has acknowledged, and the one in force was "
+    "not acknowledged in time: send each roster back that the router names (docs/protocol.md)",
+    retry_delay_s=1.0,
+)
+NOT_COVERED = Failure(
+    reason=Reason.ROUTER_LOST,
+    message="the session moved to this router, which does not know all replicas that may have executed the call: its "
+    "routing table is older than that of the router before, or its controller has forgotten them",
     executed=Executed.UNKNOWN,
 )
 NO_FREE_SLOT = Failure(reason=Reason.NO_SLOT, message="a shadow takes free slots only, and there was none")
@@ -79,6 +96,27 @@ def replica_gone(replica_id: str, why: str) -> Failure:
     return Failure(
         reason=Reason.REPLICA_GONE,
         message=f"replica {replica_id}, which gave the slot, {why}: reserve another one",
+        metadata={"replica_id": replica_id},
+    )
+
+
+def replica_not_known(replica_id: str) -> Failure:
+    """The table does not name the replica that gave a slot, and nothing proves that it has ended."""
+    return Failure(
+        reason=Reason.STALE_TABLE,
+        message=f"the router's table does not name replica {replica_id}, which gave the slot, nor says that it has "
+        "left: try again, or at another router; the slot may live on until the end of its lease",
+        retry_delay_s=STALE_TABLE_DELAY_S,
+        metadata={"replica_id": replica_id},
+    )
+
+
+def replica_unreachable(replica_id: str, why: str) -> Failure:
+    """The replica that gave a slot may live, but was told nothing."""
+    return Failure(
+        reason=Reason.BACKEND_UNAVAILABLE,
+        message=f"replica {replica_id}, which gave the slot, {why}; the slot may live on until the end of its lease",
+        retry_delay_s=UNREACHABLE_DELAY_S,
         metadata={"replica_id": replica_id},
     )
 

@@ -10,7 +10,7 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from router_service.core import failures
 from router_service.core.callers import Caller, Window
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 NOT_OWNED = -1
 """The owner epoch of calls that are recovered from a replica which is no longer their owner."""
+
+
+HOLD_S: Final = 30.0
+"""How long calls of a session wait for their client to acknowledge the roster."""
 
 
 class Intake:
@@ -61,6 +65,8 @@ class Intake:
         if endpoint is None:
             failure = failures.no_endpoint(run.endpoint, self._topology.endpoints)
             self._outcomes.fail_waiting(run, failure if self._topology.table.revision else failures.NO_TABLE)
+        elif run.session is not None and run.session.is_suspended:
+            self.hold(run, now, admitted=admitted)
         elif run.slot is not None:
             self._reserve(run, endpoint, now, admitted=admitted)
         elif run.options.partition >= 0:
@@ -76,6 +82,16 @@ class Intake:
                     self._to_backend(part, name, endpoint, now, admitted=admitted)
             elif self._admit(run, endpoint.account, now, admitted=admitted):
                 endpoint.parked.append(run)
+
+    def hold(self, run: Run, now: float, *, admitted: bool) -> None:
+        """Keeps the run until its client knows all replicas that it could go to (`acknowledgements`)."""
+        session = run.session
+        if session is None:
+            raise ValueError("calls without a session need no acknowledgement")
+        if not session.held:
+            session.held_since = now
+        session.held.append((run, admitted))
+        self._deadlines.watch(min(run.deadline, session.held_since + HOLD_S), run)
 
     def recover(self, run: Run, replica: Replica, now: float) -> None:
         """Asks the replica for the outcomes of calls that it has. Nothing of their keys is sent elsewhere meanwhile."""
@@ -120,7 +136,9 @@ class Intake:
         for run in sorted(runs, key=lambda run: run.age):
             partition = run.partition
             exists = run.endpoint in self._topology.endpoints
-            if run.slot is not None and constraint_of(run) is not None:
+            if run.session is not None and run.session.is_suspended:
+                self.hold(run, now, admitted=True)
+            elif run.slot is not None and constraint_of(run) is not None:
                 constrained.append(run)
             elif exists and partition is not None:
                 self._admit(run, self._account_of(partition), now, admitted=True)

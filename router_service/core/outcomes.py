@@ -95,7 +95,7 @@ class Outcomes:
         self._out.append(DeliverSlot(run.caller, answer))
 
     def gone(self, run: Run, replica_id: str, why: str) -> None:
-        """The replica that gave a slot cannot be told what to do with it: nothing is held there for this caller."""
+        """The replica that gave a slot has ended: nothing is held there for this caller."""
         if isinstance(run.slot, Release):
             self.slot(run, Released())
         else:

@@ -55,6 +55,7 @@ class Partition:
             owner is not None
             and owner.linked
             and not owner.draining
+            and not owner.is_joining
             and not self.stale
             and self.epoch > self.refused_epoch
         )

@@ -53,6 +53,7 @@ class Replica:
         "capacity",
         "draining",
         "inflight",
+        "is_joining",
         "key",
         "keyed",
         "limit",
@@ -86,8 +87,10 @@ class Replica:
         """The routing table names it."""
         self.retired = False
         """The table no longer names it and it owes no answer: disconnected for good."""
+        self.is_joining = False
+        """Clients of sessions may not know its roster yet: it gets nothing that was not there before."""
         self.taking = False
-        """It is linked and does not drain: counted among its backend's candidates."""
+        """It is linked, and neither joins nor drains: counted among its backend's candidates."""
         self.limit = 0
         """Unkeyed calls of this router that it has room for in all; 0 while it takes none."""
         self.own = 0
@@ -158,9 +161,9 @@ class Replica:
         return calls
 
     def refresh(self) -> None:
-        """Capacity, link or draining changed."""
+        """Capacity, link, joining or draining changed."""
         capacity = self.capacity
-        self.taking = self.linked and not self.draining
+        self.taking = self.linked and not self.draining and not self.is_joining
         self.limit = capacity.max_ongoing + capacity.prefetch - capacity.others if self.taking else 0
 
     def send(self, run: Run, count: int, owner_epoch: int, now: float) -> Sent:

@@ -19,12 +19,13 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from router_service.core import cancellation, failures, frames
+from router_service.core.acknowledgements import Acknowledgements
 from router_service.core.answers import Answers
 from router_service.core.calls import NO_OPTIONS, Batch, CallOptions, Failures, Results, Run
 from router_service.core.counters import Counters
 from router_service.core.deadlines import DeadlineHeap
 from router_service.core.ejection import LONGEST_S
-from router_service.core.intake import Intake
+from router_service.core.intake import HOLD_S, Intake
 from router_service.core.outcomes import Outcomes
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.requests import Wish
@@ -37,14 +38,15 @@ from router_service.core.uploads import Uploads
 from slotmesh.chunks import Announced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from router_service.core.callers import Caller
     from router_service.core.cancellation import Withdrawn
     from router_service.core.commands import Command, DeliverResults
     from router_service.core.draws import Chance
     from router_service.core.frames import OutgoingBatch
-    from router_service.core.sessions import Found
+    from router_service.core.resumption import Found
+    from router_service.core.rosters import RosterVersion
     from router_service.core.slicing import MethodTime
     from router_service.core.slot_frames import OutgoingOp
     from router_service.core.slots import Dispatch, Release, Renew, Reserve, SlotAnswer, SlotWork
@@ -68,6 +70,7 @@ class Scheduler:
         self._sender = Sender(self._out, self.topology)
         self._intake = Intake(self.topology, self._outcomes, self._deadlines, self._sender, chance)
         self._sessions = Sessions(self._out, self.topology, self._outcomes, self._intake)
+        self._acknowledgements = Acknowledgements(self._out, self.topology, self._outcomes, self._intake)
         self._uploads = Uploads()
         self._answers = Answers(self._out, self.counters, self._outcomes, self._sender, self._intake)
         self._slots = SlotOperations(
@@ -85,7 +88,14 @@ class Scheduler:
     def connected(self, caller: Caller, now: float) -> list[Command]:
         """A session has its connection here now: what an earlier one has sent is looked for at the replicas."""
         if caller.session is not None:
+            self._acknowledgements.opened(caller)
             self._sessions.opened(caller.session, now)
+        return self._commands(now)
+
+    def acknowledged(self, caller: Caller, version: RosterVersion, now: float) -> list[Command]:
+        """The client of a session knows this roster now."""
+        if caller.session is not None:
+            self._joined(self._acknowledgements.acknowledged(caller.session, version, now), now)
         return self._commands(now)
 
     def submit(self, caller: Caller, endpoint: str, batches: Iterable[Batch], now: float) -> list[Command]:
@@ -106,14 +116,24 @@ class Scheduler:
         return self._commands(now)
 
     def submit_again(
-        self, caller: Caller, endpoint: str, batches: Iterable[Batch], age_s: float, now: float
+        self,
+        caller: Caller,
+        endpoint: str,
+        batches: Iterable[Batch],
+        age_s: float,
+        first_roster: RosterVersion | None,
+        now: float,
     ) -> list[Command]:
-        """Calls that an earlier connection of the session has sent, `age_s` ago. Their time has gone on since."""
+        """Calls that an earlier connection of the session has sent, `age_s` ago. Their time has gone on since.
+
+        `first_roster`: the newest that their client knew by then.
+        """
         label = (self.counters.label(endpoint),)
         for options, ids, payloads in batches:
             self._seq += 1
             run = Run(self._seq, caller, endpoint, options, ids, payloads, now - age_s)
             run.may_have_run = True
+            run.first_roster = first_roster
             self.counters.calls[label] += len(payloads)
             caller.runs[run] = None
             if options.streaming:
@@ -177,6 +197,8 @@ class Scheduler:
         if caller.session is not None:
             self._sessions.left(caller.session)
         self._withdrawn(cancellation.leave(caller, self._outcomes), now)
+        if caller.session is not None:
+            self._joined(self._acknowledgements.left(caller.session), now)
         return self._commands(now)
 
     def cancel(self, caller: Caller, now: float) -> list[Command]:
@@ -346,15 +368,12 @@ class Scheduler:
 
     # -- configuration and time ------------------------------------------------------------------------------------
 
-    def replicas_left(self, ages_s: Mapping[ReplicaKey, float], now: float) -> list[Command]:
-        """Replicas that tables named before this router was there, and when they left: seconds ago."""
-        self.topology.left({key: now - age_s for key, age_s in ages_s.items()}, now)
-        return self._commands(now)
-
     def apply(self, table: RoutingTable, now: float) -> list[Command]:
         """A table from the controller; an older one changes nothing."""
         if table.supersedes(self.topology.table):
-            for run in self.topology.apply(table, now):
+            homeless = self.topology.apply(table)
+            self._acknowledgements.table_changed(now)
+            for run in homeless:
                 cancellation.uncharge(run)
                 self._intake.route(run, now, admitted=True)
             for partition in self.topology.partitions():
@@ -365,6 +384,7 @@ class Scheduler:
             for backend in self.topology.backends.values():
                 self._sender.pump_queue(backend, now)
             self._sessions.table_changed(now)
+            self._slots.table_changed(now)
         return self._commands(now)
 
     @property
@@ -375,10 +395,10 @@ class Scheduler:
     def next_deadline(self) -> float | None:
         """When the shell must call `expire`; None when nothing can expire."""
         due, asked = self._deadlines.next_deadline(), self._sessions.next_deadline()
-        over = self._slots.next_deadline()
-        if asked is None and over is None:
+        over, join = self._slots.next_deadline(), self._acknowledgements.next_deadline()
+        if asked is None and over is None and join is None:
             return due
-        return min(each for each in (due, asked, over) if each is not None)
+        return min(each for each in (due, asked, over, join) if each is not None)
 
     def expire(self, now: float) -> list[Command]:
         """Fails every call whose deadline or queue time has passed."""
@@ -386,6 +406,7 @@ class Scheduler:
         for alone in self._slots.expire(now):
             self._withdrawn(cancellation.cancel_caller(alone, self._outcomes), now)
         self._sessions.expire(now)
+        self._joined(self._acknowledgements.expire(now), now)
         return self._commands(now)
 
     def _end_overdue(self, now: float) -> None:
@@ -404,6 +425,8 @@ class Scheduler:
                     cancellation.drop_waiting(run, self._outcomes, failures.too_late(run, run.deadline - now))
             elif run.slot is not None:
                 self._slots.end_link_wait(run, withdrawn)
+            elif run.session is not None and run.session.held and run.session.held_since + HOLD_S <= now:
+                cancellation.drop_waiting(run, self._outcomes, failures.NOT_ACKNOWLEDGED)
             if run.unanswered:
                 self._intake.watch(run)
         self._withdrawn(withdrawn, now)
@@ -414,6 +437,15 @@ class Scheduler:
         if min(run.deadline, run.arrived + limit_s) <= now:
             failure = failures.no_slot(run, now)
             cancellation.end_run(run, self._outcomes, failure, lambda _: failure, withdrawn)
+
+    def _joined(self, replicas: Sequence[Replica], now: float) -> None:
+        """These replicas take calls from now on, as far as they are linked."""
+        if not replicas:
+            return
+        for partition in self.topology.partitions():
+            self._sender.list(partition)
+        for replica in replicas:
+            self._sender.pump(replica, now)
 
     # -- the way back ----------------------------------------------------------------------------------------------
 

@@ -1,108 +1,66 @@
 """Sessions that moved here: what became of the calls that an earlier connection had sent.
 
 Purpose: a client that lost its router sends again what is unanswered. Its replicas are asked first: what they have is
-recovered from them, what none of them has seen runs, and what may have run where nobody can be asked is not run again.
-Invariants: a call that was sent again is held until every replica has answered, or is known not to; then it is
-recovered, routed or failed, exactly once. Calls of an ordering key wait behind held ones of their key, in order; all
-other new calls do not wait. Nothing here outlives the connection: the next router asks anew.
+recovered from them, what provably none of them has seen runs, and what may have run where nobody can be asked is not
+run again. docs/guarantees.md says why that is proof.
+Invariants: a call that was sent again is held until every replica that could have got it has answered, or is known not
+to; then it is recovered, routed or failed, exactly once. Calls of an ordering key wait behind held ones of their key,
+in order; all other new calls do not wait. Nothing here outlives the connection: the next router asks anew.
 Owner: the scheduler.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from router_service.core import failures
 from router_service.core.commands import AskReconcile
+from router_service.core.resumption import Resumption
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from router_service.core.calls import Run
     from router_service.core.commands import Command
     from router_service.core.intake import Intake
     from router_service.core.outcomes import Outcomes
     from router_service.core.replicas import Replica
+    from router_service.core.resumption import Found, Span
+    from router_service.core.rosters import RosterVersion
     from router_service.core.topology import Topology
-
-Span = tuple[int, int]
-"""Call ids from first to last, both included."""
+    from slotmesh.errors import Failure
 
 PATIENCE_S = 5.0
-"""A replica that has not answered by then is not waited for: longer than a silent link takes to be found."""
+"""What is not known by then is unknown: longer than a silent link takes to be found, and than a table takes that is on
+its way."""
 
 
 class Session:
     """One connection of a session. Compared by identity."""
 
-    __slots__ = ("epoch", "resumption", "session_id")
+    __slots__ = ("acknowledged", "epoch", "held", "held_since", "is_suspended", "resumption", "session_id")
 
-    def __init__(self, session_id: str, epoch: int, unanswered: Sequence[Span] = ()) -> None:
-        """`unanswered`: the calls that earlier connections have sent, and that have no outcome yet."""
+    def __init__(
+        self, session_id: str, epoch: int, unanswered: Sequence[Span] = (), rosters: Sequence[RosterVersion] = ()
+    ) -> None:
+        """`unanswered`: the calls that earlier connections have sent, and that have no outcome yet.
+
+        `rosters`: those that the client has acknowledged on these connections.
+        """
         self.session_id = session_id
         self.epoch = epoch
         """1 at the first connection, one more at each further one."""
-        self.resumption = Resumption(unanswered) if epoch > 1 else None
+        self.resumption = Resumption(unanswered, rosters) if epoch > 1 else None
         """What became of these calls; None at the first connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What one replica knows of the calls that it was asked about."""
-
-    running: Sequence[Span] = ()
-    kept: Sequence[Span] = ()
-    evicted: Sequence[Span] = ()
-    """Executed, and the outcome no longer kept."""
-
-
-class _Trace(NamedTuple):
-    """Where calls were found."""
-
-    first: int
-    last: int
-    replica: Replica
-    is_evicted: bool
-
-
-class Resumption:
-    """What is known so far of the calls of a session that moved here."""
-
-    __slots__ = ("asked", "began", "deaf", "held", "is_asking", "is_over", "keys", "traces", "unanswered")
-
-    def __init__(self, unanswered: Sequence[Span]) -> None:
-        self.unanswered = unanswered
-        self.is_asking = False
-        """There was a table that names replicas, and they are being asked."""
-        self.is_over = False
-        """Nothing more will be known."""
-        self.began = 0.0
-        """When the asking began, monotonic seconds."""
-        self.asked: dict[Replica, None] = {}
-        """Those that have not answered."""
-        self.deaf = ""
-        """A replica that cannot answer; empty where all did."""
-        self.traces: list[_Trace] = []
+        self.acknowledged = 0
+        """The newest of this router's rosters that the client knows, by number."""
+        self.is_suspended = True
+        """The client does not know all replicas that calls go to: its own wait."""
         self.held: list[tuple[Run, bool]] = []
-        """Runs in order of arrival, and whether they were sent before."""
-        self.keys: set[str] = set()
-        """Ordering keys among them."""
-
-    def trace(self, replica: Replica, found: Found) -> None:
-        """Keeps what the replica has said."""
-        for spans, is_evicted in ((found.evicted, True), (found.kept, False), (found.running, False)):
-            self.traces += [_Trace(first, last, replica, is_evicted) for first, last in spans]
-
-    def traces_of(self, ids: Sequence[int]) -> list[_Trace | None]:
-        """Where each of the calls was found. A trace that leads to an outcome goes before one that does not."""
-        traces: list[_Trace | None] = [None] * len(ids)
-        for trace in sorted(self.traces, key=lambda trace: not trace.is_evicted):
-            lo, hi = bisect_left(ids, trace.first), bisect_right(ids, trace.last)
-            traces[lo:hi] = [trace] * (hi - lo)
-        return traces
+        """What waits for that, and whether it was admitted before."""
+        self.held_since = 0.0
+        """When the first of these began to wait, monotonic seconds."""
 
 
 class Sessions:
@@ -122,7 +80,9 @@ class Sessions:
         """A client has connected. Where it had been elsewhere before, the replicas are asked."""
         if session.resumption is not None:
             self._asking[session] = session.resumption
-            self._ask(session, session.resumption, now)
+            session.resumption.give_up_at = now + PATIENCE_S
+            self._ask(session, session.resumption)
+            self._go_on(session, session.resumption, now)
 
     def left(self, session: Session) -> None:
         """The connection is gone."""
@@ -150,79 +110,90 @@ class Sessions:
     def link_up(self, replica: Replica) -> None:
         """The replica can be asked."""
         for session, resumption in self._asking.items():
-            if replica in resumption.asked:
+            if replica in resumption.awaited:
                 self._out.append(AskReconcile(replica, session))
 
     def link_down(self, replica: Replica, now: float) -> None:
         """The replica was not heard: its process may be gone, and with it what it has done."""
         for session, resumption in list(self._asking.items()):
-            self._give_up(session, resumption, [replica] if replica in resumption.asked else [], now)
+            self._give_up(session, resumption, [replica], now)
 
     def reconciled(self, replica: Replica, session_id: str, epoch: int, found: Found, now: float) -> None:
         """A replica has answered. What nobody waits for any more changes nothing."""
         for session, resumption in list(self._asking.items()):
-            if (session.session_id, session.epoch) == (session_id, epoch) and replica in resumption.asked:
-                del resumption.asked[replica]
+            if (session.session_id, session.epoch) == (session_id, epoch) and replica in resumption.awaited:
+                del resumption.awaited[replica]
                 resumption.trace(replica, found)
-                self._finish_if_heard(session, resumption, now)
+                self._go_on(session, resumption, now)
 
     def table_changed(self, now: float) -> None:
-        """There may be a table at last, and replicas may have left it."""
+        """The table may cover now what none did before, and replicas may have left it."""
         for session, resumption in list(self._asking.items()):
-            if resumption.is_asking:
-                self._give_up(session, resumption, [each for each in resumption.asked if not each.listed], now)
-            else:
-                self._ask(session, resumption, now)
+            self._ask(session, resumption)
+            self._give_up(session, resumption, [each for each in resumption.awaited if not each.listed], now)
 
     # -- time ------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When the first replica has had its time to answer; None where none is being asked."""
-        return min((each.began + PATIENCE_S for each in self._asking.values() if each.is_asking), default=None)
+        """When the first session has waited for long enough; None where none waits."""
+        return min((each.give_up_at for each in self._asking.values()), default=None)
 
     def expire(self, now: float) -> None:
-        """Stops waiting for replicas that have had their time."""
+        """Stops waiting for replicas that have had their time, and for a table that covers."""
         for session, resumption in list(self._asking.items()):
-            if resumption.is_asking and resumption.began + PATIENCE_S <= now:
-                self._give_up(session, resumption, list(resumption.asked), now)
+            if resumption.give_up_at <= now:
+                self._give_up(session, resumption, list(resumption.awaited), now)
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, session: Session, resumption: Resumption, now: float) -> None:
-        if not self._topology.table.revision:
+    def _ask(self, session: Session, resumption: Resumption) -> None:
+        """Asks the replicas of the table that were not asked, as long as some that could know may be missing in it."""
+        if resumption.is_covered or not self._topology.table.revision:
             return
-        resumption.is_asking, resumption.began = True, now
-        if resumption.unanswered:
-            # Replicas of every backend: the endpoint's policy may have changed since the calls were sent.
-            resumption.asked = dict.fromkeys(self._topology.replicas.values())
-        self._out += [AskReconcile(replica, session) for replica in resumption.asked if replica.linked]
-        self._finish_if_heard(session, resumption, now)
+        resumption.is_covered = self._topology.table.roster.covers_all(resumption.rosters)
+        if not resumption.unanswered:
+            return
+        # Replicas of every backend: the endpoint's policy may have changed since the calls were sent.
+        for replica in self._topology.replicas.values():
+            if replica not in resumption.asked:
+                resumption.asked.add(replica)
+                resumption.awaited[replica] = None
+                if replica.linked:
+                    self._out.append(AskReconcile(replica, session))
 
-    def _give_up(self, session: Session, resumption: Resumption, replicas: Sequence[Replica], now: float) -> None:
+    def _give_up(self, session: Session, resumption: Resumption, replicas: Iterable[Replica], now: float) -> None:
+        """These replicas cannot be asked."""
         for replica in replicas:
-            del resumption.asked[replica]
-            resumption.deaf = replica.replica_id
-        if replicas:
-            self._finish_if_heard(session, resumption, now)
+            if replica in resumption.awaited:
+                del resumption.awaited[replica]
+                resumption.deaf = replica.replica_id
+        self._go_on(session, resumption, now)
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    def _finish_if_heard(self, session: Session, resumption: Resumption, now: float) -> None:
-        if resumption.asked:
+    def _go_on(self, session: Session, resumption: Resumption, now: float) -> None:
+        """Ends what can be ended by what is known."""
+        if resumption.awaited:
             return
-        resumption.is_over = True
-        del self._asking[session]
+        if resumption.is_covered or not resumption.rosters or resumption.give_up_at <= now:
+            resumption.is_over = True
+            del self._asking[session]
         held, resumption.held = resumption.held, []
         for run, resent in held:
             if not run.waiting:
                 continue  # taken back, or too late, meanwhile
             if resent:
                 self._settle(run, resumption, now)
-            else:
+            elif resumption.is_over:
                 self._intake.route(run, now)
+            else:
+                resumption.held.append((run, resent))
 
     def _settle(self, run: Run, resumption: Resumption, now: float) -> None:
-        """Each call that was sent before is recovered where it was found, or goes where calls go that nobody has."""
+        """Each call that was sent before is recovered where it was found, or goes where calls go that nobody has.
+
+        It is held for longer where that is not proven yet.
+        """
         ids = run.ids
         at = 0
         for trace, group in groupby(resumption.traces_of(ids)):
@@ -231,21 +202,34 @@ class Sessions:
             if at - begin < len(ids):
                 part = run.slice(begin, at)
                 self._outcomes.replaced(run, at - begin, part)
-            if trace is None:
-                self._unseen(part, resumption.deaf, now)
+            if trace is None and not resumption.is_over:
+                resumption.held.append((part, True))
+                self._intake.watch(part)
+            elif trace is None:
+                self._unseen(part, self._who_may_have(part, resumption), now)
             elif trace.is_evicted:
                 self._outcomes.fail_waiting(part, failures.result_evicted(trace.replica))
             elif trace.replica.linked:
                 self._intake.recover(part, trace.replica, now)
             else:
-                self._unseen(part, trace.replica.replica_id, now)
+                self._unseen(part, failures.not_heard(trace.replica.replica_id), now)
 
-    def _unseen(self, run: Run, deaf: str, now: float) -> None:
-        """No replica that was asked has the calls; `deaf` could not be asked."""
-        deaf = deaf or self._topology.who_left_since(run.arrived)
-        if deaf and not run.options.idempotent:
-            self._outcomes.fail_waiting(run, failures.not_heard(deaf))
+    def _who_may_have(self, run: Run, resumption: Resumption) -> Failure | None:
+        """Why the calls, which no replica that was asked has, may have been executed all the same; None if not."""
+        if not resumption.rosters:
+            return None  # their routers could not give them to anybody
+        if resumption.deaf:
+            return failures.not_heard(resumption.deaf)
+        if not resumption.is_covered:
+            return failures.NOT_COVERED
+        departed = self._topology.table.roster.lost_since(run.first_roster)
+        return failures.not_heard(departed) if departed else None
+
+    def _unseen(self, run: Run, unknown: Failure | None, now: float) -> None:
+        """No replica that was asked has the calls; `unknown` says why one may have executed them nevertheless."""
+        if unknown is not None and not run.options.idempotent:
+            self._outcomes.fail_waiting(run, unknown)
             return
-        run.attempt += bool(deaf)
+        run.attempt += unknown is not None
         run.may_have_run = False
         self._intake.route(run, now)

@@ -9,6 +9,7 @@ Owner: the scheduler, which pumps afterwards.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 LINK_WAIT_S = 2.0
 """What is bound to a replica that cannot be reached waits so long for the link."""
+TABLE_WAIT_S = 1.0
+"""What is bound to a replica that the table does not name waits so long for a newer table."""
 ONE_CALL = range(1, 2)
 """The call id of each operation: its caller has no other."""
 _ELSEWHERE = frozenset({Reason.QUEUE_FULL, Reason.DRAINING, Reason.BACKEND_UNAVAILABLE})
@@ -70,6 +73,8 @@ class SlotOperations:
         self._answers = answers
         self._nobody = Caller(Window(0, 0))
         """Who releases the slots that nobody waits for any more."""
+        self._unknown: deque[tuple[float, Run, ReplicaKey]] = deque()
+        """What waits for a table that names its replica, and until when; oldest first. Some may have ended."""
         self.requests = Requests()
         self.routed = RoutedSlots()
 
@@ -97,7 +102,10 @@ class SlotOperations:
         return None
 
     def bind(self, run: Run, key: ReplicaKey, now: float) -> None:
-        """Hands the replica what only it can do, or ends it where that replica is gone."""
+        """Hands the replica what only it can do, or ends it where that replica is known to have ended.
+
+        Where the table neither names the replica nor says that it has left, a newer one may: it is waited for.
+        """
         work, replica = run.slot, self._topology.replicas.get(key)
         if isinstance(work, Dispatch | Release):
             self.requests.over(work.token)
@@ -112,9 +120,32 @@ class SlotOperations:
         elif not self._topology.table.revision:
             # Nobody can say yet that it is gone, nor give back what may be held there.
             self._outcomes.fail_waiting(run, failures.NO_TABLE)
+        elif self._topology.is_departed(key):
+            self._gone(run, key)
         else:
-            is_back = any(key[0] == replica_id for replica_id, _ in self._topology.replicas)
-            self._outcomes.gone(run, key[0], "has been restarted since" if is_back else "is gone")
+            self._unknown.append((now + TABLE_WAIT_S, run, key))
+            if run.deadline != inf:
+                self._deadlines.watch(run.deadline, run)
+
+    def table_changed(self, now: float) -> None:
+        """There is a newer table: it may know the replicas that the older one did not name."""
+        unknown, self._unknown = self._unknown, deque()
+        for until, run, key in unknown:
+            replica = self._topology.replicas.get(key)
+            if not run.waiting:
+                continue
+            if replica is not None:
+                if isinstance(run.slot, Dispatch):
+                    routing.placed(replica, 1)
+                self._bind(run, replica, now)
+            elif self._topology.is_departed(key):
+                self._gone(run, key)
+            else:
+                self._unknown.append((until, run, key))
+
+    def _gone(self, run: Run, key: ReplicaKey) -> None:
+        is_back = any(key[0] == replica_id for replica_id, _ in self._topology.replicas)
+        self._outcomes.gone(run, key[0], "has been restarted since" if is_back else "is gone")
 
     def _bind(self, run: Run, replica: Replica, now: float) -> None:
         self._sender.bind(run, replica, now)
@@ -174,7 +205,11 @@ class SlotOperations:
             if not sent.takes_room and not sent.first and not sent.replica.linked:
                 sent.replica.withdraw(sent)
                 withdrawn.slices.append(sent)
-                self._outcomes.gone(run, sent.replica.replica_id, f"could not be reached for {LINK_WAIT_S:g} s")
+                if sent.replica.listed:
+                    why = f"could not be reached for {LINK_WAIT_S:g} s"
+                    self._outcomes.failed(sent, 0, 1, failures.replica_unreachable(sent.replica.replica_id, why))
+                else:
+                    self._gone(run, sent.replica.key)
 
     def _granted(self, run: Run, replica: Replica, slot: Slot, now: float, *, is_waited_for: bool) -> None:
         if not is_waited_for:
@@ -228,13 +263,17 @@ class SlotOperations:
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do; None when it has not."""
-        dues = [due for due in (self.requests.next_deadline(), self.routed.next_deadline()) if due is not None]
-        return min(dues, default=None)
+        waited = self._unknown[0][0] if self._unknown else None
+        dues = [self.requests.next_deadline(), self.routed.next_deadline(), waited]
+        return min((due for due in dues if due is not None), default=None)
 
     def expire(self, now: float) -> list[Caller]:
         """Ends what is over; returns whose reservation nobody waits for any more."""
         for replica in self.routed.pop_due(now):
             routing.abandoned(replica, 1)
+        while self._unknown and self._unknown[0][0] <= now:
+            _, run, key = self._unknown.popleft()
+            self._outcomes.fail_waiting(run, failures.replica_not_known(key[0]))
         ended: list[Caller] = []
         for caller in self.requests.pop_due(now):
             request = caller.request

@@ -1,7 +1,7 @@
 """The routing table as the router sees it: a value, replaced as a whole.
 
 Purpose: endpoints, backends, replicas and partition owners in domain terms.
-Invariants: immutable; `supersedes` keeps configuration from ever going back.
+Invariants: immutable; `supersedes` keeps configuration from ever going back, and routers from forgetting replicas.
 Owner: made at the edge from each table frame, read by the scheduler.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+
+from router_service.core.rosters import NO_ROSTER, Roster
 
 ReplicaKey = tuple[str, str]
 """(replica_id, incarnation): one life of one replica."""
@@ -43,6 +45,8 @@ class BackendRoute:
     max_queued_bytes: int = 256 * 1024 * 1024
     max_queue_time_s: float = 30.0
     balancer: BalancerName = BalancerName.LEAST_LOADED
+    unknown_balancer: int | None = None
+    """The number of a balancer that this version does not know; `balancer` stands in for it. None where it knows it."""
     max_batch_size: int = 1024
     """Calls that travel to a replica as one batch, at most."""
 
@@ -69,7 +73,14 @@ class RoutingTable:
     endpoints: Mapping[str, EndpointRoute] = field(default_factory=dict)
     backends: Mapping[str, BackendRoute] = field(default_factory=dict)
     router_addresses: Sequence[str] = ()
+    roster: Roster = NO_ROSTER
 
     def supersedes(self, other: RoutingTable) -> bool:
-        """Whether this table may replace the other: another generation, or a higher revision of the same."""
-        return self.generation != other.generation or self.revision > other.revision
+        """Whether this table may replace the other.
+
+        The first one does, and a newer one of the same generation. One of another generation does if it covers the
+        other: if its controller knows all replicas that the other names.
+        """
+        if self.generation == other.generation:
+            return self.revision > other.revision
+        return not other.revision or self.roster.covers_all([other.roster.version])

@@ -18,17 +18,13 @@ from router_service.core.replicas import Replica
 from router_service.core.table import RoutingTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from router_service.core.calls import Run
     from router_service.core.counters import Counters
     from router_service.core.draws import Chance
     from router_service.core.partitions import Partition
     from router_service.core.table import BackendRoute, EndpointRoute, ReplicaKey
-
-
-KEEP_LEFT_S = 120.0
-"""A session does not outlive its connection for so long."""
 
 
 class Topology:
@@ -43,18 +39,17 @@ class Topology:
         self.backends: dict[str, Backend] = {}
         self.replicas: dict[ReplicaKey, Replica] = {}
         """Those that the table names."""
-        self.left_at: dict[ReplicaKey, float] = {}
-        """When replicas left the table, monotonic seconds: those of the last `KEEP_LEFT_S`."""
         self._departed: dict[str, dict[int, Partition]] = {}
         """Partitions of removed endpoints with calls at replicas: should one return, nothing overtakes those calls."""
 
-    def apply(self, table: RoutingTable, now: float) -> list[Run]:
+    def apply(self, table: RoutingTable) -> list[Run]:
         """Takes the table; returns the waiting runs that must be routed anew, oldest first."""
         self.table = table
-        listed = {replica.key for backend in table.backends.values() for replica in backend.replicas}
-        self.left(dict.fromkeys(self.replicas.keys() - listed, now), now)
         known = self.replicas.copy()
         homeless = [*self._apply_backends(table)]
+        for key, replica in self.replicas.items():
+            if (before := known.get(key)) is not replica:
+                replica.is_joining = before is None or before.is_joining
         homeless += self._apply_endpoints(table, replicas_changed=known != self.replicas)
         for backend in self.backends.values():
             # They are few, and any change of the replicas may be one for them.
@@ -64,13 +59,9 @@ class Topology:
                 homeless += _take_out(backend, strangers)
         return sorted((run for run in homeless if run.waiting), key=lambda run: run.age)
 
-    def left(self, left_at: Mapping[ReplicaKey, float], now: float) -> None:
-        """These replicas left at these moments."""
-        self.left_at = {key: at for key, at in {**left_at, **self.left_at}.items() if at > now - KEEP_LEFT_S}
-
-    def who_left_since(self, moment: float) -> str:
-        """The id of a replica that left then or later; empty where none did."""
-        return next((key[0] for key, at in self.left_at.items() if at >= moment), "")
+    def is_departed(self, key: ReplicaKey) -> bool:
+        """Whether this life of the replica is known to have ended. False proves nothing."""
+        return any(each.key == key for each in self.table.roster.departed)
 
     def partitions(self) -> Iterator[Partition]:
         """Every partition that is in use."""

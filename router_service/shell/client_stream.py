@@ -17,6 +17,7 @@ from router_service import convert
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, CallOptions, CallPayload
 from router_service.core.commands import DeliverFailure, Delivery
+from router_service.core.rosters import RosterVersion
 from router_service.core.sessions import Session
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.result_outbox import MAX_UNREAD_BYTES, ResultOutbox
@@ -80,6 +81,8 @@ class ClientStream:
         """A newer connection of the session has been opened: this one must end."""
         self._echo = 0
         """The client's newest stamp that was not echoed; 0 where there is none."""
+        self._roster: RosterVersion | None = None
+        """The newest roster, where the client was not told of it."""
 
     # -- in --------------------------------------------------------------------------------------------------------
 
@@ -109,7 +112,7 @@ class ClientStream:
                 calls = self._apart(calls)
             if batch.resend:
                 age_s = max(0.0, batch.age.ToNanoseconds() / 1e9)
-                self._dispatcher.submit_again(self.caller, self._endpoint, calls, age_s)
+                self._dispatcher.submit_again(self.caller, self._endpoint, calls, age_s, convert.first_roster_of(batch))
             else:
                 admitted += calls
         if admitted:
@@ -137,6 +140,10 @@ class ClientStream:
     def acknowledge(self, through_frame: int) -> None:
         """The client has all result frames up to this one: their runs need not be kept any longer."""
         self._results.acknowledge(through_frame)
+
+    def know_roster(self, wire: router_service_pb2.RosterVersion) -> None:
+        """The client acknowledges a roster."""
+        self._dispatcher.acknowledged(self.caller, convert.roster_from_wire(wire))
 
     def heard(self, stamp: int) -> None:
         """A sign of life of the client, which waits for one of ours."""
@@ -168,6 +175,11 @@ class ClientStream:
 
     # -- out -------------------------------------------------------------------------------------------------------
 
+    def name_roster(self, version: RosterVersion) -> None:
+        """The client is told of the roster, or of a newer one that comes before it was."""
+        self._roster = version
+        self.pump.wake()
+
     def deliver(self, delivery: Delivery) -> None:
         """Outcomes or values of calls, for the next frame."""
         if self._uploads:
@@ -179,6 +191,9 @@ class ClientStream:
         """Everything that is ready, up to the bounds of a frame."""
         if self._control:
             return self._control.popleft()
+        if self._roster is not None:
+            version, self._roster = self._roster, None
+            return Response(roster=convert.roster_to_wire(version))
         if self._echo:
             stamp, self._echo = self._echo, 0
             return Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))

@@ -28,13 +28,16 @@ from router_service.core.commands import (
     Delivery,
     Flush,
     Forget,
+    NameRoster,
     OpenLink,
     TakeValues,
 )
 from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity, Replica
+from router_service.core.resumption import Found
+from router_service.core.rosters import RosterVersion
 from router_service.core.scheduler import Scheduler
-from router_service.core.sessions import Found, Session
+from router_service.core.sessions import Session
 from router_service.core.slicing import MethodTime
 from router_service.core.slot_frames import OutgoingOp
 from router_service.core.slots import Dispatch, Release, Renew, Reserve, SlotAnswer
@@ -53,6 +56,13 @@ class Sink(Protocol):
 
 TABLE_WAIT_S = 3.0
 """How long whoever comes before the first routing table waits for it, at most."""
+
+
+class SessionSink(Sink, Protocol):
+    """Where the outcomes of a session go, and what else its client must hear."""
+
+    def name_roster(self, version: RosterVersion) -> None:
+        """Tells the client which roster is in force; must not block."""
 
 
 class SlotSink(Sink, Protocol):
@@ -97,6 +107,7 @@ class Dispatcher:
         self._open_link = open_link
         self._links: dict[Replica, Link] = {}
         self._sinks: dict[Caller, Sink] = {}
+        self._ended: set[ReplicaKey] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._table_came = asyncio.Event()
@@ -123,9 +134,20 @@ class Dispatcher:
         """Calls that passed the edge's checks."""
         self._do(self.scheduler.submit(caller, endpoint, batches, self.clock.now()))
 
-    def submit_again(self, caller: Caller, endpoint: str, batches: Iterable[Batch], age_s: float) -> None:
+    def submit_again(
+        self,
+        caller: Caller,
+        endpoint: str,
+        batches: Iterable[Batch],
+        age_s: float,
+        first_roster: RosterVersion | None,
+    ) -> None:
         """Calls that an earlier connection of the session has sent."""
-        self._do(self.scheduler.submit_again(caller, endpoint, batches, age_s, self.clock.now()))
+        self._do(self.scheduler.submit_again(caller, endpoint, batches, age_s, first_roster, self.clock.now()))
+
+    def acknowledged(self, caller: Caller, version: RosterVersion) -> None:
+        """The client of a session knows this roster now."""
+        self._do(self.scheduler.acknowledged(caller, version, self.clock.now()))
 
     def uploaded(self, caller: Caller, call_id: int, payload: Payload) -> None:
         """A payload that was announced is complete."""
@@ -240,10 +262,13 @@ class Dispatcher:
 
     # -- configuration -------------------------------------------------------------------------------------------
 
-    def apply(self, table: RoutingTable) -> None:
-        """A routing table arrived."""
+    def apply(self, table: RoutingTable) -> bool:
+        """A routing table arrived. Returns whether it is in force now."""
         self._do(self.scheduler.apply(table, self.clock.now()))
+        if self.scheduler.topology.table is not table:
+            return False
         self._table_came.set()
+        return True
 
     async def await_table(self) -> None:
         """Returns once there is a routing table, or after `TABLE_WAIT_S`: one that has just started gets it soon."""
@@ -251,9 +276,15 @@ class Dispatcher:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._table_came.wait(), TABLE_WAIT_S)
 
-    def replicas_left(self, ages_s: Mapping[ReplicaKey, float]) -> None:
-        """Replicas that left before this router was there, and how many seconds ago."""
-        self._do(self.scheduler.replicas_left(ages_s, self.clock.now()))
+    def replica_ended(self, replica: Replica) -> None:
+        """The replica has said that it starts nothing any more, and has ended its stream in order."""
+        self._ended.add(replica.key)
+        self.on_links_changed()
+
+    def ended_replicas(self) -> list[ReplicaKey]:
+        """The replicas of the table that have said so."""
+        self._ended &= self.scheduler.topology.replicas.keys()
+        return sorted(self._ended)
 
     def linked_replica_ids(self) -> list[str]:
         """Ids of the replicas of the table that there is a working link to."""
@@ -289,6 +320,9 @@ class Dispatcher:
                     self._links[replica].forget(first, count)
                 case TakeValues(replica, run_id, count):
                     self._links[replica].take(run_id, count)
+                case NameRoster(caller, version):
+                    if (session_sink := self._sinks.get(caller)) is not None:
+                        cast("SessionSink", session_sink).name_roster(version)
                 case OpenLink(replica):
                     self._links[replica] = self._open_link(replica, self)
                 case DeliverSlot():

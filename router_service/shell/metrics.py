@@ -27,6 +27,11 @@ def observe(metrics: MetricsServer, scheduler: Scheduler) -> None:
     observe_gauge(
         meter, names.ROUTER_ONGOING, lambda: {(each.name,): each.ongoing for each in topology.backends.values()}
     )
+    observe_gauge(
+        meter,
+        names.ROUTER_UNKNOWN_BALANCERS,
+        lambda: {(each.name,): int(each.unknown_balancer is not None) for each in topology.table.backends.values()},
+    )
     metrics.observe_histogram(
         names.ROUTER_QUEUE_TIME,
         lambda: {(name,): Buckets.of(counts.queue_time) for name, counts in counters.backends.items()},

@@ -65,7 +65,7 @@ class ReplicaLink:
         self._clock = clock
         self._up = False
         self._leaving = False
-        """The replica drains: nothing more is sent on this stream."""
+        """The replica has said that it starts nothing any more: nothing more is sent on this stream."""
         self._closing = False
         self._pump: StreamPump[Request] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -143,6 +143,8 @@ class ReplicaLink:
             await call.write(self._opening())
             await run_stream(self._pump, self._read(call), call.done_writing)
             why = "the replica ended the stream"
+            if self._leaving and not self._closing:
+                self._dispatcher.replica_ended(self._replica)
         except asyncio.CancelledError:
             if not self._is_silent:
                 raise

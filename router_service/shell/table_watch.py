@@ -1,8 +1,8 @@
 """The router's membership: an AttachRouter stream, kept up for as long as the router lives.
 
 Purpose: says who the router is and how it does; takes each routing table and acknowledges it.
-Invariants: the last table stays in force while the controller is away; each report tells the table in force and the
-links that work at the moment it is written.
+Invariants: the last table stays in force while the controller is away, and until there is one that may replace it; each
+report tells the table in force and the links that work at the moment it is written.
 Owner: the app, which runs `run` and `tick` as tasks.
 """
 
@@ -13,6 +13,7 @@ import asyncio
 import grpc
 
 from router_service import convert
+from router_service.core.table import RoutingTable
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import open_channel
@@ -20,6 +21,7 @@ from slotmesh.runtime.duplex import read_frame, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc, mesh_pb2
+from slotmesh.version import VERSION
 
 Request = membership_service_pb2.AttachRouterRequest
 Response = membership_service_pb2.AttachRouterResponse
@@ -45,7 +47,11 @@ class TableWatch:
         self._dispatcher = dispatcher
         self._backoff = backoff
         self._pump: StreamPump[Request] | None = None
+        self._in_force: membership_service_pb2.RoutingTable | None = None
+        """The table in force, as it came."""
         self._report_due = False
+        self._unknown_balancers: dict[str, int] = {}
+        """Those of backends in the newest table that this router does not know. Each was warned of."""
         self.has_table = asyncio.Event()
         """Set with the first table."""
 
@@ -74,7 +80,7 @@ class TableWatch:
         """One stream, from hello to its end; returns why it ended."""
         self._pump = StreamPump(call.write, self._next_frame)
         try:
-            await call.write(Request(hello=self._hello))
+            await call.write(Request(hello=self._full_hello()))
             self._report_due = True
             await run_stream(self._pump, self._read(call))
         except grpc.aio.AioRpcError as error:
@@ -86,20 +92,47 @@ class TableWatch:
 
     async def _read(self, call: Call) -> None:
         while (response := await read_frame(call)) is not None:
-            if response.WhichOneof("frame") == "departures":
-                self._dispatcher.replicas_left(convert.ages_of(response.departures))
-            elif response.WhichOneof("frame") == "table":
+            if response.WhichOneof("frame") == "table":
                 self._backoff.reset()
-                table = convert.table_from_wire(response.table)
-                self._dispatcher.apply(table)
-                _log.info(
-                    "routing table applied",
-                    revision=table.revision,
-                    endpoints=len(table.endpoints),
-                    replicas=sum(len(backend.replicas) for backend in table.backends.values()),
+                self._take(response.table)
+
+    def _take(self, wire: membership_service_pb2.RoutingTable) -> None:
+        table = convert.table_from_wire(wire)
+        if not self._dispatcher.apply(table):
+            _log.info("routing table passed over: it is older, or does not cover the one in force", **_version(table))
+            return
+        self._in_force = wire
+        self._warn_of_balancers(table)
+        _log.info(
+            "routing table applied",
+            endpoints=len(table.endpoints),
+            replicas=sum(len(backend.replicas) for backend in table.backends.values()),
+            **_version(table),
+        )
+        self.has_table.set()
+        self.report_soon()
+
+    def _full_hello(self) -> membership_service_pb2.RouterHello:
+        """With the table in force: a controller that has forgotten everything learns from it."""
+        hello = membership_service_pb2.RouterHello()
+        hello.CopyFrom(self._hello)
+        if self._in_force is not None:
+            hello.table.CopyFrom(self._in_force)
+        return hello
+
+    def _warn_of_balancers(self, table: RoutingTable) -> None:
+        """Says once for each backend that its balancer is not the one that was asked for."""
+        unknown = {each.name: each.unknown_balancer for each in table.backends.values() if each.unknown_balancer}
+        for backend, number in unknown.items():
+            if self._unknown_balancers.get(backend) != number:
+                _log.warning(
+                    "the backend's balancer is not known to this version, another one stands in: update the router",
+                    backend=backend,
+                    balancer=number,
+                    stands_in=table.backends[backend].balancer.name.lower(),
+                    version=VERSION,
                 )
-                self.has_table.set()
-                self.report_soon()
+        self._unknown_balancers = unknown
 
     def _next_frame(self) -> Request | None:
         if not self._report_due:
@@ -111,9 +144,17 @@ class TableWatch:
                 generation=topology.table.generation,
                 revision=topology.table.revision,
                 linked_replica_ids=self._dispatcher.linked_replica_ids(),
+                ended=[
+                    membership_service_pb2.PartitionOwner(replica_id=replica_id, incarnation=incarnation)
+                    for replica_id, incarnation in self._dispatcher.ended_replicas()
+                ],
                 loads=[
                     mesh_pb2.BackendLoad(backend=backend.name, queued=backend.account.calls, ongoing=backend.ongoing)
                     for backend in topology.backends.values()
                 ],
             )
         )
+
+
+def _version(table: RoutingTable) -> dict[str, object]:
+    return {"generation": table.generation, "revision": table.revision}

@@ -11,6 +11,7 @@ from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING
 
+from router_service.core.rosters import Roster, RosterVersion
 from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from simulation.figures import quantile
 from simulation.frames.client import Client
@@ -110,6 +111,7 @@ class FrameMesh:
             generation="simulation",
             endpoints={ENDPOINT: EndpointRoute(name=ENDPOINT, weights={_BACKEND: 1.0})},
             backends={_BACKEND: BackendRoute(name=_BACKEND, replicas=routes, max_queued_calls=2**30)},
+            roster=Roster(RosterVersion("simulation", 1)),
         )
         replica_of = {route.key: replica for route, replica in zip(routes, self._replicas, strict=True)}
         for router in self._routers:

@@ -77,6 +77,8 @@ class BatchWriter:
         for batch in frame.batches[before:]:
             batch.resend = True
             batch.age.FromNanoseconds(round((now - resent.part.since) * 1e9))
+            if resent.part.roster is not None:
+                batch.first_roster.CopyFrom(resent.part.roster)
 
     def _shorten(self, batch: router_service_pb2.CallBatch, part: Part) -> None:
         """The time that calls have waited here is not given them again."""

@@ -29,6 +29,7 @@ from slotmesh.client.outcomes import fail, give_up, refuse
 from slotmesh.client.overdue import Overdue
 from slotmesh.client.pending import PendingCalls, Settled
 from slotmesh.client.refusal import refusal_of
+from slotmesh.client.rosters import Rosters
 from slotmesh.client.routers import Routers
 from slotmesh.client.search import FIRST_ATTEMPT_S, Search
 from slotmesh.errors import Executed, Failure, Reason
@@ -73,6 +74,7 @@ class Connection:
         self._patience_s = patience_s
         self._outbox = outbox
         self._pending = PendingCalls()
+        self._rosters = Rosters()
         self._overdue = Overdue(outbox, lambda: self._pending, lambda: self.address)
         self._session_id = secrets.token_hex(16)
         self._epoch = 0
@@ -225,6 +227,7 @@ class Connection:
             self._outbox,
             self._pending,
             BatchWriter(wire, opened.features),
+            self._rosters,
             in_session=in_session,
             on_leaving=self._on_leaving,
             on_unstarted=self._on_unstarted,
@@ -253,6 +256,7 @@ class Connection:
             opening.unanswered.extend(
                 call_pb2.IdRange(first=first, last=last) for first, last in self._pending.unanswered()
             )
+            opening.rosters.extend(self._rosters.at_opening(is_resuming=self._pending.calls > 0))
 
     # -- serving ---------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from slotmesh.client.pending import PendingCalls
 from slotmesh.client.pulse import Pulse
 from slotmesh.client.recall import RecallWatch
 from slotmesh.client.resend import Resends
+from slotmesh.client.rosters import Rosters
 from slotmesh.client.scattered import are_scattered, ascending
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.frame_costs import FULL_CALLS
@@ -56,12 +57,13 @@ class RouterLink:
         outbox: Outbox,
         pending: PendingCalls,
         batches: BatchWriter,
+        rosters: Rosters,
         *,
         in_session: bool,
         on_leaving: Callable[[Sequence[str]], None],
         on_unstarted: Callable[[CallSpec, bytes, Any], None],
     ) -> None:
-        """`batches` writes them as this router understands them.
+        """`batches` writes them as this router understands them; `rosters` are what its client has acknowledged.
 
         `in_session`: the router keeps sessions, so that what is pending is sent again here; without, nothing is
         pending. `on_leaving` hears that the router leaves, and of the routers that it names instead; `on_unstarted`, of
@@ -70,6 +72,9 @@ class RouterLink:
         self._call = call
         self._outbox = outbox
         self._batches = batches
+        self._rosters = rosters
+        self._roster: router_service_pb2.RosterVersion | None = None
+        """What is to be acknowledged."""
         self._incoming = IncomingChunks(pending)
         self._chunk_left_last = False
         self._pending = pending
@@ -127,6 +132,7 @@ class RouterLink:
     def linger(self) -> None:
         """Another stream goes on, but for calls that cannot move: `run` returns when those have ended here, too."""
         self._lingers = self._batches.chunks.streaming_only = True
+        self._roster = None  # this router may use no replica that the next one may not know of
         if not self._pending.calls:
             self.end()
 
@@ -174,7 +180,9 @@ class RouterLink:
             case "rejected":
                 self._accept_rejected(response.rejected)
             case "opened":
-                self._set_window(response.opened.window)
+                self._accept_opened(response.opened)
+            case "roster":
+                self._learn_roster(response.roster)
             case "window":
                 self._set_window(response.window)
             case "heartbeat":
@@ -185,6 +193,10 @@ class RouterLink:
                 self._leave(response.go_away)
             case _:
                 return  # clients ignore frames they do not know
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """There may be room now, or nothing left to say."""
         if self._lingers:
             if not self._pending.calls:
                 self.end()
@@ -195,6 +207,11 @@ class RouterLink:
             self._half_close_if_over()
 
     # -- in --------------------------------------------------------------------------------------------------------
+
+    def _accept_opened(self, opened: router_service_pb2.StreamOpened) -> None:
+        self._set_window(opened.window)
+        if self.in_session and opened.HasField("roster"):
+            self._learn_roster(opened.roster)
 
     async def _read(self) -> None:
         read, accept = self._call.read, self.accept
@@ -282,6 +299,11 @@ class RouterLink:
         self._window_calls = max(window.calls, 1)
         self._window_bytes = max(window.bytes, 1)
 
+    def _learn_roster(self, version: router_service_pb2.RosterVersion) -> None:
+        if not self._lingers:
+            self._roster = version
+            self._pump.wake()
+
     def _leave(self, go_away: call_pb2.GoAway) -> None:
         if self._leaving:
             return
@@ -313,6 +335,8 @@ class RouterLink:
         return frame or self._next_other_frame()
 
     def _next_other_frame(self) -> Request | None:
+        if self._roster is not None:
+            return self._acknowledgement(self._roster)
         if recalled := self._recalls.take_frame():
             return Request(cancel=recalled)
         if self._pulse is not None and (sign := self._pulse.next_frame()):
@@ -324,6 +348,11 @@ class RouterLink:
         if self._resends:
             return self._resent_frame()
         return self._frame_of_new() if self._outbox else None
+
+    def _acknowledgement(self, version: router_service_pb2.RosterVersion) -> Request:
+        self._roster = None
+        self._rosters.acknowledge(version)
+        return Request(roster=version)
 
     def _holds_back(self) -> bool:
         """Whether few calls wait, and better wait for those that the next answers lead to."""
@@ -387,9 +416,9 @@ class RouterLink:
         if before:
             self._pacer.left()
         request = Request()
-        frame, now = request.calls, self._loop.time()
+        frame, now, roster = request.calls, self._loop.time(), self._rosters.newest
         for part in parts:
-            pending.add(part, now)
+            pending.add(part, now, roster)
             if large is not None and part.nbytes > large.over:
                 self._large = part.first_id, part.nbytes
             self._batches.add(frame, part)

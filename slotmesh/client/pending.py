@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from slotmesh.client.runs import Part
 
 if TYPE_CHECKING:
-    from slotmesh.v1 import call_pb2
+    from slotmesh.v1 import call_pb2, router_service_pb2
 
 Settled = tuple[Part, int, int, int]
 """Neighbours that have their outcome now: their part, the place of the first in it, where they start in the list of ids
@@ -46,10 +46,11 @@ class PendingCalls:
         self.strays = 0
         """Answers that belonged to no unanswered call."""
 
-    def add(self, part: Part, now: float = 0.0) -> None:
-        """Gives the calls of a part their ids, for they leave now."""
+    def add(self, part: Part, now: float = 0.0, roster: router_service_pb2.RosterVersion | None = None) -> None:
+        """Gives the calls of a part their ids, for they leave now; `roster` is the newest that was acknowledged."""
         part.first_id = self.next_id
         part.sent_at = now
+        part.roster = roster
         self.next_id += part.count
         self._parts[part.first_id] = part
         self._firsts.append(part.first_id)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slotmesh.client.groups import LaneGroups
     from slotmesh.client.spec import CallSpec
     from slotmesh.client.stops import LaneStop
-    from slotmesh.v1 import call_pb2
+    from slotmesh.v1 import call_pb2, router_service_pb2
 
 IsOut = Callable[["CallSpec", bytes, Any], bool]
 """Whether a waiting call is to be taken out: its spec, its payload, and its sink or gather. Asked in order."""
@@ -235,6 +235,7 @@ class Part:
         "nbytes",
         "offset",
         "payloads",
+        "roster",
         "sent_at",
         "sinks",
         "spec",
@@ -274,6 +275,8 @@ class Part:
         """When its calls were made, as far as that was a while before they left; None where it was not."""
         self.sent_at = 0.0
         """When it left for the first time, seconds of the event loop's clock."""
+        self.roster: router_service_pb2.RosterVersion | None = None
+        """The newest that was acknowledged by then."""
         self.answered: bytearray | None = None
         """1 for each call that has its outcome; None while none has."""
         self._taken_back = False

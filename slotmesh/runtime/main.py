@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 
 from slotmesh.config import LogFormat, LogLevel, SettingsError
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.runtime.loop_errors import log_loop_errors
 from slotmesh.runtime.tasks import TaskFailed
 from slotmesh.telemetry.log import get_logger, setup_logging
 
@@ -46,6 +47,7 @@ def _run(main: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
     gc.set_threshold(*_COLLECT_AFTER)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            log_loop_errors(runner.get_loop())
             return runner.run(main()) or 0
     except KeyboardInterrupt:
         return 130

@@ -2,7 +2,8 @@
 
 Purpose: everything that logs goes through the standard library, gRPC and other people's packages included, so an
 application that embeds a part of slotmesh keeps its own set-up, and the services have one format.
-Invariants: an event is a short constant text, what differs is a field; no log call on the path of a call.
+Invariants: an event is a short constant text, what differs is a field; no log call on the path of a call. An exception
+is its type, its text and the lines of its traceback, in either format: never the values of variables.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from structlog.typing import EventDict, ProcessorReturnValue, WrappedLogger
 
 _FIELDS = "slotmesh_fields"
 """Attribute of a log record that carries the event's fields."""
+
+_WITHOUT_LOCALS = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
+"""Tracebacks as lists of frames: files, lines and names."""
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
@@ -45,7 +51,7 @@ def setup_logging(
 
     renderers: list[structlog.typing.Processor]
     if log_format == "json":
-        renderers = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=str)]
+        renderers = [_WITHOUT_LOCALS, structlog.processors.JSONRenderer(default=str)]
     else:
         renderers = [
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)

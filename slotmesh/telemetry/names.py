@@ -74,6 +74,12 @@ ROUTER_REPLICA_FRAMES = Metric(
     "Frames with calls to replicas (out) and with their results (in).",
     (BACKEND, DIRECTION),
 )
+ROUTER_UNKNOWN_BALANCERS = Metric(
+    "slotmesh.router.balancers.unknown",
+    "{backend}",
+    "1 where the backend's balancer is not known to this version, and another one stands in for it.",
+    (BACKEND,),
+)
 ROUTER_STREAMS = Metric("slotmesh.router.streams", "{stream}", "Open client streams.")
 
 REPLICA_CALLS = Metric("slotmesh.replica.calls", "{call}", "Calls executed to their end.", (BACKEND,))

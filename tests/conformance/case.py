@@ -32,6 +32,7 @@ STEPS: Final = frozenset(
         "kill",
         "open",
         "report",
+        "roster_acked",
         "send",
         "silence",
         "start",

@@ -23,6 +23,7 @@ from tests.support.wait import wait_until
 STEP_TIMEOUT_S = 5.0
 
 _ENDPOINT = "e"
+_ROSTER: Mapping[str, Any] = {"generation": "g", "revision": 1}
 _WINDOW: Mapping[str, int] = {"calls": 1_024, "bytes": 4 * 1024 * 1024}
 _MAX_PAYLOAD_BYTES = 4 * 1024 * 1024
 
@@ -185,6 +186,8 @@ class _Player:
             "features": wanted.get("features", ["sessions"]),
             "max_payload_bytes": wanted.get("max_payload_bytes", _MAX_PAYLOAD_BYTES),
         }
+        if "sessions" in opened["features"] and self.session.session_id:
+            opened["roster"] = wanted.get("roster", _ROSTER)
         return to_response({"opened": opened}, self._id_of, self._address_of)
 
     async def _calls(self, wanted: Sequence[Any], where: Mapping[str, Any], timeout: float) -> None:
@@ -245,6 +248,10 @@ class _Player:
             case "acked":
                 frame = arguments.get("frame", stream.rules.frames_sent)
                 await self._until(lambda: stream.rules.acked >= frame, timeout, f"frame {frame} is acknowledged")
+            case "roster_acked":
+                version = arguments["generation"], arguments["revision"]
+                rosters = stream.rules.rosters
+                await self._until(lambda: rosters.acknowledged == version, timeout, f"roster {version} is acknowledged")
             case "heartbeats":
                 count = arguments.get("count", 1)
                 await self._until(lambda: stream.heartbeats >= count, timeout, f"{count} heartbeats arrive")

@@ -50,6 +50,10 @@ class ScriptedStream:
         if frame.WhichOneof("frame") == "go_away":
             rules.go_away()
         rules.offer(frame.opened.features)
+        if frame.opened.HasField("roster"):
+            rules.rosters.named(frame.opened.roster)
+        if frame.WhichOneof("frame") == "roster":
+            rules.rosters.named(frame.roster)
         for window in (frame.opened.window, frame.window):
             if window.calls:
                 rules.window(window.calls, window.bytes)

@@ -16,6 +16,7 @@ from typing import Any
 
 from slotmesh.chunks import BadChunk, JoinedAssembly
 from slotmesh.v1 import call_pb2, router_service_pb2
+from tests.conformance.rosters import Known, RosterRules
 
 MAX_CALL_ID = 2**53 - 1
 START_CALLS = 1_024
@@ -59,6 +60,7 @@ class Session:
     """Place in which the application made each call, and its ordering key."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Payload bytes of each call that the application made."""
+    rosters: Known = field(default_factory=Known)
 
     def make(self, name: str, key: str, size: int = 0) -> None:
         """The application makes a call."""
@@ -110,6 +112,8 @@ class StreamRules:
         self._told_to_leave = False
         self.calls: dict[str, SentCall] = {}
         """What arrived on this stream, by name."""
+        self.rosters = RosterRules(session.rosters, self._breach)
+        self._epoch = 0
         self.frames_sent = 0
         """Result frames written to it."""
         self.acked = 0
@@ -135,6 +139,8 @@ class StreamRules:
                 self._take(frame.take)
             case "chunk":
                 self._chunk(frame.chunk)
+            case "roster":
+                self.rosters.roster(frame.roster, is_newest_stream=self._epoch == self._session.epoch)
             case "heartbeat":
                 pass  # allowed on every stream
             case _:
@@ -151,8 +157,8 @@ class StreamRules:
         if not frame.endpoint:
             self._breach("open.endpoint is required")
         if not frame.session_id:
-            if frame.epoch or frame.unanswered:
-                self._breach("open.epoch and open.unanswered need a session")
+            if frame.epoch or frame.unanswered or frame.rosters:
+                self._breach("open.epoch, open.unanswered and open.rosters need a session")
             return
         if not _SESSION_ID.fullmatch(frame.session_id):
             self._breach(f"a session id is 32 hexadecimal digits, got {frame.session_id!r}")
@@ -160,7 +166,8 @@ class StreamRules:
             session.session_id, session.epoch = frame.session_id, 0
         if frame.epoch != session.epoch + 1:
             self._breach(f"the epoch after {session.epoch} is {session.epoch + 1}, got {frame.epoch}")
-        session.epoch = frame.epoch
+        session.epoch = self._epoch = frame.epoch
+        self.rosters.opened(frame)
         if frame.epoch == 1 and frame.unanswered:
             self._breach("at epoch 1 nothing was sent before")
         self._check_unanswered(frame.unanswered)
@@ -196,6 +203,7 @@ class StreamRules:
         ids: Sequence[int] = list(batch.call_ids) or range(first, first + len(batch.payloads))
         sizes = self._column("chunked_sizes", list(batch.chunked_sizes), batch, "chunks") or [0] * len(ids)
         keys = self._column("ordering_keys", list(batch.ordering_keys), batch, "ordering_keys")
+        names: list[str] = []
         for at, (call_id, payload, size) in enumerate(zip(ids, batch.payloads, sizes, strict=False)):
             name = name_of(payload)
             if size:
@@ -209,8 +217,10 @@ class StreamRules:
                 own.ordering_key = keys[at]
             call = SentCall(name, call_id, payload, own, batch.resend)
             self._call(call)
+            names.append(name)
             if size:
                 self._chunks[call_id] = call, JoinedAssembly(size)
+        self.rosters.calls(names, batch)
         self._check_window(len(batch.payloads))
 
     def _column(self, name: str, column: list[Any], batch: router_service_pb2.CallBatch, feature: str) -> list[Any]:

@@ -88,7 +88,7 @@ async def test_nothing_is_said_of_endpoints_and_replicas_before_they_are_known(s
     streaming = slot_service_pb2.DispatchStreamingRequest(token=TOKEN)
     rpcs = {
         Reason.ENDPOINT_NOT_FOUND: [first_of(started.calls.CallStreaming(nowhere))],
-        Reason.REPLICA_GONE: [
+        Reason.STALE_TABLE: [
             started.slots.RenewSlot(slot_service_pb2.RenewSlotRequest(token=TOKEN)),
             started.slots.Dispatch(slot_service_pb2.DispatchRequest(token=TOKEN)),
             first_of(started.slots.DispatchStreaming(streaming)),
@@ -103,6 +103,27 @@ async def test_nothing_is_said_of_endpoints_and_replicas_before_they_are_known(s
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await each
             assert from_rpc_error(caught.value).reason is reason
+
+
+@pytest.mark.asyncio
+async def test_a_slot_that_is_newer_than_the_table_waits_for_a_newer_one(started: Started) -> None:
+    """Another router, which knew its replica, has given it."""
+    token = format_token("r0", "life", bytes(SECRET_BYTES))
+    started.controller.push(table(1, {}))
+    await wait_until(lambda: bool(started.controller.reports) and started.controller.reports[-1].revision == 1)
+    rpcs = [
+        started.slots.Dispatch(slot_service_pb2.DispatchRequest(token=token)),
+        started.slots.RenewSlot(slot_service_pb2.RenewSlotRequest(token=token)),
+        started.slots.ReleaseSlot(slot_service_pb2.ReleaseSlotRequest(token=token)),
+    ]
+    waiting = [asyncio.ensure_future(each) for each in rpcs]
+    done, _ = await asyncio.wait(waiting, timeout=0.1)
+    assert not done
+    started.controller.push(table(2, {"r0": started.replica.address}))
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert sorted(started.replica.slots.kinds) == ["dispatch", "release", "renew"]
+    reasons = [from_rpc_error(each).reason for each in outcomes if isinstance(each, grpc.aio.AioRpcError)]
+    assert reasons == [Reason.SLOT_UNKNOWN] * 2, "by the word of the replica"
 
 
 @pytest.mark.asyncio

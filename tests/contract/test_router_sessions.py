@@ -36,10 +36,11 @@ async def mesh() -> AsyncIterator[RouterBench]:
         yield bench
 
 
-def again(first: int, *payloads: bytes, age_s: int = 0) -> Request:
-    """A frame of calls that were sent before."""
+def again(mesh: RouterBench, first: int, *payloads: bytes, age_s: int = 0) -> Request:
+    """A frame of calls that were sent before, when the roster in force was known already."""
     resent = batch(first, *payloads)
     resent.resend = True
+    resent.first_roster.CopyFrom(mesh.roster)
     resent.age.CopyFrom(duration_pb2.Duration(seconds=age_s))
     return Request(calls=router_service_pb2.CallFrame(batches=[resent]))
 
@@ -80,8 +81,11 @@ async def tell(replica: FakeReplica, **found: list[call_pb2.IdRange]) -> None:
             replica_service_pb2.SessionCalls(session_id=asked.session_id, epoch=asked.epoch, calls=calls),
         ]
 
-    lists = {"joined": of([]), **{name: of(calls) for name, calls in found.items()}}
-    await replica.say(Response(reconciled=replica_service_pb2.Reconciled(**lists)))
+    answer = replica_service_pb2.Reconciled(joined=of([]))
+    for name, spans in found.items():
+        answer.ClearField(name)  # type: ignore[arg-type]  # `joined`, too, may be told
+        getattr(answer, name).extend(of(spans))
+    await replica.say(Response(reconciled=answer))
 
 
 @pytest.mark.asyncio
@@ -148,7 +152,7 @@ async def test_a_connection_that_breaks_cancels_nothing_and_the_next_one_recover
         (asked,) = questions(replica)
         assert (asked.session_id, asked.epoch) == (SESSION, 2)
         assert [(each.first, each.last) for each in asked.calls] == [(1, 4)]
-        await second.write(again(1, b"a", b"b", b"c", b"d"))
+        await second.write(again(mesh, 1, b"a", b"b", b"c", b"d"))
         await taken(second)
         await tell(replica, joined=[span(1, 1)], kept=[span(2, 2)], evicted=[span(3, 3)])
         await wait_until(lambda: sum(len(run.payloads) for run in replica.runs) == 6)
@@ -178,7 +182,7 @@ async def test_a_newer_connection_at_the_same_router_ends_the_older_one(mesh: Ro
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await next_frame(older)
     assert error.value.code() is grpc.StatusCode.ABORTED
-    await newer.write(again(1, b"a"))
+    await newer.write(again(mesh, 1, b"a"))
     await wait_until(lambda: questions(replica))
     await tell(replica, joined=[span(1, 1)])
     await wait_until(lambda: len(replica.held) == 2)
@@ -223,7 +227,7 @@ async def test_what_is_wrong_with_a_session_is_named(mesh: RouterBench, fields: 
 @pytest.mark.parametrize("fields", [{}, {"session_id": SESSION, "epoch": 1}])
 async def test_only_a_session_that_goes_on_sends_again(mesh: RouterBench, fields: dict[str, Any]) -> None:
     call = await mesh.open(**fields)
-    await call.write(again(1, b"a"))
+    await call.write(again(mesh, 1, b"a"))
     rejected = (await next_frame(call)).rejected
     assert rejected.failure.metadata["field"] == "resend"
     await call.write(calls(1, b"a"))

@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from tests.e2e.chaos import Chaos
 from tests.e2e.rolling_restart import restart_replicas
 from tests.e2e.session_workload import LOAD, Stall, Workload, is_patient, running_workload
 from tests.history.checker import assert_holds, assert_results
@@ -148,6 +149,26 @@ async def stop_replica(running: Running, seconds: float) -> None:
     await _stop(running, replica_id, pid, seconds)
 
 
+async def kill_controllers(running: Running, seconds: float) -> None:
+    """Again and again; each time another one comes that remembers nothing."""
+    begin = time.monotonic()
+    for number in count():
+        await _until(begin + number * 2 * KILL_EVERY_S)
+        if time.monotonic() >= begin + seconds:
+            return
+        at = await running.mesh.controller.kill()
+        await running.mesh.start_again(running.mesh.controller)
+        await running.mesh.wait_linked(REPLICAS)
+        running.log.add(
+            Fault(what="SIGKILL of the controller", at=at, cleared_at=time.monotonic(), seen="died of SIGKILL")
+        )
+
+
+def chaos(seed: int) -> Break:
+    """Every process is killed, stopped, asked to leave and cut off."""
+    return lambda running, seconds: Chaos(running.mesh, running.log, seed).run(seconds)
+
+
 def cut_off_router(directions: frozenset[Direction]) -> Break:
     """The network between the clients and a router loses everything in these directions."""
     return lambda running, seconds: _stall(running, running.mesh.router_proxies[0], "router-1", directions, seconds)
@@ -159,6 +180,18 @@ def cut_off_replica(directions: frozenset[Direction]) -> Break:
 
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
+    "controllers-killed": Scenario(
+        breaks=kill_controllers, seconds=6.0, proxied=True, loses=only_hasty, silent_s=1.0, client_silent_s=1.0
+    ),
+    "controllers-killed-with-replicas": Scenario(
+        breaks=kill_controllers, seconds=6.0, loses=only_once, silent_s=6.0, client_silent_s=6.0
+    ),
+    **{
+        f"chaos-{seed}": Scenario(
+            breaks=chaos(seed), seconds=10.0, proxied=True, loses=only_once, silent_s=6.0, client_silent_s=6.0
+        )
+        for seed in range(10)
+    },
     "replicas-restarted": Scenario(
         breaks=lambda running, seconds: restart_replicas(running.mesh, running.log, RESTARTED, seconds),
         seconds=0.0,

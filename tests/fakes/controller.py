@@ -28,6 +28,7 @@ def table(
     epoch: int = 1,
     max_ongoing: int = 512,
     roster_revision: int | None = None,
+    departed: Mapping[str, int] = MappingProxyType({}),
     **bounds: Any,
 ) -> membership_service_pb2.RoutingTable:
     """Endpoint `echo`, served by backend `b` with these replicas (id -> address), who own the partitions in turn.
@@ -39,6 +40,10 @@ def table(
         generation="g",
         revision=revision,
         roster_revision=revision if roster_revision is None else roster_revision,
+        departed=[
+            membership_service_pb2.DepartedReplica(replica_id=each, incarnation="life", generation="g", revision=at)
+            for each, at in departed.items()
+        ],
         endpoints=[
             membership_service_pb2.EndpointRoute(
                 name="echo",

@@ -1,7 +1,7 @@
 """Sessions through a whole mesh in memory, whatever breaks, in any order: real cores, and naive clients.
 
-Two routers, three replicas, two clients. Each client counts its calls, as sessions do, and remembers each; it knows
-nothing of routers but where its connection goes. What is checked is what clients and handlers see.
+Two routers, three replicas and some that join, two clients. Each client counts its calls, as sessions do, and remembers
+each; it knows nothing of routers but where its connection goes. What is checked is what clients and handlers see.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from typing import ClassVar
 
 import pytest
 from hypothesis import settings
@@ -24,7 +25,9 @@ from router_service import convert
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, CallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
+from router_service.core.rosters import RosterVersion
 from router_service.core.sessions import Session
+from slotmesh.client.rosters import Rosters
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.partitions import partition_of
 from tests.support.memory_mesh import (
@@ -38,9 +41,11 @@ from tests.support.memory_mesh import (
 )
 
 REPLICAS = 3
+MOST_REPLICAS = 6
+"""Some join later."""
 KEYS = ("red", "green")
 """Of both clients, which come through different routers or the same one."""
-TROUBLES = ("routers", "replicas", "wires", "silence", "moves", "failures")
+TROUBLES = ("routers", "replicas", "tables", "wires", "silence", "moves", "failures")
 CALL_SHARE = 0.1
 """Steps in which a client makes calls."""
 TROUBLE_SHARE = 0.03
@@ -48,7 +53,7 @@ MOST_UNANSWERED = 16
 """Calls of one client."""
 MAX_ROUNDS = 400
 """In which everything must have ended when nothing breaks any more."""
-ALLOWED = {Reason.REPLICA_LOST, Reason.HANDLER_ERROR, Reason.QUEUE_TIMEOUT}
+ALLOWED = {Reason.REPLICA_LOST, Reason.ROUTER_LOST, Reason.HANDLER_ERROR, Reason.QUEUE_TIMEOUT, Reason.STALE_TABLE}
 
 
 @dataclass
@@ -59,6 +64,7 @@ class Call:
     key: str
     idempotent: bool
     sent_at: float | None = None
+    first_roster: RosterVersion | None = None
     outcome: Failure | bytes | None = None
     executions: int = 0
 
@@ -84,6 +90,7 @@ class Client:
         self.epoch = 0
         self.calls: dict[int, Call] = {}
         self.connection: Connection | None = None
+        self.rosters = Rosters()
 
     @property
     def unanswered(self) -> dict[int, Call]:
@@ -101,32 +108,42 @@ class Client:
         self.epoch += 1
         sent = [call_id for call_id, call in self.unanswered.items() if call.sent_at is not None]
         spans = [(group[0], group[-1]) for group in _consecutive(sent)]
-        session = Session(self.session_id, self.epoch, spans)
+        rosters = [convert.roster_from_wire(each) for each in self.rosters.at_opening(is_resuming=bool(sent))]
+        session = Session(self.session_id, self.epoch, spans, rosters)
         self.connection = Connection(router, Caller(Window(10**6, 10**9), session=session))
         caller = self.connection.caller
         router.inboxes[caller] = []
+        router.named[caller] = router.scheduler.topology.table.roster.version
         router.do(router.scheduler.connected(caller, now))
         for ids in self._alike(sent):
             age_s = now - (self.calls[ids[0]].sent_at or 0.0)
-            router.do(router.scheduler.submit_again(caller, ENDPOINT, [self._batch(ids)], age_s, now))
+            first = self.calls[ids[0]].first_roster
+            router.do(router.scheduler.submit_again(caller, ENDPOINT, [self._batch(ids)], age_s, first, now))
         self.send(now)
+
+    def acknowledge_roster(self, now: float) -> None:
+        """The roster that the client was told of reaches it, and its router hears of that."""
+        connection = self.connection
+        if connection is not None and (version := connection.router.named.pop(connection.caller, None)) is not None:
+            self.rosters.acknowledge(convert.roster_to_wire(version))
+            connection.router.do(connection.router.scheduler.acknowledged(connection.caller, version, now))
 
     def send(self, now: float) -> None:
         """What has not been sent leaves, if there is a connection."""
         connection = self.connection
         if connection is not None and connection.is_open:
             ids = [call_id for call_id, call in self.unanswered.items() if call.sent_at is None]
+            newest = self.rosters.newest
             for call_id in ids:
                 self.calls[call_id].sent_at = now
+                self.calls[call_id].first_roster = newest and convert.roster_from_wire(newest)
             batches = [self._batch(each) for each in self._alike(ids)]
             router = connection.router
             router.do(router.scheduler.submit(connection.caller, ENDPOINT, batches, now))
 
     def _alike(self, ids: list[int]) -> Iterator[list[int]]:
         """Calls that may travel as one batch."""
-        for _, group in groupby(
-            ids, key=lambda each: (self.calls[each].key, self.calls[each].idempotent, self.calls[each].sent_at)
-        ):
+        for _, group in groupby(ids, key=lambda each: _traits(self.calls[each])):
             yield list(group)
 
     def _batch(self, ids: list[int]) -> Batch:
@@ -136,18 +153,26 @@ class Client:
         return options, ids, [self.calls[call_id].tag for call_id in ids]
 
 
+def _traits(call: Call) -> tuple[object, ...]:
+    """What calls of a batch share."""
+    return call.key, call.idempotent, call.sent_at, call.first_roster
+
+
 def _consecutive(ids: list[int]) -> list[list[int]]:
     return [[each for _, each in group] for _, group in groupby(enumerate(ids), key=lambda pair: pair[1] - pair[0])]
 
 
 class MeshMachine(RuleBasedStateMachine):
+    always: ClassVar[frozenset[str]] = frozenset()
+    """Troubles of every example."""
+
     @initialize(
         troubles=st.sets(st.sampled_from(TROUBLES), max_size=4),
         is_lazy=st.booleans(),
     )
     def start(self, troubles: set[str], is_lazy: bool) -> None:
         """Few kinds of trouble at a time reach deeper than all at once."""
-        self.troubles = troubles
+        self.troubles = troubles | self.always
         self.loop = asyncio.new_event_loop()
         self.mesh = MemoryMesh(REPLICAS, KEYS, self.loop)
         self.clients = [Client("a", "a" * 32), Client("b", "b" * 32)]
@@ -157,6 +182,8 @@ class MeshMachine(RuleBasedStateMachine):
         self.newest: dict[tuple[str, str], int] = defaultdict(lambda: -1)
         """Place in its lane of the newest call that was executed."""
         self.is_lazy = is_lazy
+        self.uninformed: set[RouterNode] = set()
+        """Routers that get no tables."""
         for number, router in enumerate(self.mesh.routers):
             for name in self.mesh.replicas:
                 self.mesh.connect(router, name)
@@ -235,6 +262,7 @@ class MeshMachine(RuleBasedStateMachine):
         client.connect(router, self.now)
 
     def disconnect(self, router: RouterNode, caller: Caller) -> None:
+        router.named.pop(caller, None)
         if router.inboxes.pop(caller, None) is not None:
             router.do(router.scheduler.disconnected(caller, self.now))
 
@@ -282,6 +310,8 @@ class MeshMachine(RuleBasedStateMachine):
         for client in self.clients:
             connection = client.connection
             if connection is not None and connection.is_open:
+                if connection.caller in connection.router.named:
+                    found.append(partial(client.acknowledge_roster, self.now))
                 if connection.router.inboxes.get(connection.caller):
                     found.append(partial(self.hear, client, 1))
                 if len(connection.unacknowledged) > 3:
@@ -292,7 +322,11 @@ class MeshMachine(RuleBasedStateMachine):
             found += [partial(self.disconnect, router, caller) for caller in self.left_behind(router)]
         found += [router.cut_all for router in mesh.routers if router.to_flush]
         found += [partial(mesh.notice, wire) for wire in mesh.wires() if wire.is_left and not wire.is_held]
-        found += [partial(mesh.push, router) for router in mesh.routers if mesh.is_behind(router)]
+        found += [
+            partial(mesh.push, router)
+            for router in mesh.routers
+            if mesh.is_behind(router) and router not in self.uninformed
+        ]
         found += [partial(mesh.connect, router, name) for router, name in mesh.unconnected()]
         return found
 
@@ -340,9 +374,8 @@ class MeshMachine(RuleBasedStateMachine):
         replica.end(running, well=well)
         self.mesh.complete_moves()
 
-    def work(self, number: int) -> None:
+    def work(self, replica: ReplicaNode) -> None:
         """A replica works off what it has."""
-        replica = self.replica(number)
         while not replica.is_stopped and (replica.executor.running or replica.executor.startable):
             for running in list(replica.executor.running):
                 replica.end(running, well=True)
@@ -350,15 +383,12 @@ class MeshMachine(RuleBasedStateMachine):
                 self.begun(replica.begin(work))
         self.mesh.complete_moves()
 
-    def replica(self, number: int) -> ReplicaNode:
-        return self.mesh.replicas[f"replica-{number}"]
-
     # -- what breaks -----------------------------------------------------------------------------------------------
 
     def break_something(self, chance: random.Random) -> None:
         """One of what the example is about. What was broken for a while may come back."""
-        mesh, number = self.mesh, chance.randrange(REPLICAS)
-        replica = self.replica(number)
+        mesh = self.mesh
+        replica = chance.choice([*mesh.replicas.values()])
         match chance.choice(sorted(self.troubles)):
             case "routers":
                 if chance.random() < 0.3:
@@ -368,6 +398,8 @@ class MeshMachine(RuleBasedStateMachine):
                     self.reconnect(chance.choice(self.clients), router, is_noticed=chance.random() < 0.5)
             case "replicas":
                 mesh.kill_replica(replica.key[0])
+            case "tables":
+                self.tables_differ(chance)
             case "wires":
                 if wires := [wire for wire in mesh.wires() if not wire.replica.is_stopped]:
                     mesh.break_wire(chance.choice(wires))
@@ -387,6 +419,14 @@ class MeshMachine(RuleBasedStateMachine):
                     self.end(replica, chance.choice(replica.executor.running), well=False)
             case trouble:
                 raise AssertionError(trouble)
+
+    def tables_differ(self, chance: random.Random) -> None:
+        """A router is cut off from the controller, or reached again; a replica joins, or a client moves."""
+        self.uninformed ^= {chance.choice(self.mesh.routers)}
+        if len(self.mesh.replicas) < MOST_REPLICAS and chance.random() < 0.5:
+            self.mesh.join()
+        else:
+            self.reconnect(chance.choice(self.clients), chance.choice(self.mesh.routers), is_noticed=False)
 
     def kill_router(self, number: int, seed: int) -> None:
         old = self.mesh.routers[number]
@@ -445,10 +485,11 @@ class MeshMachine(RuleBasedStateMachine):
         for router, name in self.mesh.unconnected():
             self.mesh.connect(router, name)
         self.deliver_all()
-        for number in range(REPLICAS):
-            self.work(number)
+        for replica in [*self.mesh.replicas.values()]:
+            self.work(replica)
         self.deliver_all()
         for client in self.clients:
+            client.acknowledge_roster(self.now)
             self.hear(client, 10**6)
             self.acknowledge(client)
         self.mesh.pass_time(0.5)
@@ -459,9 +500,17 @@ class MeshMachine(RuleBasedStateMachine):
                 self.check_failure(call, call.outcome)
                 if not self.troubles - {"routers", "moves"}:
                     raise AssertionError(f"nothing was lost, and {call} failed")
-                if self.troubles.isdisjoint({"replicas", "wires", "silence"}):
+                if self.troubles.isdisjoint({"replicas", "tables", "wires", "silence"}):
                     assert call.outcome.reason is BROKEN.reason
+
+
+class TablesMachine(MeshMachine):
+    """Routers whose tables differ, whatever else breaks."""
+
+    always = frozenset({"tables"})
 
 
 TestMeshSessions = pytest.mark.timeout(120)(MeshMachine.TestCase)
 TestMeshSessions.settings = settings(max_examples=150, stateful_step_count=8, deadline=None)
+TestDifferingTables = pytest.mark.timeout(120)(TablesMachine.TestCase)
+TestDifferingTables.settings = settings(max_examples=60, stateful_step_count=8, deadline=None)

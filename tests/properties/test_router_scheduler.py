@@ -31,11 +31,13 @@ from router_service.core.commands import (
     DeliverValues,
     Flush,
     Forget,
+    NameRoster,
     OpenLink,
     TakeValues,
 )
 from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity, Replica
+from router_service.core.rosters import Roster, RosterVersion
 from router_service.core.scheduler import Scheduler
 from router_service.core.slicing import MethodTime
 from router_service.core.table import (
@@ -170,12 +172,20 @@ class SchedulerMachine(RuleBasedStateMachine):
             for name in ("b1", "b2", DARK)
         }
         endpoints = {"e": route} if self.exists else {}
-        table = RoutingTable(generation="g", revision=self.revision, endpoints=endpoints, backends=backends)
+        table = RoutingTable(
+            generation="g",
+            revision=self.revision,
+            endpoints=endpoints,
+            backends=backends,
+            roster=Roster(RosterVersion("g", self.revision)),
+        )
         self.do(self.scheduler.apply(table, self.now))
 
     def do(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
+                case NameRoster():
+                    raise AssertionError("there are no sessions here")
                 case OpenLink(replica):
                     self.held[replica.key] = Held(replica)
                 case CloseLink(replica):

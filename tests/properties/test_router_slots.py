@@ -32,6 +32,7 @@ from router_service.core.commands import (
 )
 from router_service.core.replicas import Capacity, Replica
 from router_service.core.reservations import constraint_of
+from router_service.core.rosters import Roster, RosterVersion
 from router_service.core.scheduler import Scheduler
 from router_service.core.slot_frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew, OutgoingReserve
 from router_service.core.slots import Dispatch, Release, Released, Renew, Reserve, Slot, SlotAnswer
@@ -49,7 +50,9 @@ REASONS = (Reason.QUEUE_FULL, Reason.DRAINING)
 BOUND_REASONS = (
     *(Reason.REPLICA_GONE, Reason.REPLICA_LOST, Reason.DEADLINE_IN_QUEUE, Reason.DEADLINE_RUNNING),
     *(Reason.SLOT_UNKNOWN, Reason.HANDLER_ERROR),
+    *(Reason.STALE_TABLE, Reason.BACKEND_UNAVAILABLE),
 )
+NOT_SENT = (Reason.REPLICA_GONE, Reason.STALE_TABLE, Reason.BACKEND_UNAVAILABLE, Reason.DEADLINE_IN_QUEUE)
 
 
 @dataclass(eq=False)
@@ -65,6 +68,8 @@ class Operation:
     """How often a replica got it."""
     outcome: object = None
     has_left: bool = False
+    key: ReplicaKey | None = None
+    """Of the replica whose slot it is about."""
 
 
 @dataclass
@@ -138,6 +143,8 @@ class SlotMachine(RuleBasedStateMachine):
         self.leases: dict[str, tuple[tuple[Reserve, str], str, float, Replica]] = {}
         """What each request id stands for: the wish, the token, until when, and where."""
         self.own: dict[Replica, int] = {}
+        self.departed: set[ReplicaKey] = set()
+        """Those that a table has named, and a later one has not."""
         self.to_flush: dict[Replica, None] = {}
         self.lazy = False
         self.policy = POLICIES[0]
@@ -171,10 +178,17 @@ class SlotMachine(RuleBasedStateMachine):
             for name in ("b1", "b2")
         }
         endpoints = {"e": EndpointRoute(name="e", weights=self.policy)} if self.exists else {}
-        table = RoutingTable(generation="g", revision=self.revision, endpoints=endpoints, backends=backends)
+        table = RoutingTable(
+            generation="g",
+            revision=self.revision,
+            endpoints=endpoints,
+            backends=backends,
+            roster=Roster(RosterVersion("g", self.revision)),
+        )
         for request_id, (_, _, _, replica) in list(self.leases.items()):
             if replica.key not in self.listed:
                 del self.leases[request_id]
+        self.departed |= self.scheduler.topology.replicas.keys() - self.listed.keys()
         commands = self.scheduler.apply(table, self.now)
         for backend in self.scheduler.topology.backends.values():
             backend.hooks = self.listener
@@ -261,15 +275,16 @@ class SlotMachine(RuleBasedStateMachine):
                     )
             case Dispatch() | Renew():
                 assert reason in BOUND_REASONS
-                if reason in (Reason.REPLICA_GONE, Reason.DEADLINE_IN_QUEUE):
+                assert reason is not Reason.REPLICA_GONE or operation.key in self.departed, "it may live"
+                if reason in NOT_SENT:
                     assert executed is Executed.NO
                     assert not operation.arrivals, "it was sent"
                 if reason in (Reason.REPLICA_LOST, Reason.DEADLINE_RUNNING):
                     assert executed is Executed.UNKNOWN
                     assert operation.arrivals
             case Release():
-                assert reason is Reason.REPLICA_LOST
-                assert operation.arrivals
+                assert reason in (Reason.REPLICA_LOST, Reason.STALE_TABLE, Reason.BACKEND_UNAVAILABLE)
+                assert bool(operation.arrivals) == (reason is Reason.REPLICA_LOST)
             case None:
                 pass
 
@@ -426,7 +441,7 @@ class SlotMachine(RuleBasedStateMachine):
                     del self.leases[request_id]
         caller = self.caller(0)
         work = kind(token=token)
-        operation = self.operations[caller] = Operation(caller, work, self.now + timeout_s)
+        operation = self.operations[caller] = Operation(caller, work, self.now + timeout_s, key=key)
         if isinstance(work, Dispatch):
             options = CallOptions(timeout_s=timeout_s, idempotent=data.draw(st.booleans()))
             self.do(self.scheduler.dispatch(caller, key, options, b"payload", work, self.now))
@@ -434,9 +449,11 @@ class SlotMachine(RuleBasedStateMachine):
             operation.deadline = inf
             self.do(self.scheduler.slot_op(caller, key, work, self.now))
         held = self.held.get(key)
-        if held is None or key not in self.listed:
+        if self.scheduler.topology.is_departed(key):
             gone = operation.outcome
             assert isinstance(gone, Released) if kind is Release else isinstance(gone, Failure)
+        elif held is None or key not in self.listed:
+            assert operation.outcome is None, "a newer table may name it"
         elif held.linked and not self.lazy:
             assert operation.arrivals == 1, "it waits, though its replica is there"
         if asks_again:
@@ -675,6 +692,17 @@ class SlotMachine(RuleBasedStateMachine):
         if at_once and not self.held[key].linked:
             self.link_up(self.held[key])
 
+    @rule(kind=st.sampled_from((Dispatch, Renew, Release)), replica_id=st.sampled_from(IDS))
+    def use_slot_of_a_stranger(self, kind: type[Dispatch | Renew | Release], replica_id: str) -> None:
+        """A replica of which no table has told yet has given a slot, by way of another router."""
+        key, work, caller = (replica_id, "unheard of"), kind(token="another router's"), self.caller(0)
+        self.operations[caller] = Operation(caller, work, inf, key=key)
+        if isinstance(work, Dispatch):
+            self.do(self.scheduler.dispatch(caller, key, CallOptions(), b"payload", work, self.now))
+        else:
+            self.do(self.scheduler.slot_op(caller, key, work, self.now))
+        assert self.operations[caller].outcome is None, "a newer table may name it"
+
     @rule(data=st.data())
     def unlist(self, data: st.DataObject) -> None:
         if self.listed:
@@ -721,6 +749,7 @@ class SlotMachine(RuleBasedStateMachine):
         accounts += [each.account for each in topology.endpoints.values()]
         callers: set[Caller] = {*self.operations, *self.scheduler._slots.requests.pending}
         waiting = [run for caller in callers for run in caller.runs if run.waiting]
+        waiting = [run for run in waiting if run.slot is None or run.reserves]
         assert all(run.account in accounts for run in waiting)
         for account in accounts:
             assert account.calls == sum(run.waiting for run in waiting if run.account is account)

@@ -6,7 +6,8 @@
         mesh.router_proxies[0].stall()
 
 Invariants: a router keeps its id and its port; a replica that is started here keeps its id and its proxy. With proxies,
-all that clients and routers send goes through one: addresses of routers and replicas are advertised as their proxies'.
+all that clients, routers and replicas send goes through one: addresses of routers and replicas are advertised as their
+proxies', and each of them has a proxy of its own to the controller.
 Without, the controller launches the replicas and replaces those that die, as under `slotmesh run`. Leaving the block
 ends every process, stopped ones too; they end by themselves when the test process is gone.
 """
@@ -154,12 +155,39 @@ class FaultyMesh:
         """Between clients and each router; none unless `proxied`."""
         self.replica_proxies: list[TcpProxy] = []
         """Between routers and each replica; none unless `proxied`."""
+        self.controller_proxies: dict[str, TcpProxy] = {}
+        """Between each router or replica and the controller, by name; none unless `proxied`."""
         self._stopped: set[int] = set()
 
     @property
     def addresses(self) -> list[str]:
         """Where clients reach the routers."""
         return [proxy.address for proxy in self.router_proxies] or [router.address for router in self.routers]
+
+    def proxies_of(self, service: Service) -> list[tuple[str, TcpProxy]]:
+        """The proxies on the way to a service, and its own one to the controller, with names for people."""
+        found: list[tuple[str, TcpProxy]] = []
+        for services, proxies in ((self.routers, self.router_proxies), (self.replicas, self.replica_proxies)):
+            if service in services and proxies:
+                found.append((service.name, proxies[services.index(service)]))
+        if service.name in self.controller_proxies:
+            found.append((f"{service.name} from the controller", self.controller_proxies[service.name]))
+        return found
+
+    async def apply(self) -> None:
+        """Tells the controller what should run."""
+        name = self.backend.name
+        endpoint = Endpoint(name=name, traffic=TrafficPolicy(weights={name: 1.0}))
+        async with Operator.at(self.controller.address) as operator:
+            await operator.apply(Mesh(backends=(self.backend,), endpoints=(endpoint,)))
+
+    async def start_again(self, service: Service) -> None:
+        """Starts what has ended. A controller has forgotten everything, and is told again what should run."""
+        await service.start()
+        if service is self.controller:
+            await self.apply()
+        if service in self.replicas and self.replica_proxies:
+            self.replica_proxies[self.replicas.index(service)].target = service.address
 
     async def members(self) -> Members:
         """What the controller says now."""
@@ -213,7 +241,7 @@ class FaultyMesh:
 
     async def stop(self) -> None:
         """Ends all processes, in the order of `slotmesh run`."""
-        for proxy in (*self.router_proxies, *self.replica_proxies):
+        for proxy in (*self.router_proxies, *self.replica_proxies, *self.controller_proxies.values()):
             proxy.heal()
         for pid in [*self._stopped]:
             self.continue_process(pid)
@@ -252,7 +280,13 @@ async def faulty_mesh(
         mesh = FaultyMesh(controller, backend)
         stack.push_async_callback(mesh.stop)
         await mesh.controller.start()
-        to_controller = f"--controller={mesh.controller.address}"
+
+        async def to_controller(name: str) -> str:
+            """The flag by which this service finds the controller."""
+            if not proxied:
+                return f"--controller={mesh.controller.address}"
+            proxy = mesh.controller_proxies[name] = await stack.enter_async_context(tcp_proxy(mesh.controller.address))
+            return f"--controller={proxy.address}"
 
         async def add(service: Service, into: list[Service], proxies: list[TcpProxy]) -> None:
             into.append(service)
@@ -264,16 +298,16 @@ async def faulty_mesh(
             mesh.router_proxies = [await stack.enter_async_context(tcp_proxy()) for _ in range(routers)]
             mesh.replica_proxies = [await stack.enter_async_context(tcp_proxy()) for _ in range(replicas)]
         for number in range(routers):
-            flags = [to_controller, f"--router-id=router-{number + 1}", *_advertise(mesh.router_proxies, number)]
-            router = Service(f"router-{number + 1}", "router_service", flags, surroundings)
+            label = f"router-{number + 1}"
+            flags = [await to_controller(label), f"--router-id={label}", *_advertise(mesh.router_proxies, number)]
+            router = Service(label, "router_service", flags, surroundings)
             await add(router, mesh.routers, mesh.router_proxies)
-        endpoint = Endpoint(name=name, traffic=TrafficPolicy(weights={name: 1.0}))
-        async with Operator.at(mesh.controller.address) as operator:
-            await operator.apply(Mesh(backends=(backend,), endpoints=(endpoint,)))
+        await mesh.apply()
         for number in range(replicas if proxied else 0):
-            identity = [f"--handler={handler}", f"--backend={name}", f"--replica-id=replica-{number + 1}"]
-            flags = [to_controller, *identity, *_advertise(mesh.replica_proxies, number)]
-            replica = Service(f"replica-{number + 1}", "replica_service", flags, surroundings)
+            label = f"replica-{number + 1}"
+            identity = [f"--handler={handler}", f"--backend={name}", f"--replica-id={label}"]
+            flags = [await to_controller(label), *identity, *_advertise(mesh.replica_proxies, number)]
+            replica = Service(label, "replica_service", flags, surroundings)
             await add(replica, mesh.replicas, mesh.replica_proxies)
         await mesh.wait_linked(replicas)
         yield mesh

@@ -32,10 +32,12 @@ from router_service.core.commands import (
     DeliverResults,
     Flush,
     Forget,
+    NameRoster,
     OpenLink,
     Outcome,
 )
 from router_service.core.replicas import Replica as RouterReplica
+from router_service.core.rosters import Departure, Roster, RosterVersion
 from router_service.core.scheduler import Scheduler
 from router_service.core.table import BackendRoute, EndpointRoute, ReplicaKey, ReplicaRoute, RoutingTable
 from slotmesh.errors import Executed, Failure, Reason
@@ -271,6 +273,8 @@ class RouterNode:
         self.wires: dict[RouterReplica, Wire] = {}
         self.inboxes: dict[Caller, list[Outcome]] = {}
         """What leaves for each caller that is connected."""
+        self.named: dict[Caller, RosterVersion] = {}
+        """The newest roster that the client of each was told of, as far as it has not acknowledged it."""
         self.to_flush: dict[RouterReplica, None] = {}
         self.is_lazy = False
         """Frames are cut when somebody says so."""
@@ -297,6 +301,9 @@ class RouterNode:
                     self.wires[replica].down.append(Request(reconcile=router_convert.reconcile_of([session])))
                 case Forget(replica, first, count):
                     self.forget(replica, replica.links, first, count)
+                case NameRoster(caller, version):
+                    if caller in self.inboxes:
+                        self.named[caller] = version
                 case DeliverResults() | DeliverFailure() | DeliverDone():
                     if (inbox := self.inboxes.get(command.caller)) is not None:
                         inbox.append(command)
@@ -377,8 +384,9 @@ class MemoryMesh:
         self.time = FakeClock()
         self._loop = loop
         self._lives = 0
-        self._left_at: dict[ReplicaKey, float] = {}
         self._revision = 0
+        self._roster = Roster(RosterVersion("g", 0))
+        self._listed: set[ReplicaKey] = set()
         self.replicas = {f"replica-{number}": self._new_replica(f"replica-{number}") for number in range(replicas)}
         names = sorted(self.replicas)
         self.owners = {partition_of(key): (self.replicas[names[at % len(names)]].key, 1) for at, key in enumerate(keys)}
@@ -428,7 +436,6 @@ class MemoryMesh:
                 wire.up.clear()
                 wire.router.lose(wire)
         old.wires.clear()
-        self._left_at[old.key] = self.time.now()
         self.replicas[name] = self._new_replica(name)
         others = [each for each in sorted(self.replicas) if each != name]
         for partition, ((owner, _), epoch) in self.owners.items():
@@ -437,6 +444,12 @@ class MemoryMesh:
                 self.owners[partition] = (self.replicas[others[partition % len(others)]].key, epoch + 1)
             elif self.moving.get(partition) == name:
                 continue  # it moves to the new incarnation
+        self._new_table()
+
+    def join(self) -> None:
+        """One more replica, of which routers hear by and by."""
+        name = f"replica-{len(self.replicas)}"
+        self.replicas[name] = self._new_replica(name)
         self._new_table()
 
     def break_wire(self, wire: Wire) -> None:
@@ -523,8 +536,6 @@ class MemoryMesh:
 
     def _new_router(self, number: int, seed: int = 0) -> RouterNode:
         router = RouterNode(f"router-{number}", self.time, seed)
-        now = self.time.now()
-        router.do(router.scheduler.replicas_left({key: now - at for key, at in self._left_at.items()}, now))
         self.push(router)
         return router
 
@@ -540,8 +551,18 @@ class MemoryMesh:
                 revision=self._revision,
                 endpoints={ENDPOINT: EndpointRoute(name=ENDPOINT, weights={BACKEND: 1.0}, owners=owners)},
                 backends={BACKEND: BackendRoute(name=BACKEND, replicas=routes)},
+                roster=self._new_roster(),
             )
         )
+
+    def _new_roster(self) -> Roster:
+        listed = {each.key for each in self.replicas.values()}
+        if listed != self._listed:
+            version = RosterVersion("g", self._revision)
+            departed = [Departure(key, version) for key in sorted(self._listed - listed)]
+            self._roster = Roster(version, (*self._roster.departed, *departed))
+            self._listed = listed
+        return self._roster
 
 
 class _Ledger:

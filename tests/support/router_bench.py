@@ -21,6 +21,7 @@ from tests.support.wait import wait_until
 Request = router_service_pb2.StreamCallsRequest
 Response = router_service_pb2.StreamCallsResponse
 Call = grpc.aio.StreamStreamCall[Request, Response]
+RosterVersion = router_service_pb2.RosterVersion
 
 
 @dataclass
@@ -36,17 +37,35 @@ class RouterBench:
     revision: int = 1
     links: list[str] = field(default_factory=list)
     """The replicas that routers should be linked to, by id."""
+    roster_revision: int = 0
+    departed: dict[str, int] = field(default_factory=dict)
+    """Replicas that were in a table and are no more, by id, and the first roster without each."""
     calls: list[Call] = field(default_factory=list)
 
-    async def open(self, endpoint: str = "echo", stub: Any = None, **fields: Any) -> Call:
-        """An opened stream, at the first router unless told otherwise; its `opened` frame is read."""
+    async def open(
+        self, endpoint: str = "echo", stub: Any = None, *, rosters: Sequence[RosterVersion] | None = None, **fields: Any
+    ) -> Call:
+        """An opened stream, at the first router unless told otherwise; its `opened` frame is read.
+
+        A client of a session acknowledges the roster, and says that it had acknowledged `rosters` before: the newest
+        one unless told otherwise.
+        """
         call: Call = (stub or self.stub).StreamCalls()
         self.calls.append(call)
-        await call.write(Request(open=router_service_pb2.OpenStream(endpoint=endpoint, **fields)))
+        if rosters is None:
+            rosters = [self.roster] if fields.get("epoch", 0) > 1 else []
+        await call.write(Request(open=router_service_pb2.OpenStream(endpoint=endpoint, rosters=rosters, **fields)))
         opened = await next_frame(call)
         assert opened.WhichOneof("frame") == "opened"
         assert opened.opened.window.calls == 8192
+        if opened.opened.HasField("roster"):
+            await call.write(Request(roster=opened.opened.roster))
         return call
+
+    @property
+    def roster(self) -> RosterVersion:
+        """The one in force."""
+        return RosterVersion(generation="g", revision=self.roster_revision)
 
     async def linked(
         self, *replicas: FakeReplica, others: Mapping[str, Sequence[FakeReplica]] | None = None, **fields: Any
@@ -55,8 +74,15 @@ class RouterBench:
         self.revision += 1
         more = {name: self._named(each) for name, each in (others or {}).items()}
         named = self._named(replicas)
-        self.controller.push(table(self.revision, named, others=more, **fields))
-        self.links = sorted([*named, *(each for names in more.values() for each in names)])
+        links = sorted([*named, *(each for names in more.values() for each in names)])
+        if links != self.links:
+            self.roster_revision = self.revision
+            self.departed |= dict.fromkeys(set(self.links) - set(links), self.revision)
+            self.links = links
+        for each in links:
+            self.departed.pop(each, None)
+        fields["departed"] = self.departed
+        self.controller.push(table(self.revision, named, others=more, roster_revision=self.roster_revision, **fields))
         await wait_until(
             lambda: (
                 all(
@@ -119,10 +145,13 @@ async def router_bench(metrics_port: int = -1) -> AsyncIterator[RouterBench]:
 
 
 async def next_frame(call: Call) -> Response:
-    """The next frame; an ended stream is an error."""
-    response = await read_frame(call)
-    assert response is not None, "the stream ended"
-    return response
+    """The next frame but rosters, which are acknowledged; an ended stream is an error."""
+    while True:
+        response = await read_frame(call)
+        assert response is not None, "the stream ended"
+        if response.WhichOneof("frame") != "roster":
+            return response
+        await call.write(Request(roster=response.roster))
 
 
 def batch(first: int, *payloads: bytes, **options: Any) -> router_service_pb2.CallBatch:

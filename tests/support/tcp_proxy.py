@@ -51,6 +51,11 @@ class TcpProxy:
         self._whole = asyncio.Event()
         self._whole.set()
 
+    @property
+    def is_used(self) -> bool:
+        """Whether somebody is connected."""
+        return bool(self._connections)
+
     def stall(self, directions: frozenset[Direction] = BOTH) -> None:
         """From now on nothing passes in these directions, and nobody is told."""
         self._stalled = directions

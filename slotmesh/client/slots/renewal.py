@@ -2,7 +2,8 @@
 
 Purpose: asks for a new lease when a third of the old one is over; says when the slot can be used no more.
 Invariants: no more than five minutes since the slot was granted. Nothing is asked after `stop`. A renewal that failed
-on its way is tried again while the lease lasts; what the replica says of the slot is final.
+on its way is tried again while the lease may last: one whose reply did not come may have been granted. What the replica
+says of the slot is final.
 Owner: the `Lease`.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from slotmesh.client.unary import rpc_timeout_s
-from slotmesh.errors import Failure, Reason
+from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.slots.limits import MAX_LEASE_S
 from slotmesh.v1 import slot_service_pb2
 
@@ -40,18 +41,29 @@ class RenewalPlan:
         self._last = now + MAX_LEASE_S
         self.ends = now + lease_s
         """When the lease ends, as far as is known here."""
+        self._may_last = self.ends
+        """When it ends at the latest, if renewals were granted whose replies did not come."""
+
+    def patience_s(self, now: float) -> float:
+        """How long to wait for the reply to a renewal."""
+        return self.ends - now if now < self.ends else min(self._ttl_s / 3, max(self._may_last - now, 0.0))
 
     def after_grant(self, now: float, lease_s: float) -> float | None:
         """When to renew next; None: never, as there is nothing more to be had."""
-        self.ends = now + lease_s
+        self.ends = self._may_last = now + lease_s
         is_cut = lease_s < (1 - _CUT) * self._ttl_s and self._last - self.ends < max(_CUT * self._ttl_s, 1.0)
         due = now + max(lease_s / 3, _SHORTEST_PAUSE_S)
         return None if is_cut or due >= self._last or self.ends >= self._last else due
 
-    def after_failure(self, now: float) -> float | None:
-        """When to try again; None: the lease is over before."""
-        pause_s = max((self.ends - now) / 3, _SHORTEST_PAUSE_S)
-        return now + pause_s if now + pause_s < self.ends else None
+    def after_failure(self, now: float, *, is_refused: bool = True) -> float | None:
+        """When to try again; None: the lease is over before. Not `is_refused`: nobody knows whether it was granted.
+
+        Once the end that is known has passed, soon, and often enough for a lease that was prolonged unseen.
+        """
+        if not is_refused:
+            self._may_last = max(self._may_last, min(now + self._ttl_s, self._last))
+        due = now + max(min(abs(self.ends - now), self._ttl_s) / 3, _SHORTEST_PAUSE_S)
+        return due if due < self._may_last else None
 
 
 class Renewal:
@@ -89,14 +101,14 @@ class Renewal:
 
     async def _renew(self) -> None:
         outcome: slot_service_pb2.RenewSlotResponse | Failure
-        left_s = max(self._plan.ends - self._loop.time(), 0.0)
+        left_s = self._plan.patience_s(self._loop.time())
         try:
             async with asyncio.timeout(left_s):
                 outcome = await self._client.rpcs.again(
                     lambda stub: stub.RenewSlot(self._request, timeout=rpc_timeout_s(left_s))
                 )
         except TimeoutError:
-            return  # the lease is over: whoever uses the slot next hears so from its replica
+            outcome = self._client.rpcs.lost("a renewal was not answered in time")
         now = self._loop.time()
         if not isinstance(outcome, Failure):
             lease_s = outcome.slot.ttl.ToNanoseconds() / 1e9
@@ -104,4 +116,4 @@ class Renewal:
         elif outcome.reason in FINAL:
             self._on_final(outcome)
         else:
-            self._set_timer(self._plan.after_failure(now))
+            self._set_timer(self._plan.after_failure(now, is_refused=outcome.executed is Executed.NO))

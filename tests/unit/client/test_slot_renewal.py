@@ -33,6 +33,35 @@ def test_after_a_failure_again_while_the_lease_lasts() -> None:
     assert plan.ends - now < 0.1
 
 
+def test_a_renewal_without_a_reply_may_have_been_granted() -> None:
+    """Then the lease goes on for a while, and it is asked for again soon after the end that is known."""
+    plan = RenewalPlan(0.0, 9.0, 9.0)
+    assert plan.patience_s(3.0) == 6.0
+    due = plan.after_failure(9.0, is_refused=False)
+    assert due is not None
+    assert 9.0 < due < 12.0, "granted at the third second, it lasts until then"
+    assert plan.patience_s(due) == 3.0
+    assert plan.after_grant(due, 9.0) == due + 3.0
+
+
+def test_without_any_reply_it_is_given_up_after_five_minutes() -> None:
+    plan = RenewalPlan(0.0, 9.0, 9.0)
+    now, asked, tries = 9.0, 3.0, 0
+    while (due := plan.after_failure(now, is_refused=False)) is not None:
+        assert due < asked + 9.0, "each of them may have been granted"
+        now, asked, tries = due + plan.patience_s(due), due, tries + 1
+    assert MAX_LEASE_S - 9.0 < now <= MAX_LEASE_S
+    assert tries < 100
+
+
+def test_refused_after_an_unknown_one_it_is_asked_for_less_and_less_often() -> None:
+    plan = RenewalPlan(0.0, 9.0, 9.0)
+    now, tries = plan.after_failure(9.0, is_refused=False), 0
+    while now is not None:
+        now, tries = plan.after_failure(now), tries + 1
+    assert 3 <= tries < 30
+
+
 def test_a_reply_that_took_its_time_changes_nothing() -> None:
     plan = RenewalPlan(1_000.0, 9.0, 9.0)
     assert plan.after_grant(1_003.0, 6.0) == 1_005.0

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from router_service.core.callers import Caller
+from router_service.core.rosters import Departure
 from router_service.core.slot_frames import MAX_FRAME_OPS
+from router_service.core.slot_operations import TABLE_WAIT_S
 from router_service.core.slots import Released, Renew, Slot
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.slot_world import SlotWorld, key_of, slot
@@ -51,25 +55,78 @@ def test_sent_and_lost_it_is_unknown_and_never_sent_again(idempotent: bool) -> N
 
 def test_lost_before_it_was_sent_it_was_not_executed() -> None:
     world = SlotWorld({"b": ["r1"]}, lazy=True)
-    dispatched, renewed, released = world.dispatch("r1"), world.renew("r1"), world.release("r1")
+    callers = [world.dispatch("r1"), world.renew("r1"), world.release("r1")]
     world.lose("r1")
-    for caller in (dispatched, renewed):
+    assert_unproven(world, callers, Reason.BACKEND_UNAVAILABLE)
+
+
+def names(world: SlotWorld, backends: dict[str, list[str]]) -> None:
+    """There is a newer table."""
+    world.backends = backends
+    world.push()
+
+
+def assert_unproven(world: SlotWorld, callers: Sequence[Caller], reason: Reason) -> None:
+    """Each hears that nothing was executed, and when to come again: the slot may live."""
+    for caller in callers:
         end = world.end(caller)
         assert isinstance(end, Failure)
-        assert (end.reason, end.executed) == (Reason.REPLICA_GONE, Executed.NO)
-    assert world.end(released) == Released(ongoing=0, max_ongoing=0)
+        assert (end.reason, end.executed, end.retry_delay_s) == (reason, Executed.NO, 1.0)
 
 
-def test_of_a_replica_that_is_gone_or_was_restarted() -> None:
-    world = SlotWorld({"b": ["r1"]})
+def test_of_a_replica_that_is_known_to_have_left() -> None:
+    world = SlotWorld({"b": ["r1", "r9"]})
+    names(world, {"b": ["r1"]})
     assert world.reason(world.dispatch("r9")) is Reason.REPLICA_GONE
     assert world.reason(world.renew("r9")) is Reason.REPLICA_GONE
     assert world.end(world.release("r9")) == Released()
-    caller = Caller(world.caller.window)
-    world.do(world.scheduler.slot_op(caller, ("r1", "before"), Renew(token="t"), world.now))
-    end = world.end(caller)
-    assert isinstance(end, Failure)
-    assert "restarted" in end.message
+    assert not world.ops["r9"]
+
+
+def test_of_a_replica_that_the_table_does_not_name_nothing_is_known() -> None:
+    """A newer table may name it, or its next life: the slot may live."""
+    world = SlotWorld({"b": ["r1"]})
+    callers = [world.dispatch("r9"), world.renew("r9"), world.release("r9"), another := Caller(world.caller.window)]
+    world.do(world.scheduler.slot_op(another, ("r1", "another life"), Renew(token="t"), world.now))
+    world.at(TABLE_WAIT_S - 0.01)
+    assert not world.ends
+    world.at(TABLE_WAIT_S)
+    assert_unproven(world, callers, Reason.STALE_TABLE)
+    assert world.scheduler.next_deadline() is None
+
+
+def test_a_newer_table_that_names_the_replica_is_waited_for() -> None:
+    world = SlotWorld({"b": ["r1"]})
+    world.dispatch("r9"), world.renew("r9"), world.release("r9")
+    gone = world.renew("r8")
+    world.at(TABLE_WAIT_S / 2)
+    names(world, {"b": ["r1", "r9"]})
+    world.link("r9")
+    assert world.got_ops("r9") == ["Dispatch", "Renew", "Release"]
+    world.at(TABLE_WAIT_S)
+    assert world.reason(gone) is Reason.STALE_TABLE
+    assert len(world.ends) == 1
+
+
+def test_a_newer_table_may_also_know_that_the_replica_has_left() -> None:
+    world = SlotWorld({"b": ["r1"]})
+    dispatched, released = world.dispatch("r9"), world.release("r9")
+    world.departed.append(Departure(key_of("r9"), world.roster))
+    names(world, {"b": ["r1"]})
+    assert world.reason(dispatched) is Reason.REPLICA_GONE
+    assert world.end(released) == Released()
+
+
+def test_who_waits_for_a_table_may_leave_or_run_out_of_time() -> None:
+    world = SlotWorld({"b": ["r1"]})
+    left, late = world.dispatch("r9"), world.dispatch("r9", timeout_s=0.5)
+    world.leave(left)
+    world.at(0.5)
+    assert world.reason(late) is Reason.DEADLINE_IN_QUEUE
+    names(world, {"b": ["r1", "r9"]})
+    world.link("r9")
+    world.at(10.0)
+    assert not world.ops["r9"]
 
 
 def test_a_link_that_is_not_up_yet_is_waited_for() -> None:
@@ -84,7 +141,7 @@ def test_a_link_that_is_not_up_yet_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("timeout_s", "until", "reason"), [
-    (60.0, 2.0, Reason.REPLICA_GONE), (1.0, 1.0, Reason.DEADLINE_IN_QUEUE),
+    (60.0, 2.0, Reason.BACKEND_UNAVAILABLE), (1.0, 1.0, Reason.DEADLINE_IN_QUEUE),
 ])  # fmt: skip
 def test_but_not_for_long(timeout_s: float, until: float, reason: Reason) -> None:
     world = SlotWorld({"b": ["r1"]}, links_at_once=False)

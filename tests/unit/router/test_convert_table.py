@@ -6,7 +6,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from router_service import convert
-from router_service.core.table import BalancerName
+from router_service.core.rosters import Covered, Departure, Roster, RosterVersion
+from router_service.core.table import BalancerName, RoutingTable
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 from tests.fakes.controller import table
 
@@ -21,14 +22,32 @@ def test_a_table_names_the_owner_of_each_partition() -> None:
     assert convert.table_from_wire(based).endpoints["echo"].owners[0] == (("a", "life"), 10**12 + 7)
 
 
-def test_a_table_supersedes_older_ones_of_its_generation_and_all_of_others() -> None:
+def test_a_table_supersedes_older_ones_of_its_generation_and_those_of_others_that_it_covers() -> None:
     routing = convert.table_from_wire(table(3, {}))
     assert routing.supersedes(convert.table_from_wire(table(2, {})))
     assert not routing.supersedes(routing)
     assert not routing.supersedes(convert.table_from_wire(table(4, {})))
     other = table(1, {})
     other.generation = "another"
+    assert convert.table_from_wire(other).supersedes(RoutingTable())
+    assert not convert.table_from_wire(other).supersedes(routing)
+    other.covers.add(generation="g", revision=2)
+    assert not convert.table_from_wire(other).supersedes(routing), "a replica may be missing"
+    other.covers[0].revision = 3
     assert convert.table_from_wire(other).supersedes(routing)
+
+
+def test_a_table_says_who_has_departed_and_what_it_covers() -> None:
+    wire = table(9, {}, roster_revision=7)
+    wire.departed.add(replica_id="r", incarnation="life", generation="old", revision=4)
+    wire.covers.add(generation="old", revision=5, departed_since=2)
+    wire.departed_since = 1
+    assert convert.table_from_wire(wire).roster == Roster(
+        RosterVersion("g", 7),
+        (Departure(("r", "life"), RosterVersion("old", 4)),),
+        1,
+        (Covered("old", 5, 2),),
+    )
 
 
 def test_a_policy_has_weights_and_shadows_or_there_is_none() -> None:
@@ -66,7 +85,8 @@ def test_settings_of_a_backend_are_taken_over() -> None:
         (99, BalancerName.LEAST_LOADED),
     ],
 )
-def test_a_balancer_of_a_newer_protocol_is_the_default(wire: int, balancer: BalancerName) -> None:
+def test_the_default_stands_in_for_a_balancer_of_a_newer_protocol(wire: int, balancer: BalancerName) -> None:
     route = membership_service_pb2.BackendRoute(name="b", balancer=wire)  # type: ignore[arg-type]
     routing = convert.table_from_wire(membership_service_pb2.RoutingTable(backends=[route]))
     assert routing.backends["b"].balancer is balancer
+    assert routing.backends["b"].unknown_balancer == (99 if wire == 99 else None)

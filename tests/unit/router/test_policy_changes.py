@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from router_service.core.rosters import Covered, Roster, RosterVersion
 from router_service.core.table import RoutingTable
 from tests.unit.router.world import OK, Fields, World
 
@@ -164,9 +165,13 @@ def test_an_older_table_changes_nothing(revision: int) -> None:
     world.do(world.scheduler.apply(RoutingTable(generation="g", revision=revision), world.now))
     world.submit([1])
     assert world.at_replica("a1") == [1]
-    world.do(world.scheduler.apply(RoutingTable(generation="restored", revision=revision), world.now))
+    world.do(world.scheduler.apply(RoutingTable(generation="another", revision=revision), world.now))
     world.submit([2])
-    assert 2 in world.outcomes, "another generation is newer, whatever its revision"
+    assert world.at_replica("a1") == [1, 2], "nor one of a controller that does not know all replicas"
+    roster = Roster(RosterVersion("another", revision), covers=(Covered("g", 2, 0),))
+    world.do(world.scheduler.apply(RoutingTable(generation="another", revision=revision, roster=roster), world.now))
+    world.submit([3])
+    assert 3 in world.outcomes, "another generation is newer, whatever its revision"
 
 
 def test_settings_that_change_hold_for_what_comes() -> None:

@@ -101,7 +101,7 @@ def test_a_session_is_asked_for_when_the_payload_of_what_comes_again_is_complete
     world = World({"b": ["r"]}, owner=("r", 1))
     client = world.connect(2, (1, 2))
     keyed = options(ordering_key="k")
-    world.do(world.scheduler.submit_again(client, "e", [(keyed, [1], [Announced(9)])], 0.0, world.now))
+    world.do(world.scheduler.submit_again(client, "e", [(keyed, [1], [Announced(9)])], 0.0, world.roster, world.now))
     world.resend([2], by=client, ordering_key="k")
     world.submit([3], by=client, ordering_key="k")
     world.reconcile("r", client)

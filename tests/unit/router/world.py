@@ -25,13 +25,16 @@ from router_service.core.commands import (
     DeliverValues,
     Flush,
     Forget,
+    NameRoster,
     OpenLink,
     TakeValues,
 )
 from router_service.core.frames import OutgoingBatch
 from router_service.core.replicas import Capacity, Replica
+from router_service.core.resumption import Found, Span
+from router_service.core.rosters import Departure, Roster, RosterVersion
 from router_service.core.scheduler import Scheduler
-from router_service.core.sessions import Found, Session, Span
+from router_service.core.sessions import Session
 from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.chunks import Payload, joined
 from slotmesh.errors import Executed, Failure, Reason
@@ -112,6 +115,12 @@ class World:
         self.flushes: list[str] = []
         """The links that were told that there is something to send."""
         self.closed: list[str] = []
+        self.roster = RosterVersion("g", 0)
+        """Of the newest table."""
+        self.departed: list[Departure] = []
+        self.named: dict[Caller, RosterVersion] = {}
+        """The newest roster that each session was told of."""
+        self._listed: set[str] = set()
         self._revision = 0
         self.push()
 
@@ -138,6 +147,7 @@ class World:
                 )
                 for name, names in self.backends.items()
             },
+            roster=self._roster(),
         )
         self.do(self.scheduler.apply(table, self.now))
         if self.links_at_once:
@@ -145,6 +155,15 @@ class World:
                 for each in names:
                     if not self.replicas[each].linked:
                         self.link(each)
+
+    def _roster(self) -> Roster:
+        """Of the table that comes; who has left since the one before has departed."""
+        listed = {name for names in self.backends.values() for name in names}
+        if listed != self._listed:
+            self.roster = RosterVersion(self.roster.generation, self._revision)
+            self.departed += [Departure((each, "life"), self.roster) for each in sorted(self._listed - listed)]
+            self._listed = listed
+        return Roster(self.roster, tuple(self.departed))
 
     # -- callers -----------------------------------------------------------------------------------------------------
 
@@ -154,21 +173,47 @@ class World:
         batch = options(**fields), calls, [b"%d" % each for each in calls]
         self.do(self.scheduler.submit(by or self.caller, to, [batch], self.now))
 
-    def connect(self, epoch: int = 1, *unanswered: Span, session_id: str = SESSION) -> Caller:
-        """A client opens a connection of a session."""
-        caller = session_caller(epoch, *unanswered, session_id=session_id)
+    def connect(
+        self,
+        epoch: int = 1,
+        *unanswered: Span,
+        session_id: str = SESSION,
+        rosters: Sequence[RosterVersion] | None = None,
+        acknowledges: bool = True,
+    ) -> Caller:
+        """A client opens a connection of a session, and acknowledges the roster.
+
+        `rosters` are those that it has acknowledged before: the one in force unless told otherwise.
+        """
+        known = rosters if rosters is not None else [self.roster] * (epoch > 1)
+        session = Session(session_id, epoch, unanswered, known)
+        caller = Caller(Window(calls=10**9, bytes=10**12), session=session)
         self.do(self.scheduler.connected(caller, self.now))
+        if acknowledges:
+            self.acknowledge(caller)
         return caller
+
+    def acknowledge(self, by: Caller, version: RosterVersion | None = None) -> None:
+        """The client of a session knows this roster now: the one in force unless told otherwise."""
+        self.do(self.scheduler.acknowledged(by, version or self.scheduler.topology.table.roster.version, self.now))
 
     def disconnect(self, by: Caller) -> None:
         """The connection of a session breaks."""
         self.do(self.scheduler.disconnected(by, self.now))
 
-    def resend(self, ids: Iterable[int], by: Caller, age: float = 0.0, to: str = "e", **fields: Any) -> None:
-        """One batch of calls that an earlier connection has sent."""
+    def resend(
+        self,
+        ids: Iterable[int],
+        by: Caller,
+        age: float = 0.0,
+        to: str = "e",
+        first_roster: RosterVersion | None = None,
+        **fields: Any,
+    ) -> None:
+        """One batch of calls that an earlier connection has sent; under the roster in force unless told otherwise."""
         calls = list(ids)
         batch = options(**fields), calls, [b"%d" % each for each in calls]
-        self.do(self.scheduler.submit_again(by, to, [batch], age, self.now))
+        self.do(self.scheduler.submit_again(by, to, [batch], age, first_roster or self.roster, self.now))
 
     def cancel(self, *ranges: tuple[int, int], by: Caller | None = None) -> None:
         """The caller takes calls back."""
@@ -226,12 +271,16 @@ class World:
         ids = self._take(name, calls)
         self.do(self.scheduler.refused(self.replicas[name], ids, failure, self.capacity(**capacity), self.now))
 
-    def reconcile(self, name: str, by: Caller, **found: Sequence[Span]) -> None:
+    def reconcile(self, name: str, by: Caller, *, forgotten: bool = False, **found: Sequence[Span]) -> None:
         """The replica says what it has of the session's calls."""
         session = by.session
         assert session is not None
         replica = self.replicas[name]
-        self.do(self.scheduler.reconciled(replica, session.session_id, session.epoch, Found(**found), self.now))
+        self.do(
+            self.scheduler.reconciled(
+                replica, session.session_id, session.epoch, Found(forgotten=forgotten, **found), self.now
+            )
+        )
 
     def report(self, name: str, **capacity: Any) -> None:
         """The replica says how loaded it is."""
@@ -285,7 +334,7 @@ class World:
         """How these calls ended."""
         return {self.outcomes[each] for each in ids}
 
-    def do(self, commands: list[Command]) -> None:
+    def do(self, commands: list[Command]) -> None:  # noqa: PLR0912 - a case for each command
         """Carries commands out."""
         for command in commands:
             match command:
@@ -312,6 +361,8 @@ class World:
                         self.values[call_id].append(payload)
                 case TakeValues(replica, run_id, count):
                     self.taken[replica.replica_id][run_id] += count
+                case NameRoster(caller, version):
+                    self.named[caller] = version
                 case DeliverSlot():
                     raise AssertionError("nobody wants a slot here")
                 case DeliverDone(ids=ids):

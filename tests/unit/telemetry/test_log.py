@@ -81,6 +81,31 @@ def test_an_error_comes_with_its_traceback(stderr: Callable[[], str], log_format
         assert [json.loads(line)["event"] for line in text.splitlines()] == ["task failed", "again"]
 
 
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_no_traceback_shows_the_values_of_variables(stderr: Callable[[], str], log_format: str) -> None:
+    setup_logging(log_format, "info")
+
+    def refuse(password: str, kind: type[Exception]) -> None:
+        if password:
+            raise kind("broken")
+
+    secret = "hush-5d0b9c"
+    try:
+        try:
+            refuse(secret, LookupError)
+        except LookupError as cause:
+            try:
+                refuse(secret, OSError)
+            except OSError:
+                raise ExceptionGroup("all", [ValueError("one"), TypeError("two")]) from cause
+    except ExceptionGroup:
+        get_logger("slotmesh.test").exception("failed", what="it")
+        logging.getLogger("users").exception("elsewhere")
+    text = stderr()
+    assert text.count("LookupError") >= 2
+    assert secret not in text
+
+
 def test_the_level_holds_and_can_be_set_again(stderr: Callable[[], str]) -> None:
     log = get_logger("slotmesh.test")
     setup_logging("json", "warning")

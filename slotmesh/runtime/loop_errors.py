@@ -1,0 +1,41 @@
+"""What fails on an event loop while nobody waits for it: tasks left behind, callbacks, generators nobody closed.
+
+Purpose: in place of asyncio's own report, which shows the arguments of callbacks.
+Invariants: what is logged has names, types and texts of exceptions, and their tracebacks; no arguments, and no `repr`
+of an object that is not ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from slotmesh.telemetry.log import get_logger
+
+_log = get_logger(__name__)
+
+
+def log_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
+    """Has the loop log by this module what nobody waits for."""
+    loop.set_exception_handler(_log_error)
+
+
+def _log_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    handle, future = context.get("handle"), context.get("task") or context.get("future")
+    if handle is not None:
+        _log.error(
+            "a callback of the event loop failed", callback=_name(getattr(handle, "_callback", None)), exc_info=error
+        )
+    elif isinstance(future, asyncio.Task):
+        what = "a task failed, and nobody waited for it" if error is not None else "a task was dropped before its end"
+        _log.error(what, task=future.get_name(), of=_name(future.get_coro()), exc_info=error)
+    else:
+        what = "something failed on the event loop, and nobody waited for it"
+        _log.error(what, of=type(future).__name__ if future is not None else "", exc_info=error)
+
+
+def _name(code: object) -> str:
+    """What a traceback calls it. A `partial` is what it calls."""
+    code = getattr(code, "func", code)
+    return str(getattr(code, "__qualname__", type(code).__name__))

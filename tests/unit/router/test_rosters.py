@@ -1,0 +1,57 @@
+"""What is known of rosters: whether a router covers them, and who of them has departed."""
+
+from __future__ import annotations
+
+import pytest
+
+from router_service.core.rosters import NO_ROSTER, Covered, Departure, Roster, RosterVersion
+
+ROSTER = Roster(
+    RosterVersion("new", 10),
+    departed=(
+        Departure(("a", "1"), RosterVersion("old", 4)),
+        Departure(("b", "1"), RosterVersion("old", 6)),
+        Departure(("c", "1"), RosterVersion("new", 3)),
+    ),
+    covers=(Covered("older", 2, 2), Covered("old", 7, 3)),
+)
+"""Of a controller that does not remember, and has learnt of two before it."""
+
+
+@pytest.mark.parametrize(
+    ("versions", "is_covered"),
+    [
+        ([], True),
+        ([("new", 10)], True),
+        ([("new", 9), ("old", 7), ("older", 1)], True),
+        ([("new", 11)], False),
+        ([("new", 10), ("old", 8)], False),
+        ([("another", 0)], False),
+    ],
+)
+def test_a_roster_covers_those_up_to_what_it_knows(versions: list[tuple[str, int]], is_covered: bool) -> None:
+    assert ROSTER.covers_all([RosterVersion(*each) for each in versions]) is is_covered
+
+
+@pytest.mark.parametrize(
+    ("first", "lost"),
+    [
+        (("new", 10), ""),
+        (("new", 3), ""),
+        (("new", 2), "c"),
+        (("old", 6), "c"),
+        (("old", 5), "b"),
+        (("old", 3), "a"),
+        (("old", 2), "some replica"),
+        (("older", 9), "some replica"),
+        (("another", 1), "some replica"),
+        (None, "some replica"),
+    ],
+)
+def test_who_has_departed_since_a_call_was_first_sent(first: tuple[str, int] | None, lost: str) -> None:
+    assert ROSTER.lost_since(first and RosterVersion(*first)) == lost
+
+
+def test_without_any_roster_nothing_is_covered_but_nothing() -> None:
+    assert NO_ROSTER.covers_all([])
+    assert not NO_ROSTER.covers_all([RosterVersion("g", 1)])
