@@ -284,7 +284,7 @@ def ended(observed: Observed, owner: Owner, how: str, *, now: float) -> Transiti
         return Transition(observed)
     if known.ended_at is None and not known.is_unhealthy:
         observed = _count_death(observed, known, now)
-    return Transition(adoption.ended(observed, owner, now), (_notice("replica_ended", known, how),))
+    return Transition(adoption.ended(observed, owner, now), (_notice("replica_stopped", known, how),))
 
 
 def fell_silent(observed: Observed, replica_id: str, *, now: float) -> Transition:

@@ -27,6 +27,7 @@ class _Member(ABC):
         self.is_ended = False
         self._call: Any = None
         self._reading: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         await self.attach()
@@ -56,7 +57,9 @@ class _Member(ABC):
         await wait_until(lambda: self.is_ended, what="the end of the stream")
 
     async def send(self, frame: Any) -> None:
-        await self._call.write(frame)
+        """One frame after another: what a test says, and what the member answers by itself."""
+        async with self._writing:
+            await self._call.write(frame)
 
     @abstractmethod
     def _open(self) -> Any: ...
