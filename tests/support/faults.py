@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from slotmesh.cli.operator import Operator
+from slotmesh.cli.outcome import CommandFailed
 from slotmesh.cli.snapshot import Members
 from slotmesh.runtime.announce import AnnouncePipe
 from slotmesh.runtime.parent import ParentPipe
@@ -206,17 +207,25 @@ class FaultyMesh:
 
         `without`: none of these replicas is there any more, unless as one that has stopped.
         """
-        async with Operator.at(self.controller.address) as operator:
-            deadline = time.monotonic() + timeout
-            while True:
-                members = await operator.members()
-                ready = members.ready()
-                linked = all(ready <= router.linked_replica_ids for router in members.routers)
-                left = {it.replica_id for it in members.replicas if it.state != "STOPPED"}.isdisjoint(without)
-                if len(ready) == replicas and linked and left and len(members.routers) == len(self.routers):
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                async with Operator.at(self.controller.address) as operator:
+                    await self._watch_links(operator, replicas, deadline, without)
                     return
-                assert time.monotonic() < deadline, f"within {timeout} s: {members}"
-                await asyncio.sleep(POLL_S)
+            except CommandFailed:  # the controller, too, may have been stopped until now
+                assert time.monotonic() < deadline, f"no controller answers within {timeout} s"
+
+    async def _watch_links(self, operator: Operator, replicas: int, deadline: float, without: Collection[str]) -> None:
+        while True:
+            members = await operator.members()
+            ready = members.ready()
+            linked = all(ready <= router.linked_replica_ids for router in members.routers)
+            left = {it.replica_id for it in members.replicas if it.state != "STOPPED"}.isdisjoint(without)
+            if len(ready) == replicas and linked and left and len(members.routers) == len(self.routers):
+                return
+            assert time.monotonic() < deadline, f"not in time: {members}"
+            await asyncio.sleep(POLL_S)
 
     async def kill_process(self, pid: int) -> float:
         """SIGKILL of a process that somebody else started; returns the moment before it, when it is dead."""
