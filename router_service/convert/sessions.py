@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from router_service.convert.runs import ranges_of, ranges_to_wire
-from router_service.core.callers import MAX_CALL_ID
+from router_service.core.callers import MAX_CALL_ID, MAX_WINDOW_CALLS
 from router_service.core.sessions import Found, Session
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import replica_service_pb2, router_service_pb2
 
-MAX_UNANSWERED_RANGES = 65_536
-"""More of them than calls may be unanswered make no sense."""
+MAX_ROSTERS = 64
 _SESSION_ID = re.compile("[0-9a-f]{32}")
 
 
@@ -29,11 +29,11 @@ def session_of(opening: router_service_pb2.OpenStream) -> Session | Failure | No
         return _bad("session_id", f"must be 32 lower-case hexadecimal digits, got {opening.session_id[:64]!r}")
     if opening.epoch < 1:
         return _bad("epoch", f"is 1 at the first connection, and one more at each further one; got {opening.epoch}")
-    unanswered = ranges_of(opening.unanswered)
-    if unanswered and opening.epoch == 1:
+    if opening.unanswered and opening.epoch == 1:
         return _bad("unanswered", "nothing can be unanswered at the first connection (epoch 1)")
-    if len(unanswered) > MAX_UNANSWERED_RANGES:
-        return _bad("unanswered", f"at most {MAX_UNANSWERED_RANGES} ranges, got {len(unanswered)}")
+    if failure := _too_many(opening):
+        return failure
+    unanswered = ranges_of(opening.unanswered)
     last = 0
     for span in unanswered:
         if not last < span[0] <= span[1] <= MAX_CALL_ID:
@@ -42,18 +42,30 @@ def session_of(opening: router_service_pb2.OpenStream) -> Session | Failure | No
     return Session(opening.session_id, opening.epoch, unanswered)
 
 
+def _too_many(opening: router_service_pb2.OpenStream) -> Failure | None:
+    if (count := len(opening.unanswered)) > MAX_WINDOW_CALLS:
+        return _bad("unanswered", f"at most {MAX_WINDOW_CALLS} ranges, got {count}")
+    if (count := len(opening.rosters)) > MAX_ROSTERS:
+        return _bad("rosters", f"at most {MAX_ROSTERS}, one of each generation; got {count}")
+    return None
+
+
 def reconcile_of(sessions: Iterable[Session]) -> replica_service_pb2.Reconcile:
     """The question to a replica."""
-    return replica_service_pb2.Reconcile(
-        sessions=[
-            replica_service_pb2.SessionCalls(
-                session_id=session.session_id,
-                epoch=session.epoch,
-                calls=ranges_to_wire(session.resumption.unanswered if session.resumption is not None else ()),
-            )
-            for session in sessions
-        ]
-    )
+    frame = replica_service_pb2.Reconcile()
+    for session in sessions:
+        frame.sessions.add().MergeFromString(_question(session))
+    return frame
+
+
+@lru_cache(maxsize=8)
+def _question(session: Session) -> bytes:
+    """Every replica is asked the same."""
+    return replica_service_pb2.SessionCalls(
+        session_id=session.session_id,
+        epoch=session.epoch,
+        calls=ranges_to_wire(session.resumption.unanswered if session.resumption is not None else ()),
+    ).SerializeToString()
 
 
 def found_of(answer: replica_service_pb2.Reconciled) -> Iterator[tuple[str, int, Found]]:
