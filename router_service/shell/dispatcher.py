@@ -127,6 +127,11 @@ class Dispatcher:
         """Calls that an earlier connection of the session has sent."""
         self._do(self.scheduler.submit_again(caller, endpoint, batches, age_s, self.clock.now()))
 
+    def brought(self, caller: Caller, call_id: int, size: int) -> None:
+        """So many bytes of a payload that was announced have come."""
+        self.scheduler.brought(caller, call_id, size, self.clock.now())
+        self._arm()
+
     def uploaded(self, caller: Caller, call_id: int, payload: Payload) -> None:
         """A payload that was announced is complete."""
         self._do(self.scheduler.uploaded(caller, call_id, payload, self.clock.now()))
