@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 
-from router_service.convert.runs import ranges_of, ranges_to_wire
+from router_service.convert.runs import ranges_of
+from router_service.convert.spans import Spans, asked_of
 from router_service.core.callers import MAX_CALL_ID, MAX_WINDOW_CALLS
 from router_service.core.sessions import Found, Session
 from slotmesh.errors import Failure, Reason
@@ -33,12 +33,12 @@ def session_of(opening: router_service_pb2.OpenStream) -> Session | Failure | No
         return _bad("unanswered", "nothing can be unanswered at the first connection (epoch 1)")
     if failure := _too_many(opening):
         return failure
-    unanswered = ranges_of(opening.unanswered)
-    last = 0
-    for span in unanswered:
-        if not last < span[0] <= span[1] <= MAX_CALL_ID:
-            return _bad("unanswered", f"ranges ascend, within 1 … 2^53 - 1; got {span[0]} … {span[1]} after {last}")
-        last = span[1]
+    unanswered = Spans(opening.unanswered)
+    before = 0
+    for first, last in unanswered:
+        if not before < first <= last <= MAX_CALL_ID:
+            return _bad("unanswered", f"ranges ascend, within 1 … 2^53 - 1; got {first} … {last} after {before}")
+        before = last
     return Session(opening.session_id, opening.epoch, unanswered)
 
 
@@ -54,18 +54,10 @@ def reconcile_of(sessions: Iterable[Session]) -> replica_service_pb2.Reconcile:
     """The question to a replica."""
     frame = replica_service_pb2.Reconcile()
     for session in sessions:
-        frame.sessions.add().MergeFromString(_question(session))
+        unanswered = session.resumption.unanswered if session.resumption is not None else ()
+        asked = frame.sessions.add(session_id=session.session_id, epoch=session.epoch)
+        asked.MergeFromString(asked_of(unanswered))
     return frame
-
-
-@lru_cache(maxsize=8)
-def _question(session: Session) -> bytes:
-    """Every replica is asked the same."""
-    return replica_service_pb2.SessionCalls(
-        session_id=session.session_id,
-        epoch=session.epoch,
-        calls=ranges_to_wire(session.resumption.unanswered if session.resumption is not None else ()),
-    ).SerializeToString()
 
 
 def found_of(answer: replica_service_pb2.Reconciled) -> Iterator[tuple[str, int, Found]]:
