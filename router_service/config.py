@@ -6,7 +6,6 @@ from datetime import timedelta
 
 from pydantic import Field
 
-from router_service.core.callers import MAX_WINDOW_CALLS
 from router_service.core.uploads import MAX_UPLOAD_BYTES
 from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.config import Duration, HostPort, ServiceSettings, Size
@@ -25,9 +24,7 @@ class RouterSettings(ServiceSettings):
     router_id: str = Field(
         default_factory=lambda: f"router-{new_id(4)}", min_length=1, description="Identity, unique in the mesh."
     )
-    window_calls: int = Field(
-        8192, ge=1, le=MAX_WINDOW_CALLS, description="Calls that a client's stream may have unanswered."
-    )
+    window_calls: int = Field(8192, ge=1, description="Calls that a client's stream may have unanswered.")
     window_bytes: Size = Field(16 * 1024 * 1024, ge=1, description="Payload bytes of a stream's unanswered calls.")
     max_payload_bytes: Size = Field(
         MAX_PAYLOAD_BYTES, ge=1, le=MAX_PAYLOAD_BYTES, description="Largest payload of a call that comes in chunks."

@@ -142,7 +142,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if failure := self._leaving() or _opening_mistake(opening):
             await abort(context, failure)
         open_stream = opening.open
-        session = convert.session_of(open_stream)
+        session = convert.session_of(open_stream, self._window.calls)
         if isinstance(session, Failure):
             await abort(context, session)
         stream = ClientStream(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
 
 MAX_ELEMENTS: Final = 50_000
-"""Batches, payloads, keys, ranges and ids of one frame, in all: three for each call of the largest window."""
+"""Batches, payloads, keys, ranges and ids of one frame, in all. Clients send 8,192 calls in a frame at most."""
 MAX_FIELDS: Final = 2 * MAX_ELEMENTS
 """The same with fields that a message has once."""
 LARGE_BYTES: Final = 1024 * 1024

@@ -10,17 +10,19 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from router_service.convert.runs import ranges_of
 from router_service.convert.spans import Spans, asked_of
-from router_service.core.callers import MAX_CALL_ID, MAX_WINDOW_CALLS
+from router_service.core.callers import MAX_CALL_ID
 from router_service.core.sessions import Found, Session
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import replica_service_pb2, router_service_pb2
 
+MAX_UNANSWERED_RANGES = 16_384
+"""Twice the calls of the usual window; where windows are larger, as many as a window has calls."""
 MAX_ROSTERS = 64
 _SESSION_ID = re.compile("[0-9a-f]{32}")
 
 
-def session_of(opening: router_service_pb2.OpenStream) -> Session | Failure | None:
-    """The connection that a client opens; None where it wants no session."""
+def session_of(opening: router_service_pb2.OpenStream, window_calls: int = 0) -> Session | Failure | None:
+    """The connection that a client opens; None where it wants no session. `window_calls`: how large its window is."""
     if not opening.session_id:
         if opening.epoch or opening.unanswered:
             return _bad("epoch" if opening.epoch else "unanswered", "is for sessions only: set session_id, or leave it")
@@ -31,7 +33,7 @@ def session_of(opening: router_service_pb2.OpenStream) -> Session | Failure | No
         return _bad("epoch", f"is 1 at the first connection, and one more at each further one; got {opening.epoch}")
     if opening.unanswered and opening.epoch == 1:
         return _bad("unanswered", "nothing can be unanswered at the first connection (epoch 1)")
-    if failure := _too_many(opening):
+    if failure := _too_many(opening, max(MAX_UNANSWERED_RANGES, window_calls)):
         return failure
     unanswered = Spans(opening.unanswered)
     before = 0
@@ -42,9 +44,9 @@ def session_of(opening: router_service_pb2.OpenStream) -> Session | Failure | No
     return Session(opening.session_id, opening.epoch, unanswered)
 
 
-def _too_many(opening: router_service_pb2.OpenStream) -> Failure | None:
-    if (count := len(opening.unanswered)) > MAX_WINDOW_CALLS:
-        return _bad("unanswered", f"at most {MAX_WINDOW_CALLS} ranges, got {count}")
+def _too_many(opening: router_service_pb2.OpenStream, most_ranges: int) -> Failure | None:
+    if (count := len(opening.unanswered)) > most_ranges:
+        return _bad("unanswered", f"at most {most_ranges} ranges, got {count}")
     if (count := len(opening.rosters)) > MAX_ROSTERS:
         return _bad("rosters", f"at most {MAX_ROSTERS}, one of each generation; got {count}")
     return None

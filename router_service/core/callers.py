@@ -37,8 +37,6 @@ class Window:
     """Payload bytes."""
 
 
-MAX_WINDOW_CALLS = 16_384
-"""The most that a window may be configured to allow: what a session brings along when it moves is bounded by it."""
 START_WINDOW = Window(calls=1024, bytes=4 * 1024 * 1024)
 """What clients keep to before a window arrives."""
 

@@ -9,7 +9,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from router_service.core.callers import MAX_WINDOW_CALLS
+from router_service.convert.sessions import MAX_UNANSWERED_RANGES
 from router_service.servicer import MAX_ENDPOINT_CHARS, MAX_FEATURES
 from slotmesh.errors import Reason
 from slotmesh.frame_bounds import MAX_ELEMENTS
@@ -99,7 +99,7 @@ async def test_a_batch_that_no_window_could_hold_is_rejected_unseen(mesh: Router
     ("fields", "field"),
     [
         (
-            {"unanswered": [IdRange(first=at, last=at) for at in range(1, 2 * MAX_WINDOW_CALLS + 2, 2)]},
+            {"unanswered": [IdRange(first=at, last=at) for at in range(1, 2 * MAX_UNANSWERED_RANGES + 2, 2)]},
             "open.unanswered",
         ),
         ({"unanswered": [IdRange()] * (MAX_ELEMENTS + 1)}, "open.unanswered"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message import Message
 
-from router_service.core.callers import MAX_WINDOW_CALLS
 from slotmesh.frame_bounds import LARGE_BYTES, MAX_COLUMN_BYTES, MAX_ELEMENTS, TooMuch, shape_of, too_much
 from slotmesh.v1 import call_pb2, membership_service_pb2, replica_service_pb2, router_service_pb2
 
 Request = router_service_pb2.StreamCallsRequest
 CallBatch = router_service_pb2.CallBatch
 IdRange = call_pb2.IdRange
+MANY_CALLS = 16_384
+"""More than the usual window has."""
 
 
 def found(frame: Message, extra: bytes = b"") -> TooMuch | None:
@@ -76,8 +77,8 @@ def test_a_frame_of_as_many_elements_as_it_may_have_passes() -> None:
 
 @pytest.mark.parametrize("size", [10, 100, 1_000])
 @pytest.mark.parametrize("in_a_column", [False, True])
-def test_all_calls_of_the_largest_window_are_one_frame(size: int, in_a_column: bool) -> None:
-    keys = [f"key-{number}" for number in range(MAX_WINDOW_CALLS)]
+def test_all_calls_of_a_large_window_are_one_frame(size: int, in_a_column: bool) -> None:
+    keys = [f"key-{number}" for number in range(MANY_CALLS)]
     payload, options = b"x" * size, call_pb2.CallOptions(method="m", metadata={"a": "b" * 100})
     if in_a_column:
         batch = CallBatch(call_ids=range(1, 2 * len(keys), 2), payloads=[payload] * len(keys), ordering_keys=keys)
