@@ -81,6 +81,8 @@ class ClientStream:
         self._control: deque[Response] = deque()
         self._rejected_ids = 0
         """Ids in rejections that wait in there."""
+        self._is_accepting = False
+        """A frame of calls is being dealt with."""
         self._is_ending = False
         self._all_answered = asyncio.Event()
         self.fenced = asyncio.Event()
@@ -97,27 +99,13 @@ class ClientStream:
         must end, and is the last step.
         """
         self._dispatcher.scheduler.counters.frames[DIRECTION_IN,] += 1
-        fresh: list[Batch] = []
-        work = 0
-        for batch, calls, groups in self._admitted(frame):
-            work += max(groups, len(calls))
-            if batch.resend:
-                self._submit(fresh)
-                fresh = []
-                age_s = max(0.0, batch.age.ToNanoseconds() / 1e9)
-                self._dispatcher.submit_again(self.caller, self._endpoint, calls, age_s)
-            else:
-                fresh += calls
-            if work >= MAX_STEP:
-                self._submit(fresh)
-                fresh, work = [], 0
-                failure = self._too_many_rejections()
-                yield failure
-                if failure is not None or self.fenced.is_set():
-                    return
-        self._submit(fresh)
-        if failure := self._too_many_rejections():
-            yield failure
+        self._is_accepting = True
+        try:
+            yield from self._accept(frame)
+        finally:
+            self._is_accepting = False
+            if self._is_ending:
+                self.pump.wake()
 
     def upload(self, chunk: call_pb2.Chunk) -> None:
         """A part of a payload that was announced."""
@@ -186,9 +174,33 @@ class ClientStream:
             stamp, self._echo = self._echo, 0
             return Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
         frame = self._results.next_frame()
-        if frame is None and self._is_ending and not self.caller.runs and not self._results:
+        is_over = self._is_ending and not self._is_accepting and not self.caller.runs and not self._results
+        if frame is None and is_over:
             self._all_answered.set()
         return frame
+
+    def _accept(self, frame: router_service_pb2.CallFrame) -> Iterator[Failure | None]:
+        fresh: list[Batch] = []
+        work = 0
+        for batch, calls, groups in self._admitted(frame):
+            work += max(groups, len(calls))
+            if batch.resend and calls:
+                self._submit(fresh)
+                fresh = []
+                age_s = max(0.0, batch.age.ToNanoseconds() / 1e9)
+                self._dispatcher.submit_again(self.caller, self._endpoint, calls, age_s)
+            else:
+                fresh += calls
+            if work >= MAX_STEP:
+                self._submit(fresh)
+                fresh, work = [], 0
+                failure = self._too_many_rejections()
+                yield failure
+                if failure is not None or self.fenced.is_set():
+                    return
+        self._submit(fresh)
+        if failure := self._too_many_rejections():
+            yield failure
 
     def _admitted(
         self, frame: router_service_pb2.CallFrame

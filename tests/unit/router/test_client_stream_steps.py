@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from router_service.core.callers import Window
@@ -125,3 +127,18 @@ async def test_cancels_are_dealt_with_in_steps(stream: ClientStream, dispatcher:
     steps = list(stream.cancel(router_service_pb2.CancelCalls(calls=ranges)))
     assert dispatcher.cancelled == [MAX_STEP] * 4
     assert len(steps) == 3
+
+
+@pytest.mark.asyncio
+async def test_not_all_is_answered_in_the_middle_of_a_frame(stream: ClientStream) -> None:
+    frame_of_many = frame(*[CallBatch(first_call_id=each, payloads=[b""]) for each in range(1, MANY)])
+    steps = stream.accept(frame_of_many)
+    next(steps)
+    answered = asyncio.ensure_future(stream.all_answered())
+    await asyncio.sleep(0)
+    assert stream.next_frame() is None
+    await asyncio.sleep(0)
+    assert not answered.done()
+    list(steps)
+    assert stream.next_frame() is None
+    await answered
