@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 
 from router_service import convert
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import MAX_CALL_ID, Caller, Window
 from router_service.core.calls import Batch, CallOptions, CallPayload
 from router_service.core.commands import DeliverFailure, Delivery
 from router_service.core.sessions import Session
@@ -117,11 +117,16 @@ class ClientStream:
 
     def cancel(self, frame: router_service_pb2.CancelCalls) -> Iterator[None]:
         """The client takes calls back; each that is open is answered now. In steps, as `accept`."""
-        ranges = frame.calls
-        for at in range(0, len(ranges), MAX_STEP):
-            if at:
-                yield
-            self._dispatcher.cancel(self.caller, convert.ranges_of(ranges[at : at + MAX_STEP]))
+        last_ids = [run.ids[-1] for run in islice(self.caller.runs, MAX_STEP - 1, None, MAX_STEP) if run.ids]
+        for at in range(0, len(frame.calls), MAX_STEP):
+            ranges = convert.ranges_of(frame.calls[at : at + MAX_STEP])
+            first = 0
+            for last in (*last_ids, MAX_CALL_ID):
+                part = [(max(first, lo), min(last, hi)) for lo, hi in ranges if lo <= last and hi >= first]
+                first = last + 1
+                if part:
+                    self._dispatcher.cancel(self.caller, part)
+                    yield
 
     def acknowledge(self, through_frame: int) -> None:
         """The client has all result frames up to this one: their runs need not be kept any longer."""

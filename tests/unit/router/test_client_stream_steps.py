@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from router_service.core.callers import Window
-from router_service.core.calls import Batch
+from router_service.core.calls import NO_OPTIONS, Batch, Run
 from router_service.core.scheduler import Scheduler
 from router_service.shell.client_stream import MAX_STEP, MAX_UNREAD_REJECTED_IDS, MAX_UNREAD_REJECTIONS, ClientStream
 from router_service.shell.dispatcher import Dispatcher
@@ -28,13 +28,13 @@ class Recorded(Dispatcher):
 
         super().__init__(Scheduler(lambda: 0.5), FakeClock(), no_link)  # type: ignore[arg-type]
         self.submitted: list[list[Batch]] = []
-        self.cancelled: list[int] = []
+        self.cancelled: list[list[tuple[int, int]]] = []
 
     def submit(self, _caller: object, _endpoint: str, batches: list[Batch]) -> None:  # type: ignore[override]
         self.submitted.append(batches)
 
     def cancel(self, _caller: object, ranges: list[tuple[int, int]]) -> None:  # type: ignore[override]
-        self.cancelled.append(len(ranges))
+        self.cancelled.append(ranges)
 
 
 @pytest.fixture
@@ -125,8 +125,20 @@ async def test_ids_that_no_window_could_hold_are_not_sent_back(stream: ClientStr
 async def test_cancels_are_dealt_with_in_steps(stream: ClientStream, dispatcher: Recorded) -> None:
     ranges = [call_pb2.IdRange(first=each, last=each) for each in range(1, MANY + 1)]
     steps = list(stream.cancel(router_service_pb2.CancelCalls(calls=ranges)))
-    assert dispatcher.cancelled == [MAX_STEP] * 4
-    assert len(steps) == 3
+    assert [len(each) for each in dispatcher.cancelled] == [MAX_STEP] * 4
+    assert len(steps) == 4
+
+
+@pytest.mark.asyncio
+async def test_one_range_of_many_calls_is_dealt_with_in_steps_too(stream: ClientStream, dispatcher: Recorded) -> None:
+    for call_id in range(1, 2 * MAX_STEP + 2):
+        stream.caller.runs[Run(call_id, stream.caller, "e", NO_OPTIONS, [call_id], [b""], 0.0)] = None
+    cancel = router_service_pb2.CancelCalls(calls=[call_pb2.IdRange(first=3, last=2**53 - 1)])
+    assert len(list(stream.cancel(cancel))) == 3
+    first, second, third = (spans for (spans,) in dispatcher.cancelled)
+    assert first == (3, MAX_STEP)
+    assert second == (MAX_STEP + 1, 2 * MAX_STEP)
+    assert third == (2 * MAX_STEP + 1, 2**53 - 1)
 
 
 @pytest.mark.asyncio
