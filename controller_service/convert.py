@@ -138,6 +138,8 @@ def busy_from_wire(wire: membership_service_pb2.PartitionsEmptied) -> dict[str, 
 
 def _partitions(path: str, endpoints: Iterable[membership_service_pb2.EndpointPartitions]) -> dict[str, dict[int, int]]:
     for at, each in enumerate(endpoints):
+        if len(each.partitions) > PARTITIONS:
+            _refuse(f"{path}[{at}].partitions", f"at most {PARTITIONS}, got {len(each.partitions)}")
         if len(each.partitions) != len(each.owner_epochs):
             text = f"{len(each.owner_epochs)} epochs of {len(each.partitions)} partitions"
             _refuse(f"{path}[{at}].owner_epochs", text)

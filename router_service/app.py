@@ -63,7 +63,7 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
             link.start(tasks)
             return link
 
-        dispatcher = Dispatcher(Scheduler(random.random), clock, open_link)
+        dispatcher = Dispatcher(Scheduler(random.random, max_upload_bytes=settings.max_upload_bytes), clock, open_link)
         window = Window(calls=settings.window_calls, bytes=settings.window_bytes)
         unary = UnaryCalls(dispatcher, settings.max_pending_unary)
         server = GrpcServer("router", host=settings.host, port=settings.port, insecure=settings.insecure)

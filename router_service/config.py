@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from pydantic import Field
 
+from router_service.core.uploads import MAX_UPLOAD_BYTES
 from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.config import Duration, HostPort, ServiceSettings, Size
 from slotmesh.ids import new_id
@@ -27,6 +28,11 @@ class RouterSettings(ServiceSettings):
     window_bytes: Size = Field(16 * 1024 * 1024, ge=1, description="Payload bytes of a stream's unanswered calls.")
     max_payload_bytes: Size = Field(
         MAX_PAYLOAD_BYTES, ge=1, le=MAX_PAYLOAD_BYTES, description="Largest payload of a call that comes in chunks."
+    )
+    max_upload_bytes: Size = Field(
+        MAX_UPLOAD_BYTES,
+        ge=1,
+        description="Payload bytes of all streams that are under way in chunks, and of what waits behind them.",
     )
     graceful_timeout: Duration = Field(
         timedelta(seconds=10), ge=timedelta(0), description="What calls under way get to end when the router stops."

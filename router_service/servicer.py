@@ -35,6 +35,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 FEATURES = ("sessions", "chunks", "take_items", "ordering_keys", "stop_generation", "large_beside")
 """Optional behaviours that clients may rely on."""
 
+MAX_ENDPOINT_CHARS = 1024
+MAX_FEATURES = 256
+"""Names of optional behaviours that a client may know."""
+
 _log = get_logger(__name__)
 
 
@@ -138,7 +142,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if failure := self._leaving() or _opening_mistake(opening):
             await abort(context, failure)
         open_stream = opening.open
-        session = convert.session_of(open_stream)
+        session = convert.session_of(open_stream, self._window.calls)
         if isinstance(session, Failure):
             await abort(context, session)
         stream = ClientStream(
@@ -247,14 +251,17 @@ async def _read(context: Context, stream: ClientStream) -> Failure | None:
     while (request := await read_request(context)) is not None:
         match request.WhichOneof("frame"):
             case "calls":
-                if failure := stream.accept(request.calls):
-                    return failure
+                for failure in stream.accept(request.calls):
+                    if failure is not None:
+                        return failure
+                    await asyncio.sleep(0)
             case "chunk":
                 stream.upload(request.chunk)
             case "take":
                 stream.take(request.take)
             case "cancel":
-                stream.cancel(request.cancel)
+                for _ in stream.cancel(request.cancel):
+                    await asyncio.sleep(0)
             case "ack":
                 stream.acknowledge(request.ack.through_frame)
             case "roster":
@@ -272,8 +279,13 @@ async def _read(context: Context, stream: ClientStream) -> Failure | None:
 def _opening_mistake(request: StreamRequest) -> Failure | None:
     if request.WhichOneof("frame") != "open":
         return _bad("open", f"the first frame must be open, got {request.WhichOneof('frame') or 'an unknown frame'}")
-    if not request.open.endpoint:
+    opening = request.open
+    if not opening.endpoint:
         return _bad("open.endpoint", "is required")
+    if len(opening.endpoint) > MAX_ENDPOINT_CHARS:
+        return _bad("open.endpoint", f"at most {MAX_ENDPOINT_CHARS} characters, got {len(opening.endpoint)}")
+    if len(opening.features) > MAX_FEATURES:
+        return _bad("open.features", f"at most {MAX_FEATURES}, got {len(opening.features)}")
     return None
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from replica_service.core.capacity import Capacity
 from replica_service.core.ranges import Range
 from replica_service.core.service_times import ToldTime
 from replica_service.core.sessions import Report
 from slotmesh.v1 import call_pb2, replica_service_pb2
+
+MAX_ANSWER_RANGES = 4096
+"""Of sessions that share a frame. A range has 20 bytes at most."""
 
 
 def capacity_to_wire(capacity: Capacity) -> call_pb2.Capacity:
@@ -38,16 +41,23 @@ def id_ranges(ids: Sequence[tuple[int, int]]) -> list[call_pb2.IdRange]:
     return [call_pb2.IdRange(first=first, last=first + count - 1) for first, count in ids]
 
 
-def reconciled_to_wire(answers: Iterable[tuple[str, int, Report]]) -> replica_service_pb2.Reconciled:
-    """What became of calls: session, epoch, report."""
+def reconciled_to_wire(answers: Iterable[tuple[str, int, Report]]) -> Iterator[replica_service_pb2.Reconciled]:
+    """What became of calls: session, epoch, report. In frames of few ranges each, but that a session is in one."""
     wire = replica_service_pb2.Reconciled()
+    ranges = 0
     for session_id, epoch, report in answers:
+        size = len(report.running) + len(report.kept) + len(report.evicted)
+        if wire.joined and ranges + size > MAX_ANSWER_RANGES:
+            yield wire
+            wire, ranges = replica_service_pb2.Reconciled(), 0
+        ranges += size
         wire.joined.append(_session_calls(session_id, epoch, report.running))
         if report.kept:
             wire.kept.append(_session_calls(session_id, epoch, report.kept))
         if report.evicted:
             wire.evicted.append(_session_calls(session_id, epoch, report.evicted))
-    return wire
+    if wire.joined:
+        yield wire
 
 
 def _session_calls(session_id: str, epoch: int, ranges: Iterable[Range]) -> replica_service_pb2.SessionCalls:

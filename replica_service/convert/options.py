@@ -14,9 +14,21 @@ from slotmesh.v1 import call_pb2
 NO_OPTIONS = CallOptions()
 
 
-@lru_cache(maxsize=16_384)
+MAX_KNOWN_BYTES = 512
+"""Larger options are converted each time: what is remembered must stay small, whatever clients send."""
+
+
 def options_from_wire(raw: bytes) -> CallOptions | Failure:
-    """Equal options are one object."""
+    """Equal options are one object, unless they are large."""
+    return _known_options(raw) if len(raw) <= MAX_KNOWN_BYTES else _options(raw)
+
+
+@lru_cache(maxsize=16_384)
+def _known_options(raw: bytes) -> CallOptions | Failure:
+    return _options(raw)
+
+
+def _options(raw: bytes) -> CallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
     if wire.content_type and wire.content_type not in CONTENT_TYPES:
         known = ", ".join(CONTENT_TYPES)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from replica_service.convert.options import bad_request
 from replica_service.core.ranges import Range
+from slotmesh.frame_bounds import MAX_ELEMENTS
+from slotmesh.status import to_exception
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
 
@@ -14,5 +17,12 @@ def ranges_of(ranges: Iterable[call_pb2.IdRange]) -> list[tuple[int, int]]:
 
 
 def questions_of(frame: replica_service_pb2.Reconcile) -> list[tuple[str, int, list[Range]]]:
-    """Session, epoch and calls, a session at a time."""
+    """Session, epoch and calls, a session at a time.
+
+    Raises:
+        BadRequest: it asks about more ranges of calls than one frame may.
+    """
+    if (asked := sum(len(each.calls) for each in frame.sessions)) > MAX_ELEMENTS:
+        problem = f"at most {MAX_ELEMENTS} ranges in one frame, got {asked}"
+        raise to_exception(bad_request("reconcile.sessions.calls", problem))
     return [(each.session_id, each.epoch, ranges_of(each.calls)) for each in frame.sessions]

@@ -1,40 +1,122 @@
-"""How far the lanes of a session have come: nothing is executed behind what came after it.
+"""How far the lanes of sessions have come: nothing is executed behind what came after it.
 
 Purpose: a router that lost its link says so of the calls that were under way and goes on with the next ones. A client
-that changes routers before it hears that sends those calls again, and no replica has seen them: they are too late.
-Invariants: only what has started counts. Bounded: the newest lanes of a session.
-Owner: the session.
+that changes routers before it hears sends those calls again, and no replica has seen them: they are too late.
+Invariants: only what has started counts. All sessions together remember a bounded number of lanes, each at the same
+small cost, however long its key is; where there are more, the session that remembers most forgets. A lane that was
+forgotten may have come far: a call that may be too late in it counts as too late.
+Owner: the session table has the book, each session its part.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from replica_service.core.calls import Run
 
-MAX_LANES = 65_536
-"""Lanes that a session remembers."""
+MAX_LANES = 131_072
+"""Lanes that all sessions of a replica remember; each takes some 150 bytes."""
 
-Progress = dict[tuple[str, str], int]
-"""Endpoint and ordering key -> id of the last call that has started."""
+
+class LaneBook:
+    """Who remembers how many lanes."""
+
+    __slots__ = ("_by_size", "_max_lanes", "lanes")
+
+    def __init__(self, max_lanes: int = MAX_LANES) -> None:
+        self.lanes = 0
+        """Of all sessions."""
+        self._max_lanes = max_lanes
+        self._by_size: list[dict[Progress, None]] = [{} for _ in range((max_lanes + 1).bit_length() + 1)]
+        """Those that remember any lanes, by the number of bits of how many."""
+
+    def added(self, progress: Progress) -> None:
+        """One lane more is remembered."""
+        self.lanes += 1
+        self._put(progress)
+        if self.lanes > self._max_lanes:
+            most = next(iter(next(each for each in reversed(self._by_size) if each)))
+            self.lanes -= most.forget_half()
+            self._put(most)
+
+    def left(self, progress: Progress) -> None:
+        """The session is forgotten."""
+        self._by_size[progress.size_bits].pop(progress, None)
+        self.lanes -= len(progress)
+
+    def _put(self, progress: Progress) -> None:
+        bits = len(progress).bit_length()
+        if bits != progress.size_bits:
+            self._by_size[progress.size_bits].pop(progress, None)
+            self._by_size[bits][progress] = None
+            progress.size_bits = bits
+
+
+class Progress:
+    """Of one session. Compared by identity."""
+
+    __slots__ = ("_book", "_forgotten", "_last", "_newest", "_resumed_at", "size_bits")
+
+    def __init__(self, book: LaneBook) -> None:
+        self._book = book
+        self._last: dict[int, int] = {}
+        """Hash of a lane, its endpoint and ordering key -> id of the last call that has started."""
+        self._newest = 0
+        """The highest of these ids that there ever was."""
+        self._resumed_at = 0
+        """The same when the session's newest connection showed itself: calls up to there were sent before."""
+        self._forgotten = 0
+        """The highest id of a lane that was forgotten."""
+        self.size_bits = 0
+        """The book's."""
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def started(self, endpoint: str, key: str, call_id: int) -> None:
+        """A call has started, and so have those before it in its lane."""
+        lane = hash((endpoint, key))
+        last = self._last.get(lane)
+        self._last[lane] = call_id if last is None else max(last, call_id)
+        self._newest = max(self._newest, call_id)
+        if last is None:
+            self._book.added(self)
+
+    def resumed(self) -> None:
+        """A newer connection of the session has shown itself."""
+        self._resumed_at = self._newest
+
+    def is_passed(self, endpoint: str, key: str, call_id: int, *, again: bool) -> bool:
+        """Whether calls that came after this one in its lane have started, or may have.
+
+        `again`: it was sent before on this connection. What comes for the first time comes in order.
+        """
+        last = self._last.get(hash((endpoint, key)))
+        if last is not None:
+            return call_id < last
+        return call_id < self._forgotten and (again or call_id <= self._resumed_at)
+
+    def forget_half(self) -> int:
+        """Forgets the lanes that began first; returns how many."""
+        count = (len(self._last) + 1) // 2
+        self._forgotten = max(self._forgotten, *islice(self._last.values(), count))
+        self._last = dict(islice(self._last.items(), count, None))
+        return count
 
 
 def note_progress(run: Run, index: int) -> None:
     """The calls of the run up to this one have started."""
     record = run.record
-    if record is None or (session := record.session) is None:
-        return
-    progress, lane = session.progress, (run.endpoint, run.ordering_key)
-    if lane not in progress and len(progress) >= MAX_LANES:
-        del progress[next(iter(progress))]
-    progress[lane] = record.call_ids[index]
+    if record is not None and (session := record.session) is not None:
+        session.progress.started(run.endpoint, run.ordering_key, record.call_ids[index])
 
 
 def is_passed(run: Run) -> bool:
-    """Whether calls that came after the next one of this run have started."""
+    """Whether calls that came after the next one of this run have started, or may have."""
     record = run.record
     if record is None or (session := record.session) is None:
         return False
-    last = session.progress.get((run.endpoint, run.ordering_key))
-    return last is not None and record.call_ids[run.lo] < last
+    call_id = record.call_ids[run.lo]
+    return session.progress.is_passed(run.endpoint, run.ordering_key, call_id, again=record.attempt > 0)

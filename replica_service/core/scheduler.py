@@ -21,6 +21,7 @@ from replica_service.core.commands import Command, Fail, Part, Refuse, StartBatc
 from replica_service.core.dispatching import Dispatching
 from replica_service.core.lanes import Lane
 from replica_service.core.progress import note_progress
+from replica_service.core.ranges import Range, common, merged
 from replica_service.core.stops import note_failure
 from slotmesh.errors import Failure
 
@@ -50,15 +51,18 @@ class Scheduler(Dispatching):
     def cancel(self, link: Link, ranges: Iterable[tuple[int, int]], now: float) -> list[Command]:
         """A router takes calls back, by run ids, both ends included. What has not started never does."""
         self._unpark(link)
+        others: list[Range] = []
         for first, last in ranges:
             run = link.waiting.get(first)
             if run is not None and last - first + 1 == run.end - run.begin == run.hi - run.begin and not run.is_split:
                 self._take_back(run, run.begin, run.end, verdicts.CANCELLED)
-                continue
+            else:
+                others.append((first, last))
+        if wanted := merged(others):
             for run in list(link.waiting.values()):
-                lo, hi = max(first - run.first, run.begin), min(last + 1 - run.first, run.end)
-                if lo < hi:
-                    self._take_back(run, lo, hi, verdicts.CANCELLED)
+                # From the last one on: what is taken out in the middle splits off what follows.
+                for first, last in reversed(common(run.first + run.begin, run.first + run.end - 1, wanted)):
+                    self._take_back(run, first - run.first, last + 1 - run.first, verdicts.CANCELLED)
         self._lanes.forget_those_that_left()
         return self._settle(now)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from replica_service.core.progress import Progress
+from replica_service.core.progress import LaneBook, Progress
 from replica_service.core.ranges import Range, common, merged, without
 from replica_service.core.records import Mark, Outcome, Piece, Record, Taker
 from replica_service.core.stops import Stops
@@ -39,7 +39,7 @@ class Session:
 
     __slots__ = ("epoch", "evicted", "index", "progress", "records", "seen_at", "session_id", "stops")
 
-    def __init__(self, session_id: str, epoch: int, now: float) -> None:
+    def __init__(self, session_id: str, epoch: int, now: float, progress: Progress) -> None:
         self.session_id = session_id
         self.epoch = epoch
         """The newest that was heard of."""
@@ -49,7 +49,7 @@ class Session:
         self.evicted: dict[int, list[Range]] = {}
         """Ids of calls whose outcomes were evicted, by the epoch they were sent at."""
         self.seen_at = now
-        self.progress: Progress = {}
+        self.progress = progress
         self.stops: Stops | None = None
         """Which calls do not start because others have failed; None where none has."""
 
@@ -95,6 +95,7 @@ class SessionTable:
         self._max_sessions = max_sessions
         self._ttl_s = ttl_s
         self._sessions: dict[str, Session] = {}
+        self._lanes = LaneBook()
         self._delivered: dict[Record, None] = {}
         """Records of which outcomes are kept, by age."""
         self._retained: dict[Record, None] = {}
@@ -119,13 +120,14 @@ class SessionTable:
         if session is None:
             if len(self._sessions) >= self._max_sessions:
                 self._forget_idle()
-            session = self._sessions[session_id] = Session(session_id, epoch, now)
+            session = self._sessions[session_id] = Session(session_id, epoch, now, Progress(self._lanes))
         session.seen_at = now
         if epoch == session.epoch:
             return _NOTHING
         if epoch < session.epoch:
             return None
         session.epoch = epoch
+        session.progress.resumed()
         overtaken = Overtaken([], [])
         for record in session.records:
             record.is_fenced = True
@@ -303,7 +305,7 @@ class SessionTable:
             elif session.seen_at + self._ttl_s <= now:
                 for record in list(session.records):
                     self._drop(record)
-                del self._sessions[session.session_id]
+                self._drop_session(session)
 
     # -- in here ---------------------------------------------------------------------------------------------------
 
@@ -406,7 +408,11 @@ class SessionTable:
             (session for session in self._sessions.values() if not session.records), key=lambda each: each.seen_at
         )
         for session in idle[: len(idle) // 2 + 1]:
-            del self._sessions[session.session_id]
+            self._drop_session(session)
+
+    def _drop_session(self, session: Session) -> None:
+        del self._sessions[session.session_id]
+        self._lanes.left(session.progress)
 
 
 _NOTHING = Overtaken([], [])

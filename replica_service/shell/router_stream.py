@@ -148,7 +148,8 @@ class RouterStream:
                 self._engine.acknowledge(self._link, convert.ranges_of(request.ack.runs))
             case "reconcile":
                 answers = self._engine.reconcile(convert.questions_of(request.reconcile))
-                self._outbox.reconciled(convert.reconciled_to_wire(answers))
+                for answer in convert.reconciled_to_wire(answers):
+                    self._outbox.reconciled(answer)
             case "heartbeat":
                 self._heard(request.heartbeat)
             case "open":

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from replica_service.core import verdicts
 from replica_service.core.calls import Link, Run
-from replica_service.core.ranges import Range
+from replica_service.core.ranges import Range, common, merged
 from replica_service.core.records import Mark, Outcome, Record
 from replica_service.core.sessions import Report, SessionTable, bytes_of
 from replica_service.core.stops import note_failure
@@ -201,11 +201,11 @@ class Sessions:
     def running_of(self, link: Link, ranges: Iterable[Range]) -> list[tuple[Run, int, int]]:
         """Calls by their own run, first and last index, that the router has joined under these run ids."""
         out: list[tuple[Run, int, int]] = []
+        wanted = merged(ranges)
         for at, taker in list(self._table.joined(link)):
-            for first, last in ranges:
-                lo, hi = max(first - at, 0) + taker.lo, min(last + 1 - at, taker.hi - taker.lo) + taker.lo
-                if lo < hi and taker.record.runs:
-                    out.append((taker.record.runs[0], lo, hi - 1))
+            for first, last in common(at, at + taker.hi - taker.lo - 1, wanted):
+                if taker.record.runs:
+                    out.append((taker.record.runs[0], taker.lo + first - at, taker.lo + last - at))
         return out
 
     def _sweep(self) -> None:

@@ -14,23 +14,21 @@ from math import inf
 from router_service.core.calls import CallOptions
 from slotmesh.call_options import bad_option, key_problem, option_mistake
 from slotmesh.codec import OCTET_STREAM
-from slotmesh.errors import Failure
+from slotmesh.errors import Failure, Reason
 from slotmesh.partitions import partition_of
 from slotmesh.v1 import call_pb2
 
 MAX_KNOWN_OPTIONS_BYTES = 512
 """Larger options are converted each time: what is remembered must stay small, whatever clients send."""
+MAX_KNOWN_KEYED_BYTES = 256
+"""The same with an ordering key of a column: of these there are many."""
+MAX_OPTIONS_BYTES = 64 * 1024
+"""More than method, keys and metadata can have: calls with larger options fail."""
 
 
 def options_from_wire(wire: call_pb2.CallOptions) -> CallOptions | Failure:
     """The options of a batch, or why its calls fail."""
-    raw = wire.SerializeToString()
-    return _known_options(raw) if len(raw) <= MAX_KNOWN_OPTIONS_BYTES else _options(raw)
-
-
-@lru_cache(maxsize=16_384)
-def _known_options(raw: bytes) -> CallOptions | Failure:
-    return _options(raw)
+    return _shared(wire.SerializeToString())
 
 
 def options_by_key(wire: call_pb2.CallOptions) -> Callable[[str], CallOptions | Failure]:
@@ -39,22 +37,39 @@ def options_by_key(wire: call_pb2.CallOptions) -> Callable[[str], CallOptions | 
         wire = call_pb2.CallOptions.FromString(wire.SerializeToString())
         wire.ClearField("ordering_key")
     raw = wire.SerializeToString()
-    return partial(_known_with_key if len(raw) <= MAX_KNOWN_OPTIONS_BYTES else _with_key, raw)
+    return partial(_keyed, raw) if len(raw) <= MAX_KNOWN_KEYED_BYTES else partial(_with_key, _shared(raw))
 
 
-@lru_cache(maxsize=65_536)
+def _keyed(raw: bytes, key: str) -> CallOptions | Failure:
+    is_small = len(raw) + len(key) <= MAX_KNOWN_KEYED_BYTES
+    return _known_with_key(raw, key) if is_small else _with_key(_shared(raw), key)
+
+
+@lru_cache(maxsize=32_768)
 def _known_with_key(raw: bytes, key: str) -> CallOptions | Failure:
-    return _with_key(raw, key)
+    return _with_key(_shared(raw), key)
 
 
-def _with_key(raw: bytes, key: str) -> CallOptions | Failure:
+def _with_key(options: CallOptions | Failure, key: str) -> CallOptions | Failure:
     """The options with this ordering key. All that differ in the key alone share what replicas get."""
-    options = _known_options(raw) if len(raw) <= MAX_KNOWN_OPTIONS_BYTES else _options(raw)
     if isinstance(options, Failure) or not key:
         return options
     if problem := key_problem(key):
         return bad_option("ordering_key", problem)
     return replace(options, ordering_key=key, partition=partition_of(key), shard_key="")
+
+
+def _shared(raw: bytes) -> CallOptions | Failure:
+    """What all calls with these options have."""
+    if len(raw) > MAX_OPTIONS_BYTES:
+        problem = f"options: at most {MAX_OPTIONS_BYTES} bytes in all, got {len(raw)}"
+        return Failure(reason=Reason.BAD_REQUEST, message=problem, metadata={"field": "options"})
+    return _known_options(raw) if len(raw) <= MAX_KNOWN_OPTIONS_BYTES else _options(raw)
+
+
+@lru_cache(maxsize=16_384)
+def _known_options(raw: bytes) -> CallOptions | Failure:
+    return _options(raw)
 
 
 def _options(raw: bytes) -> CallOptions | Failure:

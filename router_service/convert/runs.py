@@ -43,9 +43,15 @@ def result_too_large(size: int) -> Failure:
     )
 
 
-def ids_of(batch: router_service_pb2.CallBatch) -> Sequence[int] | Failure:
-    """The call ids of a batch, parallel to its payloads."""
+def ids_of(batch: router_service_pb2.CallBatch, most: int) -> Sequence[int] | Failure:
+    """The call ids of a batch of `most` calls, parallel to its payloads."""
     count = len(batch.payloads)
+    if count > most:
+        return Failure(
+            reason=Reason.WINDOW_EXCEEDED,
+            message=f"payloads: a batch of {count} calls never fits the window of {most}: send fewer",
+            metadata={"field": "payloads"},
+        )
     if not count:
         return Failure(
             reason=Reason.BAD_REQUEST, message="payloads: a batch has at least one", metadata={"field": "payloads"}

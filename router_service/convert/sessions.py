@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from router_service.convert.runs import ranges_of, ranges_to_wire
+from router_service.convert.runs import ranges_of
+from router_service.convert.spans import Spans, asked_of
 from router_service.core.callers import MAX_CALL_ID
 from router_service.core.resumption import Found
 from router_service.core.rosters import RosterVersion
@@ -16,15 +17,15 @@ from router_service.core.sessions import Session
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import replica_service_pb2, router_service_pb2
 
-MAX_UNANSWERED_RANGES = 65_536
-"""More of them than calls may be unanswered make no sense."""
+MAX_UNANSWERED_RANGES = 16_384
+"""Twice the calls of the usual window; where windows are larger, as many as a window has calls."""
 MAX_ROSTERS = 64
 """One for each generation, of which there is a new one only where a controller that does not remember has started."""
 _SESSION_ID = re.compile("[0-9a-f]{32}")
 
 
-def session_of(opening: router_service_pb2.OpenStream) -> Session | Failure | None:
-    """The connection that a client opens; None where it wants no session."""
+def session_of(opening: router_service_pb2.OpenStream, window_calls: int = 0) -> Session | Failure | None:
+    """The connection that a client opens; None where it wants no session. `window_calls`: how large its window is."""
     if not opening.session_id:
         for field in ("epoch", "unanswered", "rosters"):
             if getattr(opening, field):
@@ -38,24 +39,15 @@ def session_of(opening: router_service_pb2.OpenStream) -> Session | Failure | No
         for field in ("unanswered", "rosters"):
             if getattr(opening, field):
                 return _bad(field, "there is nothing before the first connection (epoch 1)")
-    unanswered = _unanswered(opening)
-    if isinstance(unanswered, Failure):
-        return unanswered
-    if len(opening.rosters) > MAX_ROSTERS:
-        return _bad("rosters", f"at most {MAX_ROSTERS}, one a generation; got {len(opening.rosters)}")
+    if failure := _too_many(opening, max(MAX_UNANSWERED_RANGES, window_calls)):
+        return failure
+    unanswered = Spans(opening.unanswered)
+    before = 0
+    for first, last in unanswered:
+        if not before < first <= last <= MAX_CALL_ID:
+            return _bad("unanswered", f"ranges ascend, within 1 … 2^53 - 1; got {first} … {last} after {before}")
+        before = last
     return Session(opening.session_id, opening.epoch, unanswered, [*map(roster_from_wire, opening.rosters)])
-
-
-def _unanswered(opening: router_service_pb2.OpenStream) -> list[tuple[int, int]] | Failure:
-    if len(opening.unanswered) > MAX_UNANSWERED_RANGES:
-        return _bad("unanswered", f"at most {MAX_UNANSWERED_RANGES} ranges, got {len(opening.unanswered)}")
-    unanswered = [*ranges_of(opening.unanswered)]
-    last = 0
-    for span in unanswered:
-        if not last < span[0] <= span[1] <= MAX_CALL_ID:
-            return _bad("unanswered", f"ranges ascend, within 1 … 2^53 - 1; got {span[0]} … {span[1]} after {last}")
-        last = span[1]
-    return unanswered
 
 
 def roster_to_wire(version: RosterVersion) -> router_service_pb2.RosterVersion:
@@ -73,18 +65,22 @@ def first_roster_of(batch: router_service_pb2.CallBatch) -> RosterVersion | None
     return roster_from_wire(batch.first_roster) if batch.HasField("first_roster") else None
 
 
+def _too_many(opening: router_service_pb2.OpenStream, most_ranges: int) -> Failure | None:
+    if (count := len(opening.unanswered)) > most_ranges:
+        return _bad("unanswered", f"at most {most_ranges} ranges, got {count}")
+    if (count := len(opening.rosters)) > MAX_ROSTERS:
+        return _bad("rosters", f"at most {MAX_ROSTERS}, one of each generation; got {count}")
+    return None
+
+
 def reconcile_of(sessions: Iterable[Session]) -> replica_service_pb2.Reconcile:
     """The question to a replica."""
-    return replica_service_pb2.Reconcile(
-        sessions=[
-            replica_service_pb2.SessionCalls(
-                session_id=session.session_id,
-                epoch=session.epoch,
-                calls=ranges_to_wire(session.resumption.unanswered if session.resumption is not None else ()),
-            )
-            for session in sessions
-        ]
-    )
+    frame = replica_service_pb2.Reconcile()
+    for session in sessions:
+        unanswered = session.resumption.unanswered if session.resumption is not None else ()
+        asked = frame.sessions.add(session_id=session.session_id, epoch=session.epoch)
+        asked.MergeFromString(asked_of(unanswered))
+    return frame
 
 
 def found_of(answer: replica_service_pb2.Reconciled) -> Iterator[tuple[str, int, Found]]:

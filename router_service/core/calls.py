@@ -94,6 +94,7 @@ class Run:
         "alarm",
         "arrived",
         "attempt",
+        "awaits",
         "caller",
         "cursor",
         "deadline",
@@ -142,6 +143,8 @@ class Run:
         self.slot = slot
         """What is to be done with a slot; None for calls that use none. One call a run, then."""
         self.attempt = 0
+        self.awaits = False
+        """Its payload is under way; it is one call, then."""
         self.origin: Origin | None = None
         """Of calls without a session that run once more."""
         self.cursor = 0

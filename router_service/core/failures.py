@@ -153,6 +153,31 @@ def no_endpoint(name: str, known: Iterable[str]) -> Failure:
     )
 
 
+def uploads_full(size: int, under_way: int, limit: int, retry_delay_s: float) -> Failure:
+    """Too many payloads are under way, in chunks, for one more."""
+    return Failure(
+        reason=Reason.QUEUE_FULL,
+        message=(
+            f"{under_way} bytes of payloads in chunks are under way at this router, and {size} more pass the limit of "
+            f"{limit}: try again later, or raise max_upload_bytes"
+        ),
+        retry_delay_s=retry_delay_s,
+        metadata={"actual": str(under_way + size), "limit": str(limit)},
+    )
+
+
+def upload_stalled(patience_s: float) -> Failure:
+    """The payload of a call does not come."""
+    return Failure(
+        reason=Reason.QUEUE_TIMEOUT,
+        message=(
+            f"chunk: of the payloads that this stream has announced nothing more has come for {patience_s:g} s; "
+            "send their chunks without a pause"
+        ),
+        metadata={"field": "chunk"},
+    )
+
+
 def deadline_in_queue(run: Run) -> Failure:
     """The deadline passed before anything was sent."""
     return Failure(

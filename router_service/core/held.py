@@ -37,6 +37,10 @@ class Held(Generic[ItemT]):
         for line in self._lines.values():
             yield from line
 
+    def holds(self, key: str) -> bool:
+        """Whether an item of this key would have to wait."""
+        return bool(key) and key in self._lines
+
     def add_incomplete(self, item: ItemT, key: str) -> None:
         """The item waits for its payload. `key` is empty where its order means nothing."""
         self._incomplete[item] = key

@@ -47,6 +47,8 @@ class Outcomes:
         """The delivery that has lists of its own, to which results of other runs can be added."""
         self.stopped: list[tuple[Caller, str]] = []
         """Callers and ordering keys of which a call has failed, where later ones stop: they are to fail, too."""
+        self.unbrought: list[Run] = []
+        """Calls that have ended before their payloads were there: what waits behind them may go on."""
 
     def results(
         self, sent: Sent, lo: int, count: int, payloads: Sequence[Payload], content_type: str, replica: Replica
@@ -184,6 +186,8 @@ class Outcomes:
         run.unanswered -= count
         if not run.unanswered:
             del run.caller.runs[run]
+            if run.awaits:
+                self.unbrought.append(run)
 
 
 def _follows(last: DeliverResults, run: Run, first: int, content_type: str, replica: Replica) -> bool:

@@ -46,6 +46,7 @@ class Replica:
 
     __slots__ = (
         "_next_id",
+        "_next_withdrawn",
         "_starts",
         "address",
         "backend",
@@ -113,6 +114,8 @@ class Replica:
         """Partitions with something to send here, in turn."""
         self._next_id = 1
         self._starts: list[int] = []
+        self._next_withdrawn = 0
+        """Where the slice stands that is behind the one withdrawn last: mostly it is the next, and nobody searches."""
 
     @property
     def replica_id(self) -> str:
@@ -260,7 +263,10 @@ class Replica:
     def withdraw(self, sent: Sent, parts: Sequence[Sent] = ()) -> None:
         """The slice leaves the outbox: no frame will carry it, but `parts` of it in its place."""
         box = self.outbox if sent.run.slot is None else self.ops
-        place = box.index(sent)
+        place = self._next_withdrawn
+        if place >= len(box) or box[place] is not sent:
+            place = box.index(sent)
+        self._next_withdrawn = place + len(parts)
         del box[place]
         for part in reversed(parts):
             box.insert(place, part)

@@ -34,7 +34,7 @@ from router_service.core.sessions import Sessions
 from router_service.core.slot_frames import cut_ops
 from router_service.core.slot_operations import ONE_CALL, SlotOperations
 from router_service.core.topology import Topology
-from router_service.core.uploads import Uploads
+from router_service.core.uploads import MAX_UPLOAD_BYTES, Uploads
 from slotmesh.chunks import Announced
 
 if TYPE_CHECKING:
@@ -58,8 +58,11 @@ if TYPE_CHECKING:
 class Scheduler:
     """State of one router's data plane; single writer, never awaited inside."""
 
-    def __init__(self, chance: Chance) -> None:
-        """`chance` draws uniformly from [0, 1): the only randomness."""
+    def __init__(self, chance: Chance, *, max_upload_bytes: int = MAX_UPLOAD_BYTES) -> None:
+        """`chance` draws uniformly from [0, 1): the only randomness.
+
+        `max_upload_bytes`: of payloads that are under way in chunks, and of what waits behind them.
+        """
         self._chance = chance
         self._seq = 0
         self._out: list[Command] = []
@@ -71,7 +74,7 @@ class Scheduler:
         self._intake = Intake(self.topology, self._outcomes, self._deadlines, self._sender, chance)
         self._sessions = Sessions(self._out, self.topology, self._outcomes, self._intake)
         self._acknowledgements = Acknowledgements(self._out, self.topology, self._outcomes, self._intake)
-        self._uploads = Uploads()
+        self._uploads = Uploads(max_upload_bytes)
         self._answers = Answers(self._out, self.counters, self._outcomes, self._sender, self._intake)
         self._slots = SlotOperations(
             self._out,
@@ -101,7 +104,7 @@ class Scheduler:
     def submit(self, caller: Caller, endpoint: str, batches: Iterable[Batch], now: float) -> list[Command]:
         """Calls that passed the edge's checks."""
         label = (self.counters.label(endpoint),)
-        uploads = self._uploads
+        uploads = self._uploads.lines
         for options, ids, payloads in batches:
             self._seq += 1
             run = Run(self._seq, caller, endpoint, options, ids, payloads, now)
@@ -109,9 +112,7 @@ class Scheduler:
             caller.runs[run] = None
             if run.deadline <= now:
                 self._outcomes.fail_waiting(run, failures.deadline_in_queue(run))
-            elif (uploads.lines or type(payloads[0]) is Announced) and uploads.take(run):
-                self._intake.watch(run)
-            else:
+            elif not (uploads or type(payloads[0]) is Announced) or not self._awaits(run, now):
                 self._begin(run, now)
         return self._commands(now)
 
@@ -138,11 +139,13 @@ class Scheduler:
             caller.runs[run] = None
             if options.streaming:
                 self._outcomes.fail_waiting(run, failures.NOT_RESUMED)
-            elif self._uploads.take(run):
-                self._intake.watch(run)
-            else:
+            elif not self._awaits(run, now):
                 self._begin(run, now)
         return self._commands(now)
+
+    def brought(self, caller: Caller, call_id: int, size: int, now: float) -> None:
+        """So many bytes of a payload that was announced have come."""
+        self._uploads.brought(caller, call_id, size, now)
 
     def uploaded(self, caller: Caller, call_id: int, payload: Payload, now: float) -> list[Command]:
         """A payload that was announced is complete."""
@@ -160,6 +163,16 @@ class Scheduler:
     def awaits(self, caller: Caller, call_id: int) -> bool:
         """Whether the payload that the caller has announced for this call is still of use."""
         return self._uploads.awaits(caller, call_id)
+
+    def _awaits(self, run: Run, now: float) -> bool:
+        """Whether the run waits for payloads, or fails as there is no room for them."""
+        if failure := self._uploads.refuse(run):
+            self._outcomes.fail_waiting(run, failure)
+        elif self._uploads.take(run, now):
+            self._intake.watch(run)
+        else:
+            return False
+        return True
 
     def _begin(self, run: Run, now: float) -> None:
         """The run is complete, and its turn: to the replicas that may have it already, or to the one that gets it."""
@@ -396,9 +409,10 @@ class Scheduler:
         """When the shell must call `expire`; None when nothing can expire."""
         due, asked = self._deadlines.next_deadline(), self._sessions.next_deadline()
         over, join = self._slots.next_deadline(), self._acknowledgements.next_deadline()
-        if asked is None and over is None and join is None:
+        stalled = self._uploads.next_deadline()
+        if asked is None and over is None and join is None and stalled is None:
             return due
-        return min(each for each in (due, asked, over, join) if each is not None)
+        return min(each for each in (due, asked, over, join, stalled) if each is not None)
 
     def expire(self, now: float) -> list[Command]:
         """Fails every call whose deadline or queue time has passed."""
@@ -406,6 +420,8 @@ class Scheduler:
         for alone in self._slots.expire(now):
             self._withdrawn(cancellation.cancel_caller(alone, self._outcomes), now)
         self._sessions.expire(now)
+        for run, failure in self._uploads.pop_stalled(now):
+            self._outcomes.fail_waiting(run, failure)
         self._joined(self._acknowledgements.expire(now), now)
         return self._commands(now)
 
@@ -464,8 +480,10 @@ class Scheduler:
         while self._outcomes.stopped:
             caller, key = self._outcomes.stopped.pop()
             self._withdrawn(cancellation.stop_after(caller, key, caller.stops[key], self._outcomes), now)
-        if self._uploads.lines and (released := self._uploads.release_ended()):
-            for run in released:
+        if self._outcomes.unbrought:
+            ended = self._outcomes.unbrought.copy()
+            self._outcomes.unbrought.clear()
+            for run in self._uploads.release_ended(ended):
                 self._begin(run, now)
             return self._commands(now)
         out = self._out.copy()

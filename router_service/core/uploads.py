@@ -3,54 +3,119 @@
 Purpose: such a call keeps its place among those of its ordering key; all other calls pass it. A call begins when its
 payload is complete.
 Invariants: calls of one caller and ordering key begin in the order in which they came. A call that ends before, by its
-deadline or because it was taken back, keeps nobody waiting. Nothing here outlives the caller.
+deadline or because it was taken back, keeps nobody waiting. Nothing here outlives the caller. What all callers together
+have announced, and what waits behind that, is bounded in bytes; who brings nothing more loses what is under way.
 Owner: the scheduler.
 """
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
+from router_service.core import failures
 from router_service.core.held import Held
 from slotmesh.chunks import Announced
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from router_service.core.callers import Caller
     from router_service.core.calls import Run
     from slotmesh.chunks import Payload
+    from slotmesh.errors import Failure
+
+MAX_UPLOAD_BYTES = 256 * 1024 * 1024
+FLOOR_BYTES = 1024 * 1024
+"""What a caller that has nothing here may announce even where others have taken all: up to twice the bound in all."""
+STALL_S = 30.0
+"""A caller that brings nothing for so long brings nothing any more."""
+CROWDED_BYTES = 64 * 1024 * 1024
+"""Where more than that has come of payloads under way, callers have to bring something every `CROWDED_STALL_S`."""
+CROWDED_STALL_S = 2.0
+RETRY_DELAY_S = 1.0
+
+
+class Entry:
+    """One call that waits."""
+
+    __slots__ = ("call_id", "here", "size")
+
+    def __init__(self, call_id: int, size: int) -> None:
+        self.call_id = call_id
+        self.size = size
+        """Bytes of its payloads, announced or here."""
+        self.here = 0
+        """Those of them that are here."""
 
 
 class Line:
     """What one caller has that waits."""
 
-    __slots__ = ("held", "incomplete")
+    __slots__ = ("entries", "heard_at", "held", "incomplete")
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
         self.held: Held[Run] = Held()
+        self.entries: dict[Run, Entry] = {}
+        """All that is held."""
         self.incomplete: dict[int, Run] = {}
         """By call id."""
+        self.heard_at = now
+        """When the caller brought something last, monotonic seconds."""
 
 
 class Uploads:
     """The payloads under way."""
 
-    __slots__ = ("lines",)
+    __slots__ = ("_due", "_max_bytes", "here", "lines", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = MAX_UPLOAD_BYTES) -> None:
         self.lines: dict[Caller, Line] = {}
         """Of callers that bring any; empty while nobody does."""
+        self.size = 0
+        """Bytes of everything in the lines, announced or here."""
+        self.here = 0
+        """Those of them that are here."""
+        self._max_bytes = max_bytes
+        self._due = inf
+        """No caller has brought nothing for too long before this moment."""
 
-    def take(self, run: Run) -> bool:
+    def refuse(self, run: Run) -> Failure | None:
+        """Why there is no room for the run, which would have to wait here; None where there is, or it would not."""
+        line = self.lines.get(run.caller)
+        if not self.size or not _waits(run, line):
+            return None
+        size = _size(run)
+        most = 2 * self._max_bytes if line is None and size <= FLOOR_BYTES else self._max_bytes
+        if self.size + size <= most:
+            return None
+        return failures.uploads_full(size, self.size, self._max_bytes, RETRY_DELAY_S)
+
+    def take(self, run: Run, now: float) -> bool:
         """Keeps the run, if it waits for its payload (then it is one call), or behind one of its key that does."""
         line = self.lines.get(run.caller)
-        key = run.options.ordering_key
-        if not isinstance(run.payloads[0], Announced):
-            return line is not None and line.held.add_behind(run, key)
+        if not _waits(run, line):
+            return False
         if line is None:
-            line = self.lines[run.caller] = Line()
-        line.held.add_incomplete(run, key)
-        line.incomplete[run.ids[0]] = run
+            line = self.lines[run.caller] = Line(now)
+            self._due = min(self._due, now + self._patience_s)
+        entry = line.entries[run] = Entry(run.ids[0], _size(run))
+        self.size += entry.size
+        if isinstance(run.payloads[0], Announced):
+            run.awaits = True
+            line.held.add_incomplete(run, run.options.ordering_key)
+            line.incomplete[entry.call_id] = run
+        else:
+            line.held.add_behind(run, run.options.ordering_key)
+            self._came(entry, entry.size, now)
         return True
+
+    def brought(self, caller: Caller, call_id: int, size: int, now: float) -> None:
+        """The caller has brought so many bytes of a payload. Those of calls that have ended do not count."""
+        line = self.lines.get(caller)
+        if line is not None and (run := line.incomplete.get(call_id)) is not None:
+            line.heard_at = now
+            self._came(line.entries[run], size, now)
 
     def complete(self, caller: Caller, call_id: int, payload: Payload) -> list[Run]:
         """A payload is there: what can begin now, in order. Nothing where the call has ended."""
@@ -58,26 +123,33 @@ class Uploads:
         run = line.incomplete.pop(call_id, None) if line is not None else None
         if line is None or run is None:
             return []
+        run.awaits = False
         if run.waiting:
             run.payloads = [payload]
         released = line.held.complete(run)
-        self._drop_if_empty(caller, line)
+        self._gone(caller, line, released)
         return [each for each in released if each.waiting]
 
-    def release_ended(self) -> list[Run]:
-        """What waited behind calls that have ended meanwhile, in order."""
+    def release_ended(self, ended: Iterable[Run]) -> list[Run]:
+        """What waited behind these calls, which have ended without their payloads, in order."""
         released: list[Run] = []
-        for caller, line in list(self.lines.items()):
-            for call_id, run in list(line.incomplete.items()):
-                if not run.waiting:
-                    del line.incomplete[call_id]
-                    released += line.held.remove(run)
-            self._drop_if_empty(caller, line)
+        for run in ended:
+            run.awaits = False
+            line = self.lines.get(run.caller)
+            if line is None or (entry := line.entries.get(run)) is None:
+                continue
+            del line.incomplete[entry.call_id]
+            behind = line.held.remove(run)
+            self._gone(run.caller, line, [run, *behind])
+            released += behind
         return [each for each in released if each.waiting]
 
     def left(self, caller: Caller) -> None:
         """The caller is gone."""
-        self.lines.pop(caller, None)
+        line = self.lines.pop(caller, None)
+        for entry in line.entries.values() if line is not None else ():
+            self.size -= entry.size
+            self.here -= entry.here
 
     def find(self, caller: Caller, call_id: int) -> Run | None:
         """The call, if its payload is still awaited."""
@@ -89,6 +161,50 @@ class Uploads:
         run = self.find(caller, call_id)
         return run is not None and run.waiting > 0
 
-    def _drop_if_empty(self, caller: Caller, line: Line) -> None:
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When to call `pop_stalled`; None where nothing is under way."""
+        return self._due if self.lines else None
+
+    def pop_stalled(self, now: float) -> list[tuple[Run, Failure]]:
+        """The calls whose callers have brought nothing for too long, and what these hear: they are to fail."""
+        if now < self._due:
+            return []
+        patience_s = self._patience_s
+        failure = failures.upload_stalled(patience_s)
+        stalled = [line for line in self.lines.values() if line.heard_at + patience_s <= now]
+        others = [line.heard_at + patience_s for line in self.lines.values() if line.heard_at + patience_s > now]
+        self._due = min(others, default=inf)
+        return [(run, failure) for line in stalled for run in line.incomplete.values()]
+
+    @property
+    def _patience_s(self) -> float:
+        return CROWDED_STALL_S if self.here > CROWDED_BYTES else STALL_S
+
+    # -- in here ---------------------------------------------------------------------------------------------------
+
+    def _came(self, entry: Entry, size: int, now: float) -> None:
+        was_crowded = self.here > CROWDED_BYTES
+        entry.here += size
+        self.here += size
+        if not was_crowded and self.here > CROWDED_BYTES:
+            self._due = now  # patience is shorter from now on
+
+    def _gone(self, caller: Caller, line: Line, runs: Iterable[Run]) -> None:
+        """These do not wait here any more."""
+        for run in runs:
+            entry = line.entries.pop(run)
+            self.size -= entry.size
+            self.here -= entry.here
         if not line.incomplete:
             del self.lines[caller]
+
+
+def _waits(run: Run, line: Line | None) -> bool:
+    is_behind = line is not None and line.held.holds(run.options.ordering_key)
+    return is_behind or isinstance(run.payloads[0], Announced)
+
+
+def _size(run: Run) -> int:
+    return sum(map(len, run.payloads))

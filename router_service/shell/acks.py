@@ -8,6 +8,7 @@ Owner: the link to that replica.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 Span = tuple[int, int]
@@ -15,6 +16,8 @@ Span = tuple[int, int]
 
 ACK_GAP_S = 0.05
 """Between two frames of acknowledgements, at least: each costs as much as a hundred calls."""
+MAX_FRAME_SPANS = 4096
+"""What is more leaves in the next frame."""
 
 
 class RunAcks:
@@ -23,7 +26,7 @@ class RunAcks:
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` is called when `take` has something to give."""
         self._wake = wake
-        self._spans: list[Span] = []
+        self._spans: deque[Span] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False
 
@@ -34,11 +37,11 @@ class RunAcks:
             self._timer = asyncio.get_running_loop().call_later(ACK_GAP_S, self._fall_due)
 
     def take(self) -> list[Span] | None:
-        """All that was gathered, once its time has come: disjoint, ascending."""
+        """What was gathered, up to the bound of a frame, once its time has come: disjoint, ascending."""
         if not self._is_due:
             return None
-        self._is_due = False
-        spans, self._spans = self._spans, []
+        spans = [self._spans.popleft() for _ in range(min(len(self._spans), MAX_FRAME_SPANS))]
+        self._is_due = bool(self._spans)
         return merged(spans)
 
     def flush(self) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from itertools import groupby
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from itertools import groupby, islice
 
 from router_service import convert
-from router_service.core.callers import Caller, Window
+from router_service.core.callers import MAX_CALL_ID, Caller, Window
 from router_service.core.calls import Batch, CallOptions, CallPayload
 from router_service.core.commands import DeliverFailure, Delivery
 from router_service.core.rosters import RosterVersion
@@ -38,6 +38,10 @@ TAKE_ITEMS = "take_items"
 """The feature of clients that say which values of handlers that yield they have taken."""
 MAX_UNREAD_REJECTIONS = 16_384
 """Rejected batches that may wait likewise; they cost the client nothing to cause, so more of them end the stream."""
+MAX_UNREAD_REJECTED_IDS = 1024 * 1024
+"""Ids in them, likewise."""
+MAX_STEP = 512
+"""Batches, runs or ranges of a frame that are dealt with before others have their turn on the event loop."""
 
 
 class ClientStream:
@@ -59,7 +63,8 @@ class ClientStream:
         self.caller = Caller(window, session=session)
         self.pump = StreamPump(write, self.next_frame)
         self._endpoint = endpoint
-        self._default_options = default_options
+        self._default_options = convert.options_from_wire(default_options)
+        self._defaults_by_key = convert.options_by_key(default_options)
         self._dispatcher = dispatcher
         self._pacer = Pacer(self.pump.wake, dispatcher.clock.now)
         self._results = ResultOutbox(
@@ -75,6 +80,10 @@ class ClientStream:
         self._uploads = Uploads(self.caller, dispatcher)
         self._max_payload_bytes = max_payload_bytes
         self._control: deque[Response] = deque()
+        self._rejected_ids = 0
+        """Ids in rejections that wait in there."""
+        self._is_accepting = False
+        """A frame of calls is being dealt with."""
         self._is_ending = False
         self._all_answered = asyncio.Event()
         self.fenced = asyncio.Event()
@@ -86,44 +95,20 @@ class ClientStream:
 
     # -- in --------------------------------------------------------------------------------------------------------
 
-    def accept(self, frame: router_service_pb2.CallFrame) -> Failure | None:
-        """Admits each batch of a frame of calls, or rejects it as a whole. Says why the stream must end, if it must."""
+    def accept(self, frame: router_service_pb2.CallFrame) -> Iterator[Failure | None]:
+        """Admits each batch of a frame of calls, or rejects it as a whole.
+
+        In steps: whoever iterates lets others have the event loop between two of them. A failure says why the stream
+        must end, and is the last step.
+        """
         self._dispatcher.scheduler.counters.frames[DIRECTION_IN,] += 1
-        admitted: list[Batch] = []
-        for batch in frame.batches:
-            ids = convert.ids_of(batch)
-            if isinstance(ids, Failure):
-                self._reject(batch, ids)
-                continue
-            payloads = convert.payloads_of(batch)
-            if isinstance(payloads, Failure):
-                self._reject(batch, payloads)
-                continue
-            sizes = list(map(len, payloads))
-            failure = self._mistake(batch) or self._not_reading() or self.caller.admit(ids, sum(sizes))
-            if failure is not None:
-                self._reject(batch, failure)
-                continue
-            if batch.resend and admitted:
-                self._dispatcher.submit(self.caller, self._endpoint, admitted)
-                admitted = []
-            calls = self._with_options(batch, ids, payloads)
-            if batch.chunked_sizes or max(sizes) > MAX_INLINE_BYTES:
-                calls = self._apart(calls)
-            if batch.resend:
-                age_s = max(0.0, batch.age.ToNanoseconds() / 1e9)
-                self._dispatcher.submit_again(self.caller, self._endpoint, calls, age_s, convert.first_roster_of(batch))
-            else:
-                admitted += calls
-        if admitted:
-            self._dispatcher.submit(self.caller, self._endpoint, admitted)
-        if len(self._control) <= MAX_UNREAD_REJECTIONS:
-            return None
-        return Failure(
-            reason=Reason.WINDOW_EXCEEDED,
-            message=f"{len(self._control)} rejected batches wait to be read: keep to the window, and read",
-            executed=Executed.UNKNOWN,
-        )
+        self._is_accepting = True
+        try:
+            yield from self._accept(frame)
+        finally:
+            self._is_accepting = False
+            if self._is_ending:
+                self.pump.wake()
 
     def upload(self, chunk: call_pb2.Chunk) -> None:
         """A part of a payload that was announced."""
@@ -133,9 +118,18 @@ class ClientStream:
         """The client has taken values: their handlers may go on."""
         self._results.taking.take(frame.call_ids, frame.counts)
 
-    def cancel(self, frame: router_service_pb2.CancelCalls) -> None:
-        """The client takes calls back; each that is open is answered now."""
-        self._dispatcher.cancel(self.caller, convert.ranges_of(frame.calls))
+    def cancel(self, frame: router_service_pb2.CancelCalls) -> Iterator[None]:
+        """The client takes calls back; each that is open is answered now. In steps, as `accept`."""
+        last_ids = [run.ids[-1] for run in islice(self.caller.runs, MAX_STEP - 1, None, MAX_STEP) if run.ids]
+        for at in range(0, len(frame.calls), MAX_STEP):
+            ranges = convert.ranges_of(frame.calls[at : at + MAX_STEP])
+            first = 0
+            for last in (*last_ids, MAX_CALL_ID):
+                part = [(max(first, lo), min(last, hi)) for lo, hi in ranges if lo <= last and hi >= first]
+                first = last + 1
+                if part:
+                    self._dispatcher.cancel(self.caller, part)
+                    yield
 
     def acknowledge(self, through_frame: int) -> None:
         """The client has all result frames up to this one: their runs need not be kept any longer."""
@@ -190,7 +184,9 @@ class ClientStream:
     def next_frame(self) -> Response | None:
         """Everything that is ready, up to the bounds of a frame."""
         if self._control:
-            return self._control.popleft()
+            response = self._control.popleft()
+            self._rejected_ids -= len(response.rejected.call_ids)
+            return response
         if self._roster is not None:
             version, self._roster = self._roster, None
             return Response(roster=convert.roster_to_wire(version))
@@ -198,20 +194,88 @@ class ClientStream:
             stamp, self._echo = self._echo, 0
             return Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
         frame = self._results.next_frame()
-        if frame is None and self._is_ending and not self.caller.runs and not self._results:
+        is_over = self._is_ending and not self._is_accepting and not self.caller.runs and not self._results
+        if frame is None and is_over:
             self._all_answered.set()
         return frame
 
+    def _accept(self, frame: router_service_pb2.CallFrame) -> Iterator[Failure | None]:
+        fresh: list[Batch] = []
+        work = 0
+        for batch, calls, groups in self._admitted(frame):
+            work += max(groups, len(calls))
+            if batch.resend and calls:
+                self._submit(fresh)
+                fresh = []
+                age_s = max(0.0, batch.age.ToNanoseconds() / 1e9)
+                self._dispatcher.submit_again(self.caller, self._endpoint, calls, age_s, convert.first_roster_of(batch))
+            else:
+                fresh += calls
+            if work >= MAX_STEP:
+                self._submit(fresh)
+                fresh, work = [], 0
+                failure = self._too_many_rejections()
+                yield failure
+                if failure is not None or self.fenced.is_set():
+                    return
+        self._submit(fresh)
+        if failure := self._too_many_rejections():
+            yield failure
+
+    def _admitted(
+        self, frame: router_service_pb2.CallFrame
+    ) -> Iterator[tuple[router_service_pb2.CallBatch, list[Batch], int]]:
+        """The calls of each batch, of a large one in parts; none of one that is rejected. And what groups were seen."""
+        for batch in frame.batches:
+            columns = self._columns(batch)
+            if isinstance(columns, Failure):
+                self._reject(batch, columns)
+                yield batch, [], 1
+                continue
+            ids, payloads, largest = columns
+            comes_apart = batch.chunked_sizes or largest > MAX_INLINE_BYTES
+            for calls, groups in self._with_options(batch, ids, payloads):
+                yield batch, self._apart(calls) if comes_apart else calls, groups
+
+    def _columns(self, batch: router_service_pb2.CallBatch) -> tuple[Sequence[int], list[CallPayload], int] | Failure:
+        """Ids, payloads, and the size of the largest of these, of a batch that is admitted; or why it is rejected."""
+        ids = convert.ids_of(batch, self.caller.window.calls)
+        if isinstance(ids, Failure):
+            return ids
+        payloads = convert.payloads_of(batch)
+        if isinstance(payloads, Failure):
+            return payloads
+        sizes = list(map(len, payloads))
+        failure = self._mistake(batch) or self._not_reading() or self.caller.admit(ids, sum(sizes))
+        return failure or (ids, payloads, max(sizes))
+
+    def _submit(self, calls: list[Batch]) -> None:
+        if calls:
+            self._dispatcher.submit(self.caller, self._endpoint, calls)
+
     def _reject(self, batch: router_service_pb2.CallBatch, failure: Failure) -> None:
+        # An honest batch has no more ids than the window has calls; of others the ids are not worth keeping.
+        ids = batch.call_ids if len(batch.call_ids) <= self.caller.window.calls else ()
+        self._rejected_ids += len(ids)
         self.say(
             Response(
                 rejected=router_service_pb2.RejectedBatch(
                     first_call_id=batch.first_call_id,
                     count=len(batch.payloads),
                     failure=to_wire(failure),
-                    call_ids=batch.call_ids,
+                    call_ids=ids,
                 )
             )
+        )
+
+    def _too_many_rejections(self) -> Failure | None:
+        """Why the stream must end, if so much was rejected and not read."""
+        if len(self._control) <= MAX_UNREAD_REJECTIONS and self._rejected_ids <= MAX_UNREAD_REJECTED_IDS:
+            return None
+        return Failure(
+            reason=Reason.WINDOW_EXCEEDED,
+            message=f"{len(self._control)} rejected batches wait to be read: keep to the window, and read",
+            executed=Executed.UNKNOWN,
         )
 
     def _mistake(self, batch: router_service_pb2.CallBatch) -> Failure | None:
@@ -235,20 +299,28 @@ class ClientStream:
 
     def _with_options(
         self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: list[CallPayload]
-    ) -> list[Batch]:
-        """The calls of a batch, neighbours with the same options together. Those with unsound options fail."""
-        wire = batch.options if batch.HasField("options") else self._default_options
+    ) -> Iterator[tuple[list[Batch], int]]:
+        """The calls of a batch, neighbours with the same options together, in parts of so many groups of neighbours.
+
+        Those with unsound options fail.
+        """
+        has_own = batch.HasField("options")
         if not batch.ordering_keys:
-            options = convert.options_from_wire(wire)
-            return self._sound(options, ids, payloads)
+            options = convert.options_from_wire(batch.options) if has_own else self._default_options
+            yield self._sound(options, ids, payloads), 1
+            return
         calls: list[Batch] = []
-        options_of = convert.options_by_key(wire)
-        at = 0
+        options_of = convert.options_by_key(batch.options) if has_own else self._defaults_by_key
+        at = groups = 0
         for key, neighbours in groupby(batch.ordering_keys):
             begin = at
             at += sum(1 for _ in neighbours)
+            groups += 1
             calls += self._sound(options_of(key), ids[begin:at], payloads[begin:at])
-        return calls
+            if groups == MAX_STEP:
+                yield calls, groups
+                calls, groups = [], 0
+        yield calls, groups
 
     def _sound(self, options: CallOptions | Failure, ids: Sequence[int], payloads: list[CallPayload]) -> list[Batch]:
         if not isinstance(options, Failure) and options.stop_generation:

@@ -149,6 +149,11 @@ class Dispatcher:
         """The client of a session knows this roster now."""
         self._do(self.scheduler.acknowledged(caller, version, self.clock.now()))
 
+    def brought(self, caller: Caller, call_id: int, size: int) -> None:
+        """So many bytes of a payload that was announced have come."""
+        self.scheduler.brought(caller, call_id, size, self.clock.now())
+        self._arm()
+
     def uploaded(self, caller: Caller, call_id: int, payload: Payload) -> None:
         """A payload that was announced is complete."""
         self._do(self.scheduler.uploaded(caller, call_id, payload, self.clock.now()))

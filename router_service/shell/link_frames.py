@@ -10,7 +10,9 @@ Owner: the `ReplicaLink`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from router_service import convert
 from router_service.core.commands import CancelRun
@@ -30,6 +32,8 @@ Request = replica_service_pb2.ExecuteRequest
 
 MAX_FRAME_CALLS = 16_384
 MAX_FRAME_BYTES = 1024 * 1024
+MAX_FRAME_RANGES = 4096
+"""Ranges of cancels and questions, and calls of which values were taken: each costs the replica as much as a call."""
 
 
 class LinkFrames:
@@ -43,8 +47,8 @@ class LinkFrames:
         self._wake = wake
         self._is_up = False
         self._pacer = Pacer(wake, clock.now)
-        self._cancels: list[CancelRun] = []
-        self._questions: list[Session] = []
+        self._cancels: deque[CancelRun] = deque()
+        self._questions: deque[Session] = deque()
         self._acks = RunAcks(wake)
         self._takes: dict[int, int] = {}
         """Values taken of each run, of which the replica was not told."""
@@ -132,23 +136,34 @@ class LinkFrames:
             stamp, self._echo = self._echo, 0
             return Request(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
         if self._cancels:
+            taken = [self._cancels.popleft() for _ in range(min(len(self._cancels), MAX_FRAME_RANGES))]
             ranges = [
                 call_pb2.IdRange(first=each.sent.first + each.lo, last=each.sent.first + each.lo + each.count - 1)
-                for each in self._cancels
+                for each in taken
             ]
-            self._cancels.clear()
             if self._chunks:
                 self._chunks.discard(convert.run_ids_of(ranges))
             return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges))
         if self._takes:
-            takes, self._takes = self._takes, {}
+            takes = {run_id: self._takes.pop(run_id) for run_id in list(islice(self._takes, MAX_FRAME_RANGES))}
             return Request(take=convert.takes_to_wire(takes))
         if self._questions:
-            sessions, self._questions = self._questions, []
-            return Request(reconcile=convert.reconcile_of(sessions))
+            return Request(reconcile=convert.reconcile_of(self._cut_questions()))
         if (acked := self._acks.take()) is not None:
             return Request(ack=replica_service_pb2.AckRuns(runs=convert.ranges_to_wire(acked)))
         return self._slots_frame() if self._is_up and self._replica.ops else None
+
+    def _cut_questions(self) -> list[Session]:
+        """Sessions for the next frame: one as a whole, and more where these fit."""
+        sessions: list[Session] = []
+        ranges = 0
+        while self._questions:
+            resumption = self._questions[0].resumption
+            ranges += len(resumption.unanswered) if resumption is not None else 0
+            if sessions and ranges > MAX_FRAME_RANGES:
+                break
+            sessions.append(self._questions.popleft())
+        return sessions
 
     def _slots_frame(self) -> Request | None:
         ops = self._dispatcher.cut_ops(self._replica, MAX_FRAME_BYTES)

@@ -42,7 +42,7 @@ MAX_FRAME_CALLS = 16_384
 MAX_FRAME_BYTES = 1024 * 1024
 MAX_UNREAD_BYTES = 4 * 1024 * 1024
 """Results that may wait for a client that does not read."""
-MAX_UNACKED_FRAMES = 16_384
+MAX_UNACKED_RUNS = 16_384
 """Of a client that never acknowledges: replicas forget by themselves what is older."""
 
 _Kept = tuple[Replica, int, int, int]
@@ -86,8 +86,8 @@ class ResultOutbox:
         self._fetching: set[int] = set()
         """Calls whose results were asked for again."""
         self._frame_no = 0
-        self._unacked: deque[tuple[int, list[_Kept]]] = deque(maxlen=MAX_UNACKED_FRAMES)
-        """Frame number, and the runs whose outcomes the frame has."""
+        self._unacked: deque[tuple[int, _Kept]] = deque(maxlen=MAX_UNACKED_RUNS)
+        """Runs, and the number of the frame that had their outcomes."""
 
     def __bool__(self) -> bool:
         """Whether something waits, here or to be fetched."""
@@ -157,7 +157,6 @@ class ResultOutbox:
         batch: call_pb2.ResultBatch | None = None
         values: call_pb2.ResultBatch | None = None
         value_bytes = 0
-        kept: list[_Kept] = []
         keeps = self._caller.session is not None
         chunked, streams = self._chunked, self._caller.streams
         while self._outcomes and calls < most and size + value_bytes < MAX_FRAME_BYTES:
@@ -173,7 +172,8 @@ class ResultOutbox:
             request_bytes += outcome.size
             size += _bytes_of(outcome)
             if keeps and outcome.replica is not None:
-                kept.append((outcome.replica, outcome.links, outcome.first, len(outcome.ids)))
+                kept = (outcome.replica, outcome.links, outcome.first, len(outcome.ids))
+                self._unacked.append((self._frame_no, kept))
             if chunked and isinstance(outcome, DeliverResults) and outcome in chunked:
                 sizes = [chunked.pop(outcome)]
                 frame.batches.add(
@@ -189,8 +189,6 @@ class ResultOutbox:
                 frame.done.extend(convert.ranges_of_ids(outcome.ids))
             else:
                 frame.errors.add(call_ids=outcome.ids, failure=to_wire(outcome.failure))
-        if kept:
-            self._unacked.append((self._frame_no, kept))
         self._unread_bytes -= size
         self._caller.released(calls, request_bytes)
         return response
@@ -219,8 +217,7 @@ class ResultOutbox:
         """The client has all result frames up to this one: their runs need not be kept any longer."""
         unacked, forget = self._unacked, self._dispatcher.forget
         while unacked and unacked[0][0] <= through_frame:
-            for kept in unacked.popleft()[1]:
-                forget(*kept)
+            forget(*unacked.popleft()[1])
 
     def _add_values(self, values: DeliverValues) -> None:
         """They are never dropped, and count for nothing: no more wait here than the credit of each call."""

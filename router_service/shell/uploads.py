@@ -45,6 +45,7 @@ class Uploads:
         except BadChunk as mistake:
             self._dispatcher.not_uploaded(self._caller, call_id, _failure(mistake))
             return
+        self._dispatcher.brought(self._caller, call_id, len(chunk.data))
         if is_complete:
             del self._under_way[call_id]
             payload = assembly.payload()
@@ -54,8 +55,8 @@ class Uploads:
 
     def ended(self, ids: Sequence[int]) -> None:
         """These calls have their outcome: what has come of their payloads is of no use."""
-        for call_id in [each for each in self._under_way if each in ids]:
-            del self._under_way[call_id]
+        for call_id in ids:
+            self._under_way.pop(call_id, None)
 
     def end(self) -> None:
         """Nothing more comes: what is not complete never will be."""

@@ -1,9 +1,10 @@
 """What stands between gRPC and a servicer: wrong input and errors become statuses that tell the truth and no secrets.
 
 Purpose: wraps the handlers of a service once, at registration, so that no interceptor runs for each rpc.
-Invariants: bytes that are no valid message end the rpc with INVALID_ARGUMENT; a `SlotmeshError` ends it with its status
-and details; a client that is gone is no error; anything else is logged with its traceback, and the client reads
-INTERNAL and nothing more. Nothing is added to the messages of a stream.
+Invariants: bytes that are no valid message end the rpc with INVALID_ARGUMENT, and so does a frame of a stream that
+holds more than one may (`slotmesh.frame_bounds`), before it is parsed; a `SlotmeshError` ends it with its status and
+details; a client that is gone is no error; anything else is logged with its traceback, and the client reads INTERNAL
+and nothing more. Nothing is added to the messages of a stream.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
+from slotmesh.frame_bounds import shape_of, too_much
 from slotmesh.status import abort, to_exception
 from slotmesh.telemetry.log import get_logger
 
@@ -61,7 +63,7 @@ def guard(handler: Handler, *, method: str, server: str) -> Handler:
     `method` is its full name; `server` is whose log the client is sent to.
     """
     end = _Ending(method, server)
-    parse = _parser(handler.request_deserializer)
+    parse = _parser(handler.request_deserializer, is_stream=bool(handler.request_streaming))
     behavior: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     serialise: Any = handler.response_serializer
     # Where the request is one message it is parsed in here: grpc.aio would report a failure to parse it by itself.
@@ -134,14 +136,24 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _parser(deserializer: Parse | None) -> Parse | None:
+def _parser(deserializer: Parse | None, *, is_stream: bool) -> Parse | None:
+    """`is_stream`: it gets frames, of which a peer may send any number; how much one may hold is bounded."""
     if deserializer is None:
         return None
     # `FromString` is a bound method of the generated message class.
     message = getattr(getattr(deserializer, "__self__", None), "DESCRIPTOR", None)
     name = message.full_name if message is not None else "message"
+    shape = shape_of(message) if message is not None and is_stream else None
 
     def parse(raw: bytes) -> Any:
+        if shape is not None and (found := too_much(raw, shape)) is not None:
+            failure = Failure(
+                reason=Reason.BAD_REQUEST,
+                message=f"{found.field}: {found.problem}",
+                executed=Executed.UNKNOWN,  # frames before this one were taken
+                metadata={"field": found.field},
+            )
+            raise to_exception(failure)
         try:
             return deserializer(raw)
         except DecodeError as error:

@@ -222,7 +222,8 @@ class ReplicaNode:
                 self.engine.acknowledge(wire.link, replica_convert.ranges_of(request.ack.runs))
             case "reconcile":
                 answers = self.engine.reconcile(replica_convert.questions_of(request.reconcile))
-                wire.outbox.reconciled(replica_convert.reconciled_to_wire(answers))
+                for answer in replica_convert.reconciled_to_wire(answers):
+                    wire.outbox.reconciled(answer)
             case frame:
                 raise AssertionError(frame)
         self.flush()

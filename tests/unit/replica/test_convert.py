@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from replica_service import convert
+from replica_service.convert.answers import MAX_ANSWER_RANGES
 from replica_service.core.calls import MAX_CREDIT, NO_METADATA, Link
+from replica_service.core.sessions import Report
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import BadRequest, DuplicateCallId, Executed, Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2
@@ -129,3 +131,35 @@ def test_run_ids_start_at_one() -> None:
 def test_a_run_has_payloads() -> None:
     with pytest.raises(BadRequest, match="at least one"):
         convert.runs_of(frame(batch(1, 0)), Link(), NOW)
+
+
+# -- questions about sessions -----------------------------------------------------------------------------------------
+
+
+def test_a_question_about_more_calls_than_a_frame_may_name_is_refused() -> None:
+    asked = replica_service_pb2.SessionCalls(session_id="s", epoch=2, calls=[call_pb2.IdRange()] * 30_000)
+    with pytest.raises(BadRequest, match=r"reconcile\.sessions\.calls"):
+        convert.questions_of(replica_service_pb2.Reconcile(sessions=[asked] * 2))
+
+
+def test_answers_are_cut_into_frames_a_session_in_each_as_a_whole() -> None:
+    def spans(count: int) -> list[tuple[int, int]]:
+        return [(2 * at + 1, 2 * at + 1) for at in range(count)]
+
+    half = MAX_ANSWER_RANGES // 2
+    reports = {
+        "a": Report(spans(half), spans(half), ()),
+        "b": Report((), spans(1), spans(1)),
+        "c": Report(spans(3 * MAX_ANSWER_RANGES), (), spans(1)),
+        "d": Report((), (), ()),
+    }
+    frames = list(convert.reconciled_to_wire((name, 2, report) for name, report in reports.items()))
+    assert [[each.session_id for each in frame.joined] for frame in frames] == [["a"], ["b"], ["c"], ["d"]]
+    assert [[each.session_id for each in frame.kept] for frame in frames] == [["a"], ["b"], [], []]
+    assert [[each.session_id for each in frame.evicted] for frame in frames] == [[], ["b"], ["c"], []]
+
+
+def test_answers_that_fit_are_one_frame() -> None:
+    answers = [(str(number), 2, Report((), [(1, 1)], ())) for number in range(60)]
+    (frame_of_all,) = convert.reconciled_to_wire(answers)
+    assert len(frame_of_all.joined) == 60

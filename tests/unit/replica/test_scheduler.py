@@ -152,6 +152,27 @@ def test_a_cancel_of_a_run_whose_middle_is_gone_reaches_its_end() -> None:
     assert told(core.cancel(link, [(2, 11)], 0.0)) == ["fail 2-4 CANCELLED", "fail 7-11 CANCELLED"]
 
 
+def test_a_cancel_of_many_ranges_takes_just_these() -> None:
+    core, link = scheduler(max_ongoing=1, prefetch=40), Link()
+    running = run(link, 1, 1)
+    core.submit([running, run(link, 2, 10), run(link, 12, 10)], 0.0)
+    gone = told(core.cancel(link, [(15, 15), (3, 4), (8, 13), (7, 9), (21, 30)], 0.0))
+    assert sorted(gone) == [
+        "fail 12-13 CANCELLED",
+        "fail 15-15 CANCELLED",
+        "fail 21-21 CANCELLED",
+        "fail 3-4 CANCELLED",
+        "fail 7-11 CANCELLED",
+    ]
+    assert core.waiting == 20 - 2 - 5 - 2 - 1 - 1
+    left = []
+    ended = running
+    while commands := [each for each in core.calls_ended(ended, 1, 0.0) if isinstance(each, StartCalls)]:
+        left += told(list(commands))
+        ended = commands[0].run
+    assert left == [f"calls {each}-{each}" for each in (2, 5, 6, 14, 16, 17, 18, 19, 20)]
+
+
 def test_calls_of_a_turn_that_are_taken_back_are_the_executors_to_answer() -> None:
     core, link = scheduler(), Link()
     commands = core.submit([run(link, 1, 5, key="k")], 0.0)

@@ -31,7 +31,10 @@ class StreamOnPaper(ClientStream):
 
     def announce(self, call_id: int) -> None:
         batch = router_service_pb2.CallBatch(first_call_id=call_id, payloads=[b""], chunked_sizes=[TOTAL])
-        assert self.accept(router_service_pb2.CallFrame(batches=[batch])) is None
+        assert not list(self.accept(router_service_pb2.CallFrame(batches=[batch])))
+
+    def take_back(self, call_id: int) -> None:
+        list(self.cancel(router_service_pb2.CancelCalls(calls=[call_pb2.IdRange(first=call_id, last=call_id)])))
 
     def bring(self, call_id: int, offset: int) -> None:
         self.upload(call_pb2.Chunk(call_id=call_id, offset=offset, total=TOTAL, data=bytes(CHUNK_BYTES)))
@@ -51,7 +54,7 @@ async def test_parts_of_a_call_that_has_ended_are_not_kept(mistake: bool) -> Non
     if mistake:
         stream.bring(1, 7)
     else:
-        stream.cancel(router_service_pb2.CancelCalls(calls=[call_pb2.IdRange(first=1, last=1)]))
+        stream.take_back(1)
     assert not stream.keeps_parts
 
 
@@ -60,5 +63,5 @@ async def test_parts_of_another_call_are() -> None:
     stream = StreamOnPaper()
     stream.announce(1)
     stream.announce(2)
-    stream.cancel(router_service_pb2.CancelCalls(calls=[call_pb2.IdRange(first=1, last=1)]))
+    stream.take_back(1)
     assert stream.keeps_parts

@@ -85,7 +85,7 @@ def test_a_copy_of_a_keyed_call_has_no_key() -> None:
     ],
 )
 def test_ids_are_a_range_or_listed(batch: Batch, ids: Sequence[int]) -> None:
-    assert convert.ids_of(batch) == ids
+    assert convert.ids_of(batch, 8192) == ids
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_ids_are_a_range_or_listed(batch: Batch, ids: Sequence[int]) -> None:
     ],
 )
 def test_a_batch_that_does_not_add_up_is_told_by_its_field(batch: Batch, reason: Reason, field: str) -> None:
-    failure = convert.ids_of(batch)
+    failure = convert.ids_of(batch, 8192)
     assert isinstance(failure, Failure)
     assert (failure.reason, failure.metadata["field"]) == (reason, field)
 

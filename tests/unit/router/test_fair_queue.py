@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.callers import Caller, Flow, Window
-from router_service.core.fair_queue import TURN_CALLS, FairQueue
+from router_service.core.fair_queue import FEW_CALLS, TURN_CALLS, FairQueue
 from tests.unit.router.parts import caller, run
 
 
@@ -45,8 +45,17 @@ def test_among_many_floods_everyone_has_its_turn() -> None:
     queue, floods, single = FairQueue(), [caller() for _ in range(9)], caller()
     for seq, flood in enumerate(floods):
         queue.append(run(seq, count=10_000, by=flood))
-    queue.append(run(99, by=single))
+    queue.append(run(99, count=FEW_CALLS + 1, by=single))
     assert calls_before(queue, single, 16) == 9 * TURN_CALLS
+
+
+def test_few_calls_go_ahead_of_all_turns() -> None:
+    queue, floods, few = FairQueue(), [caller() for _ in range(9)], [caller() for _ in range(3)]
+    for seq, flood in enumerate(floods):
+        queue.append(run(seq, count=10_000, by=flood))
+    for seq, each in enumerate(few, 100):
+        queue.append(run(seq, count=FEW_CALLS, by=each))
+    assert [serve(queue, 1000) for _ in range(4)] == [*((each, FEW_CALLS) for each in few), (floods[0], TURN_CALLS)]
 
 
 def test_flows_with_much_to_do_get_equal_shares() -> None:
@@ -74,13 +83,14 @@ def test_a_turn_goes_on_over_several_runs_and_sends() -> None:
     for seq in range(200):
         queue.append(run(seq, by=one))
     queue.append(run(200, count=200, by=other))
-    turns = [serve(queue, 3) for _ in range(TURN_CALLS + TURN_CALLS // 3 + 1)]
-    assert [by for by, _ in turns[:TURN_CALLS]] == [one] * TURN_CALLS
-    assert all(by is other for by, _ in turns[TURN_CALLS:])
-    assert sum(count for _, count in turns[TURN_CALLS:]) == TURN_CALLS
+    few = [serve(queue, 3) for _ in range(FEW_CALLS)]
+    assert few == [(one, 1)] * FEW_CALLS
+    turns = [serve(queue, 3) for _ in range(TURN_CALLS // 3 + 1 + TURN_CALLS - FEW_CALLS)]
+    assert sum(count for by, count in turns if by is other) == TURN_CALLS
+    assert [by for by, _ in turns[TURN_CALLS // 3 + 1 :]] == [one] * (TURN_CALLS - FEW_CALLS)
 
 
-def test_who_has_nothing_waiting_keeps_no_credit_and_no_place() -> None:
+def test_who_comes_again_goes_on_with_the_credit_of_this_round() -> None:
     queue, one, other, third = FairQueue(), caller(), caller(), caller()
     queue.append(run(1, by=one))
     queue.append(run(2, count=1000, by=other))
@@ -88,12 +98,52 @@ def test_who_has_nothing_waiting_keeps_no_credit_and_no_place() -> None:
     serve(queue)
     assert queue.head() is not None, "the sender asks who is next"
     queue.append(run(4, count=1000, by=one))
-    order = []
-    for _ in range(4):
-        by, count = serve(queue, 1000)
-        assert count == TURN_CALLS
-        order.append(by)
-    assert order == [other, third, one, other]
+    order = [serve(queue, 1000) for _ in range(5)]
+    turn = TURN_CALLS
+    assert order == [(other, turn), (third, turn), (one, turn - 1), (other, turn), (third, turn)]
+
+
+def backlogged(flows: int) -> tuple[FairQueue, list[Caller]]:
+    """Flows with much to do, in the middle of a round."""
+    queue, floods = FairQueue(), [caller() for _ in range(flows)]
+    for seq, flood in enumerate(floods):
+        queue.append(run(seq, count=100_000, by=flood))
+    for _ in range(flows + flows // 2):
+        serve(queue, 1000)
+    return queue, floods
+
+
+def test_who_has_little_to_do_does_not_wait_for_hundreds_who_have_much() -> None:
+    queue, _ = backlogged(800)
+    single = caller()
+    for seq in range(TURN_CALLS):
+        queue.append(run(10**6 + seq, by=single))
+        assert calls_before(queue, single, 16) == 0
+        serve(queue, 16)
+
+
+def test_who_comes_again_and_again_has_no_more_than_its_turn_in_a_round() -> None:
+    queue, floods = backlogged(10)
+    eager = [caller() for _ in range(5)]
+    served = dict.fromkeys((*floods, *eager), 0)
+    seq = 10**6
+    for _ in range(100_000):
+        for each in eager:
+            seq += 1
+            queue.append(run(seq, by=each))
+        by, count = serve(queue, 16)
+        served[by] += count
+        if min(served[each] for each in floods) >= 20 * TURN_CALLS:
+            break
+    assert max(served.values()) - min(served[each] for each in floods) <= 2 * TURN_CALLS
+
+
+def test_flows_that_are_gone_are_forgotten() -> None:
+    queue, _ = backlogged(2)
+    for seq in range(5_000):
+        queue.append(run(10**6 + seq, by=caller()))
+        serve(queue, 16)
+    assert len(queue._shares) < 3_000
 
 
 def test_callers_that_share_a_flow_share_its_turn() -> None:
@@ -102,7 +152,7 @@ def test_callers_that_share_a_flow_share_its_turn() -> None:
     queue, single = FairQueue(), caller()
     queue.append(run(1, count=1000, by=one))
     queue.append(run(2, count=1000, by=other))
-    queue.append(run(3, by=single))
+    queue.append(run(3, count=FEW_CALLS + 1, by=single))
     assert calls_before(queue, single, 1000) == TURN_CALLS
 
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.callers import Caller
+from router_service.core.scheduler import Scheduler
+from router_service.core.uploads import CROWDED_BYTES, CROWDED_STALL_S, FLOOR_BYTES, STALL_S
 from slotmesh.chunks import Announced, PayloadParts
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.world import OK, World, caller, options
+
+MB = 1024 * 1024
 
 
 def payload_of(call_id: int) -> PayloadParts:
     return PayloadParts([b"%d" % call_id])
 
 
-def announce(world: World, call_id: int, by: Caller, **fields: object) -> None:
-    world.do(world.scheduler.submit(by, "e", [(options(**fields), [call_id], [Announced(100)])], world.now))
+def announce(world: World, call_id: int, by: Caller, size: int = 100, **fields: object) -> None:
+    world.do(world.scheduler.submit(by, "e", [(options(**fields), [call_id], [Announced(size)])], world.now))
+
+
+def bring(world: World, call_id: int, by: Caller, size: int) -> None:
+    world.scheduler.brought(by, call_id, size, world.now)
 
 
 def upload(world: World, call_id: int, by: Caller) -> None:
@@ -110,3 +118,132 @@ def test_a_session_is_asked_for_when_the_payload_of_what_comes_again_is_complete
     assert world.got("r") == [1, 2, 3]
     world.complete("r")
     assert world.reasons([2, 3]) == {OK}
+
+
+# -- how much, and how long --------------------------------------------------------------------------------------------
+
+
+def bounded(max_upload_bytes: int) -> World:
+    world = World({"b": ["r"]}, owner=("r", 1), links_at_once=False)
+    world.scheduler = Scheduler(lambda: 0.5, max_upload_bytes=max_upload_bytes)
+    world.links_at_once = True
+    world.push()
+    return world
+
+
+def test_what_all_callers_announce_is_bounded() -> None:
+    world, others = bounded(10 * MB), [caller() for _ in range(3)]
+    for call_id, by in enumerate(others, 1):
+        announce(world, call_id, by, 5 * MB)
+    assert world.reasons([3]) == {Reason.QUEUE_FULL}
+    failure = world.failures[3]
+    assert (failure.executed, failure.metadata["limit"]) == (Executed.NO, str(10 * MB))
+    assert failure.retry_delay_s
+    assert "max_upload_bytes" in failure.message
+    upload(world, 1, others[0])
+    announce(world, 4, others[2], 5 * MB)
+    upload(world, 4, others[2])
+    upload(world, 2, others[1])
+    assert sorted(world.got("r")) == [1, 2, 4]
+
+
+def test_who_has_little_under_way_is_let_in_where_others_have_taken_all() -> None:
+    world, little, large = bounded(10 * MB), caller(), caller()
+    announce(world, 1, large, 10 * MB)
+    announce(world, 2, little, FLOOR_BYTES)
+    announce(world, 3, little, 100)
+    announce(world, 4, large, 100)
+    assert world.reasons([3, 4]) == {Reason.QUEUE_FULL}
+    upload(world, 2, little)
+    assert world.got("r") == [2]
+
+
+def test_one_payload_is_always_taken_however_large() -> None:
+    world, client = bounded(MB), caller()
+    announce(world, 1, client, 9 * MB)
+    upload(world, 1, client)
+    assert world.got("r") == [1]
+
+
+def test_what_waits_behind_a_payload_counts_until_it_goes_on() -> None:
+    world, client = bounded(2 * MB), caller()
+    announce(world, 1, client, MB, ordering_key="k")
+    announce(world, 2, client, MB, ordering_key="k")
+    world.do(world.scheduler.submit(client, "e", [(options(ordering_key="k"), [3], [b"x" * 10])], world.now))
+    assert world.reasons([3]) == {Reason.QUEUE_FULL}
+    world.submit([4], by=client, ordering_key="j")
+    upload(world, 2, client)
+    announce(world, 5, client, MB)
+    assert world.reasons([5]) == {Reason.QUEUE_FULL}, "2 is complete, and waits for 1"
+    upload(world, 1, client)
+    announce(world, 6, client, MB)
+    upload(world, 6, client)
+    assert world.got("r") == [4, 1, 2, 6]
+
+
+@pytest.mark.parametrize("how", ["taken back", "spoilt", "left"])
+def test_what_ends_makes_room(how: str) -> None:
+    world, client, other = bounded(10 * MB), caller(), caller()
+    announce(world, 1, client, 10 * MB)
+    bring(world, 1, client, MB)
+    if how == "taken back":
+        world.do(world.scheduler.cancel_calls(client, [(1, 1)], world.now))
+    elif how == "spoilt":
+        world.do(world.scheduler.not_uploaded(client, 1, Failure(reason=Reason.BAD_REQUEST, message="no"), world.now))
+    else:
+        world.do(world.scheduler.cancel(client, world.now))
+    announce(world, 2, other, 10 * MB)
+    upload(world, 2, other)
+    assert world.got("r") == [2]
+
+
+def test_a_call_that_is_sent_again_and_finds_no_room_may_have_run() -> None:
+    world, client = bounded(MB), caller()
+    announce(world, 1, client, MB)
+    again = world.connect(2, (2, 2))
+    world.do(
+        world.scheduler.submit_again(again, "e", [(options(), [2], [Announced(2 * MB)])], 0.0, world.roster, world.now)
+    )
+    assert world.failures[2].executed is Executed.UNKNOWN
+
+
+def test_who_brings_nothing_more_loses_what_is_under_way() -> None:
+    world, stopped, slow = World({"b": ["r"]}, owner=("r", 1)), caller(), caller()
+    announce(world, 1, stopped, MB, ordering_key="k")
+    world.submit([2], by=stopped, ordering_key="k")
+    announce(world, 3, slow, MB)
+    world.at(STALL_S - 1)
+    bring(world, 3, slow, 100)
+    world.at(STALL_S)
+    assert world.reasons([1]) == {Reason.QUEUE_TIMEOUT}
+    assert world.failures[1].executed is Executed.NO
+    assert world.got("r") == [2]
+    world.at(2 * STALL_S - 2)
+    upload(world, 3, slow)
+    assert world.got("r") == [2, 3]
+
+
+def test_memory_that_is_short_is_not_left_to_who_brings_nothing() -> None:
+    world, stopped, slow = World({"b": ["r"]}), caller(), caller()
+    announce(world, 1, stopped, CROWDED_BYTES)
+    bring(world, 1, stopped, CROWDED_BYTES - 1)
+    announce(world, 2, slow, MB)
+    world.at(CROWDED_STALL_S + 1)
+    assert not world.failures
+    bring(world, 2, slow, 100)
+    world.at(world.now)
+    assert world.reasons([1]) == {Reason.QUEUE_TIMEOUT}
+    world.at(world.now + STALL_S - 1)
+    upload(world, 2, slow)
+    assert world.got("r") == [2]
+
+
+def test_chunks_of_calls_that_have_ended_keep_nothing_alive() -> None:
+    world, client = World({"b": ["r"]}), caller()
+    announce(world, 1, client)
+    announce(world, 2, client)
+    world.do(world.scheduler.cancel_calls(client, [(1, 1)], world.now))
+    world.at(STALL_S - 1)
+    bring(world, 1, client, 50)
+    world.at(STALL_S)
+    assert world.reasons([2]) == {Reason.QUEUE_TIMEOUT}

@@ -1,0 +1,66 @@
+"""The calls that a session has unanswered, as its client has told: small, and ready to be asked for.
+
+Purpose: a session that moves can bring thousands of ranges, each replica is asked about all of them, and they are kept
+for as long as the connection. So they are two numbers each, and what replicas are asked is written once.
+Owner: the session.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
+
+from router_service.core.resumption import Span
+from slotmesh.v1 import call_pb2, replica_service_pb2
+
+
+class Spans(Sequence[Span]):
+    """Ranges of call ids, both ends included."""
+
+    __slots__ = ("_asked", "_ends", "_ranges")
+
+    def __init__(self, ranges: Iterable[call_pb2.IdRange]) -> None:
+        self._ranges: Iterable[call_pb2.IdRange] = ranges
+        """Needed until replicas are asked."""
+        self._asked = b""
+        self._ends = array("q")
+        """First and last id of each, in turn."""
+        for each in ranges:
+            self._ends.append(each.first)
+            self._ends.append(each.last)
+
+    @property
+    def asked(self) -> bytes:
+        """`SessionCalls` with these calls."""
+        if not self._asked:
+            question = replica_service_pb2.SessionCalls()
+            question.calls.MergeFrom(self._ranges)
+            self._asked, self._ranges = question.SerializeToString(), ()
+        return self._asked
+
+    def __len__(self) -> int:
+        return len(self._ends) // 2
+
+    def __iter__(self) -> Iterator[Span]:
+        return zip(self._ends[::2], self._ends[1::2], strict=True)
+
+    @overload
+    def __getitem__(self, at: int) -> Span: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Span]: ...
+
+    def __getitem__(self, at: int | slice) -> Span | list[Span]:
+        if isinstance(at, slice):
+            return list(self)[at]
+        at = range(len(self))[at]
+        return self._ends[2 * at], self._ends[2 * at + 1]
+
+
+def asked_of(spans: Sequence[Span]) -> bytes:
+    """`SessionCalls` with these calls."""
+    if isinstance(spans, Spans):
+        return spans.asked
+    calls = [call_pb2.IdRange(first=first, last=last) for first, last in spans]
+    return replica_service_pb2.SessionCalls(calls=calls).SerializeToString()
