@@ -235,6 +235,11 @@ class Observed:
         """Whether a replica that is heard may still start what an earlier generation gave it."""
         return any(not it.is_fenced and not it.gone and it.suspect_since is None for it in self.replicas())
 
+    def awaits_fence_of(self, owner: Owner) -> bool:
+        """Whether an incarnation is not fenced yet: it keeps what it has until then, and is given nothing."""
+        known = self.incarnation(owner)
+        return known is None or not known.is_fenced
+
     def busy_partitions(self, endpoint: str) -> frozenset[tuple[Owner, int]]:
         """The partitions of which something still ran at replicas when they were fenced."""
         return frozenset(

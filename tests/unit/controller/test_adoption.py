@@ -246,6 +246,20 @@ def test_an_owner_that_cannot_be_reached_keeps_what_it_has_and_its_epochs() -> N
     assert not moved.inherited
 
 
+def test_those_who_can_be_reached_share_what_the_others_do_not_hold() -> None:
+    owned = dict.fromkeys(range(PARTITIONS // 2), (life("a"), 7))
+    state, observed, _ = take(TOLD, Observed(), table([life("a"), life("idle")], owned))
+    observed = attached(observed, life("b"))
+    first = assign(state, observed).ownership
+    assert first is not None
+    assert not first.leaving, "nothing leaves for owners that are given nothing"
+    state = state.apply(ChangeSet(put_ownership=(first,)))
+    assert assign(state, observed, now=NOW + 60.0) == EndpointOutcome()
+    told = assign(state, attached(observed, life("c")), now=NOW + 60.0).ownership
+    assert told is not None
+    assert {owner: len(epochs) for owner, epochs in told.leaving_by_owner().items()} == {life("b"): PARTITIONS // 4}
+
+
 def test_an_owner_that_attaches_is_fenced_and_then_given_the_same_anew() -> None:
     owned = dict.fromkeys(range(10), (life("a"), 7))
     state, observed, _ = take(TOLD, Observed(), table([life("a")], owned))
