@@ -213,6 +213,7 @@ def brought_from_wire(hello: membership_service_pb2.RouterHello, *, generation: 
                 for it in wire.covers
             ),
         ),
+        router_addresses=frozenset(wire.router_addresses),
         ownership={it.name: _ownership(f"hello.table.endpoints[{at}]", it) for at, it in enumerate(wire.endpoints)},
     )
 

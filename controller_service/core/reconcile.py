@@ -41,8 +41,8 @@ UNHEALTHY: Final = "its health checks fail"
 FORGET_AFTER_S: Final = 600.0
 """A silent replica that somebody else started, and that no table has named, is forgotten."""
 BROUGHT_WITHIN_S: Final = 5.0
-"""Nothing is given to anybody for so long after the controller's start, while a router is expected to bring the table
-of an earlier generation: routers come back within a second or two, and cold starts expect none."""
+"""Nothing is given to anybody for so long after the controller's start, while a router is expected to bring the table,
+or a newer table, of an earlier generation: routers come back within a second or two, and cold starts expect none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,8 @@ def _held_s(desired: Desired, observed: Observed, now: float, started_at: float)
         return left_s  # nobody could send calls yet, and the first one may know of owners
     covered = {it.generation for it in desired.roster.covers}
     expected = {it.served_under for it in observed.replicas() if it.served_under and not it.gone}
-    return 0.0 if expected <= covered else left_s
+    is_complete = observed.older_routers <= {router.address for router in observed.routers.values()}
+    return 0.0 if expected <= covered and is_complete else left_s
 
 
 def wanted_replicas(backend: Backend) -> int:

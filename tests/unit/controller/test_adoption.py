@@ -349,6 +349,15 @@ def test_nothing_is_given_away_while_a_router_may_yet_bring_the_table_of_an_earl
     assert assign(covered, observed, now=NOW + 2.0, started_at=NOW).ownership is not None
 
 
+def test_the_first_table_need_not_be_the_newest_so_all_routers_that_it_names_are_waited_for() -> None:
+    observed = attached(with_router(Observed()), life("a"))
+    brought = replace(table([]), router_addresses=frozenset({"h:2", "h:3"}))
+    state, observed, _ = take(TOLD, observed.with_brought("r", brought).without_brought(["r"]), brought)
+    assert assign(state, observed, now=NOW + 2.0, started_at=NOW).retry_after_s == BROUGHT_WITHIN_S - 2.0
+    other = observed.with_router(Router(router_id="q", address="h:3", started_at=0.0))
+    assert assign(state, other, now=NOW + 2.0, started_at=NOW).ownership is not None
+
+
 def test_a_cold_start_waits_for_a_router_and_no_longer() -> None:
     observed = attached(Observed(), life("a"))
     assert assign(TOLD, observed, started_at=NOW).retry_after_s == BROUGHT_WITHIN_S
