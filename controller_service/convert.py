@@ -49,6 +49,8 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, gener
     _require(_INCARNATION, "hello.incarnation", hello.incarnation, "32 hexadecimal digits, in lower case")
     if not is_name(hello.backend):
         _refuse("hello.backend", f"must be a backend's name, is {show(hello.backend)!r}")
+    if not 0 <= hello.newest_epoch < _MAX_EPOCH:
+        _refuse("hello.newest_epoch", "must be an epoch: 0 or larger, and far from the end of 64 bits")
     return Hello(
         replica_id=hello.replica_id,
         incarnation=hello.incarnation,
@@ -56,7 +58,7 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, gener
         pid=max(0, hello.pid),
         has_served=hello.has_served and hello.generation != generation,
         generation=hello.generation,
-        newest_epoch=max(0, hello.newest_epoch),
+        newest_epoch=hello.newest_epoch,
         process=hello.process[:_MAX_PROCESS_CHARS],
     )
 
@@ -213,6 +215,7 @@ def brought_from_wire(hello: membership_service_pb2.RouterHello, *, generation: 
                 for it in wire.covers
             ),
         ),
+        router_addresses=frozenset(wire.router_addresses),
         ownership={it.name: _ownership(f"hello.table.endpoints[{at}]", it) for at, it in enumerate(wire.endpoints)},
     )
 

@@ -18,6 +18,8 @@ class BroughtTable:
     roster: Roster
     ownership: Mapping[str, Ownership] = field(default_factory=lambda: MappingProxyType({}))
     """By endpoint."""
+    router_addresses: frozenset[str] = frozenset()
+    """Where the routers of its generation serve: any of them may bring a newer table."""
 
     @property
     def newest_epoch(self) -> int:

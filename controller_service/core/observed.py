@@ -181,6 +181,8 @@ class Observed:
     """Incarnations that routers know, under ids of others, and that are not proven to have ended."""
     brought: Mapping[str, BroughtTable] = field(default_factory=lambda: MappingProxyType({}))
     """Tables of other generations that were not looked at yet, by router."""
+    older_routers: frozenset[str] = frozenset()
+    """Where the routers served that such tables have named."""
 
     def replica(self, replica_id: str) -> Replica | None:
         backend = self.backend_of.get(replica_id)
@@ -234,6 +236,11 @@ class Observed:
     def awaits_fence(self) -> bool:
         """Whether a replica that is heard may still start what an earlier generation gave it."""
         return any(not it.is_fenced and not it.gone and it.suspect_since is None for it in self.replicas())
+
+    def awaits_fence_of(self, owner: Owner) -> bool:
+        """Whether an incarnation is not fenced yet: it keeps what it has until then, and is given nothing."""
+        known = self.incarnation(owner)
+        return known is None or not known.is_fenced
 
     def busy_partitions(self, endpoint: str) -> frozenset[tuple[Owner, int]]:
         """The partitions of which something still ran at replicas when they were fenced."""
@@ -291,7 +298,11 @@ class Observed:
         return replace(self, elders=MappingProxyType(left))
 
     def with_brought(self, router_id: str, table: BroughtTable) -> Observed:
-        return replace(self, brought=MappingProxyType({**self.brought, router_id: table}))
+        return replace(
+            self,
+            brought=MappingProxyType({**self.brought, router_id: table}),
+            older_routers=self.older_routers | table.router_addresses,
+        )
 
     def without_brought(self, router_ids: Collection[str]) -> Observed:
         left = {router_id: table for router_id, table in self.brought.items() if router_id not in router_ids}

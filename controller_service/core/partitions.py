@@ -221,11 +221,17 @@ def inherit(current: Ownership | None, brought: Ownership, is_dead: Callable[[Ow
 
 
 def hand_over(
-    current: Ownership, candidates: Sequence[Candidate], *, is_draining: Callable[[Owner], bool], balance: bool
+    current: Ownership,
+    candidates: Sequence[Candidate],
+    *,
+    is_draining: Callable[[Owner], bool],
+    balance: bool,
+    stays: Callable[[Owner], bool] = lambda _: False,
 ) -> Ownership:
     """Marks what should leave its live owner; returns `current` itself where that is nothing new.
 
-    All that draining owners have leaves. With `balance`, so does what the others have too many of.
+    All that draining owners have leaves. With `balance`, so does what the others have too many of, except that owners
+    who `stays` says yes of keep what they have, and the others share the rest.
     """
     if not candidates:
         return current
@@ -234,9 +240,10 @@ def hand_over(
         staying = Counter(current.partition_owners)
         staying.subtract(current.partition_owners[number] for number in current.leaving)
         held = {owner: staying[index] for index, owner in enumerate(current.owners)}
-        quotas = _quotas(candidates, held)
+        fixed = {owner for owner in current.owners if stays(owner)}
+        quotas = _quotas(candidates, held, PARTITIONS - sum(held[owner] for owner in fixed))
         for index, owner in enumerate(current.owners):
-            if held[owner] > quotas.get(owner, 0):
+            if owner not in fixed and held[owner] > quotas.get(owner, 0):
                 keep.setdefault(index, quotas.get(owner, 0))
     if not keep:
         return current
@@ -269,10 +276,10 @@ def _void(current: Ownership, dead: Collection[int], fences: Sequence[int]) -> l
     ]
 
 
-def _quotas(candidates: Sequence[Candidate], held: Mapping[Owner, int]) -> dict[Owner, int]:
-    """Whole partitions for each candidate, its share within 1; who holds more already gets the odd ones."""
-    quotas = {it.owner: int(it.share * PARTITIONS) for it in candidates}
-    odd = PARTITIONS - sum(quotas.values())
+def _quotas(candidates: Sequence[Candidate], held: Mapping[Owner, int], total: int) -> dict[Owner, int]:
+    """Whole partitions for each candidate, its share of all within 1; who holds more already gets the odd ones."""
+    quotas = {it.owner: int(it.share * total) for it in candidates}
+    odd = total - sum(quotas.values())
     eager = sorted(candidates, key=lambda it: (quotas[it.owner] - held.get(it.owner, 0), it.owner))
     for candidate in eager[:odd]:
         quotas[candidate.owner] += 1

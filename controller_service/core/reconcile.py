@@ -41,8 +41,8 @@ UNHEALTHY: Final = "its health checks fail"
 FORGET_AFTER_S: Final = 600.0
 """A silent replica that somebody else started, and that no table has named, is forgotten."""
 BROUGHT_WITHIN_S: Final = 5.0
-"""Nothing is given to anybody for so long after the controller's start, while a router is expected to bring the table
-of an earlier generation: routers come back within a second or two, and cold starts expect none."""
+"""Nothing is given to anybody for so long after the controller's start, while a router is expected to bring the table,
+or a newer table, of an earlier generation: routers come back within a second or two, and cold starts expect none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,6 @@ def reconcile_endpoint(
     if endpoint.traffic is not None:
         weights = {name: weight for name, weight in endpoint.traffic.weights.items() if weight > 0.0}
     ready = {name: [it for it in observed.replicas(name) if it.takes_calls] for name in weights}
-    members = shares(weights, {name: [it.owner for it in group] for name, group in ready.items()})
     candidates = shares(weights, {name: [it.owner for it in group if it.is_fenced] for name, group in ready.items()})
     held_s = _held_s(desired, observed, now, started_at)
     wait_s = 0.0
@@ -213,15 +212,15 @@ def reconcile_endpoint(
         busy=observed.busy_partitions(endpoint.name),
         fenced_through=observed.fenced_through,
     )
-    # Owners that are not fenced yet keep their share: they are given nothing, and nothing has to leave them for that.
-    members = members if candidates else []
-    drained = hand_over(assigned, members, is_draining=observed.is_draining, balance=False)
+    drained = hand_over(assigned, candidates, is_draining=observed.is_draining, balance=False)
     rest_s = known.balanced_at + (PATIENCE_S if drained.leaving else BALANCE_EVERY_S) - now
     if rest_s > 0.0:
         return EndpointOutcome(
             drained if drained is not current else None, retry_after_s=_sooner(wait_s or None, rest_s)
         )
-    balanced = hand_over(drained, members, is_draining=observed.is_draining, balance=True)
+    balanced = hand_over(
+        drained, candidates, is_draining=observed.is_draining, balance=True, stays=observed.awaits_fence_of
+    )
     return EndpointOutcome(
         balanced if balanced is not current else None,
         balancing=balanced is not drained,
@@ -240,7 +239,8 @@ def _held_s(desired: Desired, observed: Observed, now: float, started_at: float)
         return left_s  # nobody could send calls yet, and the first one may know of owners
     covered = {it.generation for it in desired.roster.covers}
     expected = {it.served_under for it in observed.replicas() if it.served_under and not it.gone}
-    return 0.0 if expected <= covered else left_s
+    is_complete = observed.older_routers <= {router.address for router in observed.routers.values()}
+    return 0.0 if expected <= covered and is_complete else left_s
 
 
 def wanted_replicas(backend: Backend) -> int:

@@ -288,6 +288,15 @@ async def test_revisions_grow_and_a_late_router_gets_only_the_newest_table() -> 
             "INVALID_ARGUMENT",
             "hello.incarnation",
         ),
+        (
+            membership_service_pb2.AttachReplicaRequest(
+                hello=membership_service_pb2.ReplicaHello(
+                    replica_id="a", incarnation="7" * 32, backend="v1", newest_epoch=2**63 - 1
+                )
+            ),
+            "INVALID_ARGUMENT",
+            "hello.newest_epoch",
+        ),
     ],
 )
 async def test_a_wrong_hello_is_refused_with_the_field(frame: Any, code: str, field: str) -> None:

@@ -1,8 +1,8 @@
 """Two controllers, the second of which remembers nothing: no partition has two owners that could start its calls.
 
 The world is naive: processes that live or not, what each of them refuses, what runs there, and every owner that any
-table has ever named. Members attach in any order, are cut off, and die unseen; the newest table of the first controller
-is the first one that a router brings.
+table has ever named. Members attach in any order, are cut off, and die unseen. One router has the newest table of the
+first controller, and reaches the second one soon; another one has an older table.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ class World(RuleBasedStateMachine):
                 revision=revision,
                 members=tuple(Member(owner=it, backend="v1", address="h:1", max_ongoing=1) for it in self.processes),
             ),
+            router_addresses=frozenset({"r0:1", "r1:1"}),
             ownership={"e": ownership_of("e", [*owners, *[None] * rest], [*epochs, *[0] * rest])},
         )
 
@@ -112,7 +113,6 @@ class World(RuleBasedStateMachine):
         self.bring("r1", self.newest)
         self.is_brought = True
 
-    @precondition(lambda self: self.is_brought)
     @rule()
     def bring_an_older_one(self) -> None:
         self.bring("r0", self.older)
@@ -139,10 +139,7 @@ class World(RuleBasedStateMachine):
     def answer_the_fence(self, data: st.DataObject) -> None:
         waiting = [it for it in self.processes.values() if self.is_told_of_a_fence(it)]
         if waiting:
-            process = data.draw(st.sampled_from(waiting))
-            process.fence = max(process.fence, self.desired.epoch_floor)
-            busy = {"e": frozenset(process.runs)}
-            self.see(transitions.fenced(self.observed, process.owner, self.desired.epoch_floor, busy))
+            self.answer(data.draw(st.sampled_from(waiting)))
 
     @rule()
     def hand_over(self) -> None:
@@ -251,8 +248,7 @@ class World(RuleBasedStateMachine):
                 if process.lives and not process.attached:
                     self.attach(process)
                 if self.is_told_of_a_fence(process):
-                    process.fence = max(process.fence, self.desired.epoch_floor)
-                    self.see(transitions.fenced(self.observed, process.owner, self.desired.epoch_floor, {}))
+                    self.answer(process)
             self.hand_over()
             self.now += 31.0
         ownership = self.desired.ownership["e"]
@@ -272,7 +268,7 @@ class World(RuleBasedStateMachine):
 
     def bring(self, router_id: str, brought: BroughtTable | None) -> None:
         assert brought is not None
-        router = Router(router_id=router_id, address="h:2", started_at=self.now, generation="f")
+        router = Router(router_id=router_id, address=f"{router_id}:1", started_at=self.now, generation="f")
         self.see(transitions.router_attached(self.observed, router, brought))
 
     def attach(self, process: Process) -> None:
@@ -308,6 +304,12 @@ class World(RuleBasedStateMachine):
             and self.desired.epoch_floor >= known.must_fence_through
         )
 
+    def answer(self, process: Process) -> None:
+        """It has given up everything, except that it goes on with what it runs."""
+        process.fence = max(process.fence, self.desired.epoch_floor)
+        busy = {"e": frozenset(process.runs)}
+        self.see(transitions.fenced(self.observed, process.owner, self.desired.epoch_floor, busy))
+
     def leaving(self) -> dict[Owner, dict[int, int]]:
         ownership = self.desired.ownership.get("e")
         return {} if ownership is None else ownership.leaving_by_owner()
@@ -318,3 +320,20 @@ class World(RuleBasedStateMachine):
 
 TestWorld = World.TestCase
 TestWorld.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_an_owner_that_only_the_newest_table_names_is_waited_for() -> None:
+    world = World()
+    world.first_controller(["b"] * 6, ["a"] * 6, [40] * 6, set())
+    world.bring_an_older_one()
+    former = world.processes[Owner("a", "1")]
+    world.attach(former)
+    for _ in range(2):
+        world.look()
+        if world.is_told_of_a_fence(former):
+            world.answer(former)
+        world.nobody_else_could_start_what_somebody_could()
+    world.bring_the_newest()
+    world.look()
+    world.nobody_else_could_start_what_somebody_could()
+    assert world.desired.ownership["e"].owners[world.desired.ownership["e"].partition_owners[0]] == Owner("b", "1")

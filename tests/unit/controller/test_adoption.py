@@ -246,6 +246,20 @@ def test_an_owner_that_cannot_be_reached_keeps_what_it_has_and_its_epochs() -> N
     assert not moved.inherited
 
 
+def test_those_who_can_be_reached_share_what_the_others_do_not_hold() -> None:
+    owned = dict.fromkeys(range(PARTITIONS // 2), (life("a"), 7))
+    state, observed, _ = take(TOLD, Observed(), table([life("a"), life("idle")], owned))
+    observed = attached(observed, life("b"))
+    first = assign(state, observed).ownership
+    assert first is not None
+    assert not first.leaving, "nothing leaves for owners that are given nothing"
+    state = state.apply(ChangeSet(put_ownership=(first,)))
+    assert assign(state, observed, now=NOW + 60.0) == EndpointOutcome()
+    told = assign(state, attached(observed, life("c")), now=NOW + 60.0).ownership
+    assert told is not None
+    assert {owner: len(epochs) for owner, epochs in told.leaving_by_owner().items()} == {life("b"): PARTITIONS // 4}
+
+
 def test_an_owner_that_attaches_is_fenced_and_then_given_the_same_anew() -> None:
     owned = dict.fromkeys(range(10), (life("a"), 7))
     state, observed, _ = take(TOLD, Observed(), table([life("a")], owned))
@@ -333,6 +347,15 @@ def test_nothing_is_given_away_while_a_router_may_yet_bring_the_table_of_an_earl
     assert assign(TOLD, observed, now=NOW + BROUGHT_WITHIN_S, started_at=NOW).ownership is not None
     covered = TOLD.apply(ChangeSet(put_roster=replace(TOLD.roster, covers=(Covered(generation="f", revision=1),))))
     assert assign(covered, observed, now=NOW + 2.0, started_at=NOW).ownership is not None
+
+
+def test_the_first_table_need_not_be_the_newest_so_all_routers_that_it_names_are_waited_for() -> None:
+    observed = attached(with_router(Observed()), life("a"))
+    brought = replace(table([]), router_addresses=frozenset({"h:2", "h:3"}))
+    state, observed, _ = take(TOLD, observed.with_brought("r", brought).without_brought(["r"]), brought)
+    assert assign(state, observed, now=NOW + 2.0, started_at=NOW).retry_after_s == BROUGHT_WITHIN_S - 2.0
+    other = observed.with_router(Router(router_id="q", address="h:3", started_at=0.0))
+    assert assign(state, other, now=NOW + 2.0, started_at=NOW).ownership is not None
 
 
 def test_a_cold_start_waits_for_a_router_and_no_longer() -> None:

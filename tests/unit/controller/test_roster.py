@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller_service.core.partitions import Owner
@@ -42,6 +42,7 @@ def test_departures_are_bounded_by_time_and_what_was_dropped_is_said() -> None:
     assert (departures(dropped), dropped.departed_since) == ([("b", "g", 3)], 2)
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=8))
 def test_departures_are_bounded_in_number_and_none_after_departed_since_is_missing(counts: list[int]) -> None:
     roster, revision, left = NO_ROSTER, 0, dict[str, int]()
