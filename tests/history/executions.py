@@ -12,8 +12,10 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from tests.history.model import Call, Execution, History, Lane, Outcome, Violation
+from tests.history.model import Call, Execution, Fault, History, Lane, Outcome, Violation
 
+STOP: Final = "SIGSTOP"
+"""How faults begin in which a process stood still."""
 LATE_START_S: Final = 0.5
 """How long after its outcome a call may still start: the ways of a message, and busy processors."""
 
@@ -79,7 +81,12 @@ def check_one_at_a_time(history: History) -> Iterator[Violation]:
 
 
 def check_no_late_start(history: History) -> Iterator[Violation]:
-    """Nothing starts when its caller has an outcome already, as at a replica that was cut off and comes back."""
+    """Nothing starts when its caller has an outcome already, as at a replica that was cut off and comes back.
+
+    Each time that a process stands still, one call may be past the last check and before its handler's code: it starts
+    when the process goes on, and its caller was told that this is unknown.
+    """
+    caught: set[tuple[int, float]] = set()
     calls = {call.tag: call for call in history.calls}
     first: dict[str, Outcome] = {}
     for outcome in history.outcomes:
@@ -87,9 +94,19 @@ def check_no_late_start(history: History) -> Iterator[Violation]:
     for execution in history.executions:
         answer, call = first.get(execution.tag), calls.get(execution.tag)
         if answer is not None and call is not None and execution.started_at > answer.at + LATE_START_S:
+            stop = _newest_stop(history, execution)
+            if stop is not None and answer.executed == "UNKNOWN" and (execution.pid, stop.at) not in caught:
+                caught.add((execution.pid, stop.at))
+                continue
             late = execution.started_at - answer.at
             text = f"{call} was executed {_told(history, execution)}, {late:.3f} s after its caller got {answer}"
             yield Violation(invariant="late start", text=text, tags=(call.tag,))
+
+
+def _newest_stop(history: History, execution: Execution) -> Fault | None:
+    """The time in which some process had stood still before the execution began; None where none had."""
+    stops = (it for it in history.faults if it.what.startswith(STOP) and it.at < execution.started_at)
+    return max(stops, key=attrgetter("at"), default=None)
 
 
 class _Step(NamedTuple):
