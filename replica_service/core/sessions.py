@@ -171,6 +171,9 @@ class SessionTable:
                     self._keep(record, begin, end, part, bytes_of(part))
         else:
             self._keep(record, lo, hi, outcome, size)
+        for first, last in common(lo, hi - 1, record.acknowledged) if record.acknowledged else ():
+            if record.session is not None:
+                self._forget(record, first, last + 1)
 
     def unstarted(self, record: Record, lo: int, hi: int) -> None:
         """Calls were answered without having started: nothing is known of them."""
@@ -234,7 +237,7 @@ class SessionTable:
     # -- forgetting ------------------------------------------------------------------------------------------------
 
     def acknowledge(self, link: Link, ranges: Iterable[Range], now: float) -> None:
-        """Clients have the outcomes of these run ids, both ends included. What is pending or unknown stays as it is."""
+        """Clients have outcomes of these run ids, both ends included. What is pending is forgotten when it ends."""
         sent = link.sent
         keys: list[int] | None = None
         for first, last in ranges:
@@ -263,6 +266,13 @@ class SessionTable:
                 if record.session is not None:
                     record.session.seen_at = now
                     self._forget(record, lo, lo + end - at)
+                    if record.pending:
+                        pending = [
+                            (begin, upto - 1)
+                            for begin, upto, known in record.between(lo, lo + end - at)
+                            if known is None
+                        ]
+                        record.acknowledged = merged([*record.acknowledged, *pending])
                 at = end
 
     def reconcile(self, session_id: str, epoch: int, asked: Iterable[Range]) -> Report:

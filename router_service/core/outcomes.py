@@ -20,7 +20,6 @@ from router_service.core.commands import (
     DeliverFailure,
     DeliverResults,
     DeliverSlot,
-    Forget,
 )
 from router_service.core.counters import ShadowOutcome
 from router_service.core.slots import Release, Released
@@ -111,12 +110,6 @@ class Outcomes:
         """`count` calls of the slice, from offset `lo`, failed, as the router found."""
         self._fail(sent.run, sent.lo + lo, count, failure)
 
-    def unwanted(self, sent: Sent, lo: int, count: int) -> None:
-        """The replica has answered calls that had their outcome before: nobody will ask for this one."""
-        run = sent.run
-        if run.session is not None and not run.has_left and not run.options.streaming:
-            self._out.append(Forget(sent.replica, sent.first + lo, count))
-
     def forget(self, run: Run) -> None:
         """Nobody is told of anything about the run any more: the next router asks for it."""
         run.has_left = True
@@ -124,9 +117,15 @@ class Outcomes:
             self._settle(run, run.unanswered)
 
     def abandon(self, sent: Sent, failure: Failure, lo: int = 0, count: int | None = None) -> None:
-        """The caller hears the failure now, for what is open of these calls; what the replica answers is dropped."""
+        """The caller hears the failure now, for what is open of these calls; what the replica answers is dropped.
+
+        A session that moves before it has heard that asks for these calls elsewhere: the replica keeps what it knows of
+        them until the failure is acknowledged.
+        """
+        run = sent.run
+        keeper = sent.replica if run.session is not None and not run.options.streaming else None
         for begin, many in sent.open_parts(lo, count):
-            self._fail(sent.run, sent.lo + begin, many, failure)
+            self._fail(run, sent.lo + begin, many, failure, keeper, sent.first + begin)
             sent.abandon(begin, many)
             self._out.append(CancelRun(sent, begin, many))
 

@@ -27,7 +27,6 @@ from router_service.core.commands import (
     DeliverValues,
     Delivery,
     Flush,
-    Forget,
     OpenLink,
     TakeValues,
 )
@@ -285,8 +284,6 @@ class Dispatcher:
                     self._links[sent.replica].cancel(command)
                 case AskReconcile(replica, session):
                     self._links[replica].reconcile(session)
-                case Forget(replica, first, count):
-                    self._links[replica].forget(first, count)
                 case TakeValues(replica, run_id, count):
                     self._links[replica].take(run_id, count)
                 case OpenLink(replica):

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from replica_service.core.commands import StartCalls, StartTurn
+from replica_service.core.verdicts import TAKEN_BACK
 from router_service import convert
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, CallOptions
@@ -40,7 +41,7 @@ from tests.support.memory_mesh import (
 REPLICAS = 3
 KEYS = ("red", "green")
 """Of both clients, which come through different routers or the same one."""
-TROUBLES = ("routers", "replicas", "wires", "silence", "moves", "failures")
+TROUBLES = ("routers", "replicas", "wires", "silence", "moves", "failures", "timeouts", "cancels")
 CALL_SHARE = 0.1
 """Steps in which a client makes calls."""
 TROUBLE_SHARE = 0.03
@@ -48,7 +49,9 @@ MOST_UNANSWERED = 16
 """Calls of one client."""
 MAX_ROUNDS = 400
 """In which everything must have ended when nothing breaks any more."""
+TIMEOUTS_S = (0.05, 0.2, 0.6)
 ALLOWED = {Reason.REPLICA_LOST, Reason.HANDLER_ERROR, Reason.QUEUE_TIMEOUT}
+OVERDUE = {Reason.DEADLINE_IN_QUEUE, Reason.DEADLINE_RUNNING}
 
 
 @dataclass
@@ -58,6 +61,10 @@ class Call:
     tag: bytes
     key: str
     idempotent: bool
+    timeout_s: float = 0.0
+    """0: it has none."""
+    is_cancelled: bool = False
+    """Its caller has given it up."""
     sent_at: float | None = None
     outcome: Failure | bytes | None = None
     executions: int = 0
@@ -89,12 +96,19 @@ class Client:
     def unanswered(self) -> dict[int, Call]:
         return {call_id: call for call_id, call in self.calls.items() if call.outcome is None}
 
-    def make(self, count: int, key: str, *, idempotent: bool) -> list[int]:
+    def make(self, count: int, key: str, *, idempotent: bool, timeout_s: float) -> list[int]:
         first = len(self.calls) + 1
         ids = list(range(first, first + count))
         for call_id in ids:
-            self.calls[call_id] = Call(f"{self.name}/{call_id}".encode(), key, idempotent)
+            self.calls[call_id] = Call(f"{self.name}/{call_id}".encode(), key, idempotent, timeout_s)
         return ids
+
+    def cancel(self, call_id: int, now: float) -> None:
+        """A caller gives its call up."""
+        self.calls[call_id].is_cancelled = True
+        if (connection := self.connection) is not None and connection.is_open:
+            router = connection.router
+            router.do(router.scheduler.cancel_calls(connection.caller, [(call_id, call_id)], now))
 
     def connect(self, router: RouterNode, now: float) -> None:
         """Goes on at this router: what was sent is sent again, what was not follows."""
@@ -109,6 +123,9 @@ class Client:
         for ids in self._alike(sent):
             age_s = now - (self.calls[ids[0]].sent_at or 0.0)
             router.do(router.scheduler.submit_again(caller, ENDPOINT, [self._batch(ids)], age_s, now))
+        for call_id in sent:
+            if self.calls[call_id].is_cancelled:
+                self.cancel(call_id, now)
         self.send(now)
 
     def send(self, now: float) -> None:
@@ -124,14 +141,19 @@ class Client:
 
     def _alike(self, ids: list[int]) -> Iterator[list[int]]:
         """Calls that may travel as one batch."""
-        for _, group in groupby(
-            ids, key=lambda each: (self.calls[each].key, self.calls[each].idempotent, self.calls[each].sent_at)
-        ):
+
+        def kind(call_id: int) -> tuple[object, ...]:
+            call = self.calls[call_id]
+            return call.key, call.idempotent, call.timeout_s, call.sent_at
+
+        for _, group in groupby(ids, key=kind):
             yield list(group)
 
     def _batch(self, ids: list[int]) -> Batch:
         call = self.calls[ids[0]]
-        options = convert.options_from_wire(wire_options(call.key, idempotent=call.idempotent))
+        options = convert.options_from_wire(
+            wire_options(call.key, idempotent=call.idempotent, timeout_s=call.timeout_s)
+        )
         assert isinstance(options, CallOptions)
         return options, ids, [self.calls[call_id].tag for call_id in ids]
 
@@ -147,6 +169,9 @@ class MeshMachine(RuleBasedStateMachine):
     )
     def start(self, troubles: set[str], is_lazy: bool) -> None:
         """Few kinds of trouble at a time reach deeper than all at once."""
+        self.set_up(troubles, is_lazy=is_lazy)
+
+    def set_up(self, troubles: set[str], *, is_lazy: bool) -> None:
         self.troubles = troubles
         self.loop = asyncio.new_event_loop()
         self.mesh = MemoryMesh(REPLICAS, KEYS, self.loop)
@@ -171,10 +196,10 @@ class MeshMachine(RuleBasedStateMachine):
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
-    def call(self, client: Client, count: int, key: str, *, idempotent: bool) -> None:
+    def call(self, client: Client, count: int, key: str, *, idempotent: bool, timeout_s: float) -> None:
         if len(client.unanswered) > MOST_UNANSWERED:
             return
-        for call_id in client.make(count, key, idempotent=idempotent):
+        for call_id in client.make(count, key, idempotent=idempotent, timeout_s=timeout_s):
             call = client.calls[call_id]
             self.by_tag[call.tag] = call
             self.lanes[client.name, key].append(call.tag)
@@ -210,7 +235,10 @@ class MeshMachine(RuleBasedStateMachine):
                 assert call.executions
 
     def check_failure(self, call: Call, failure: Failure) -> None:
-        assert failure.reason in ALLOWED, failure
+        is_allowed = failure.reason in ALLOWED
+        is_allowed |= failure.reason in OVERDUE and call.timeout_s > 0
+        is_allowed |= failure.reason is Reason.CANCELLED and call.is_cancelled
+        assert is_allowed, failure
         if failure.executed is Executed.NO:
             assert not call.executions, "it says NO, and was executed"
         elif failure.executed is Executed.YES:
@@ -255,7 +283,8 @@ class MeshMachine(RuleBasedStateMachine):
         for _ in range(steps):
             if chance.random() < CALL_SHARE:
                 client, key = chance.choice(self.clients), chance.choice(("", "", *KEYS))
-                self.call(client, chance.randint(1, 4), key, idempotent=chance.random() < 0.3)
+                timeout_s = chance.choice(TIMEOUTS_S) if "timeouts" in self.troubles else 0.0
+                self.call(client, chance.randint(1, 4), key, idempotent=chance.random() < 0.3, timeout_s=timeout_s)
             if self.troubles and chance.random() < TROUBLE_SHARE:
                 self.break_something(chance)
             if steps_now := self.possible(chance):
@@ -278,7 +307,12 @@ class MeshMachine(RuleBasedStateMachine):
         for replica in mesh.replicas.values():
             if not replica.is_stopped:
                 found += [partial(self.begin, replica, work) for work in replica.executor.startable]
-                found += [partial(self.end, replica, running, well=True) for running in replica.executor.running]
+                found += [partial(self.end, replica, running) for running in replica.executor.running]
+                found += [
+                    partial(self.end, replica, running, failure=TAKEN_BACK)
+                    for running in replica.executor.running
+                    if running.is_cancelled
+                ]
         for client in self.clients:
             connection = client.connection
             if connection is not None and connection.is_open:
@@ -336,8 +370,8 @@ class MeshMachine(RuleBasedStateMachine):
         assert call.idempotent or place > self.newest[client, call.key], f"{call} was overtaken"
         self.newest[client, call.key] = place
 
-    def end(self, replica: ReplicaNode, running: Running, *, well: bool) -> None:
-        replica.end(running, well=well)
+    def end(self, replica: ReplicaNode, running: Running, *, failure: Failure | None = None) -> None:
+        replica.end(running, failure=failure)
         self.mesh.complete_moves()
 
     def work(self, number: int) -> None:
@@ -345,7 +379,7 @@ class MeshMachine(RuleBasedStateMachine):
         replica = self.replica(number)
         while not replica.is_stopped and (replica.executor.running or replica.executor.startable):
             for running in list(replica.executor.running):
-                replica.end(running, well=True)
+                replica.end(running)
             for work in replica.executor.startable[:1]:
                 self.begun(replica.begin(work))
         self.mesh.complete_moves()
@@ -369,8 +403,7 @@ class MeshMachine(RuleBasedStateMachine):
             case "replicas":
                 mesh.kill_replica(replica.key[0])
             case "wires":
-                if wires := [wire for wire in mesh.wires() if not wire.replica.is_stopped]:
-                    mesh.break_wire(chance.choice(wires))
+                self.break_wire(chance)
             case "silence":
                 if chance.random() < 0.3:
                     replica.is_stopped = not replica.is_stopped
@@ -384,9 +417,23 @@ class MeshMachine(RuleBasedStateMachine):
                     mesh.move(partition, replica.key[0])
             case "failures":
                 if not replica.is_stopped and replica.executor.running:
-                    self.end(replica, chance.choice(replica.executor.running), well=False)
+                    self.end(replica, chance.choice(replica.executor.running), failure=BROKEN)
+            case "timeouts":
+                mesh.pass_time(chance.choice((0.04, 0.1, 0.3)))
+            case "cancels":
+                self.give_up(chance)
             case trouble:
                 raise AssertionError(trouble)
+
+    def break_wire(self, chance: random.Random) -> None:
+        if wires := [wire for wire in self.mesh.wires() if not wire.replica.is_stopped]:
+            self.mesh.break_wire(chance.choice(wires))
+
+    def give_up(self, chance: random.Random) -> None:
+        """Somebody waits for a call no longer."""
+        client = chance.choice(self.clients)
+        if sent := [call_id for call_id, call in client.unanswered.items() if call.sent_at is not None]:
+            client.cancel(chance.choice(sent), self.now)
 
     def kill_router(self, number: int, seed: int) -> None:
         old = self.mesh.routers[number]
@@ -457,11 +504,23 @@ class MeshMachine(RuleBasedStateMachine):
         for call in self.by_tag.values():
             if isinstance(call.outcome, Failure):
                 self.check_failure(call, call.outcome)
+                reason = call.outcome.reason
                 if not self.troubles - {"routers", "moves"}:
                     raise AssertionError(f"nothing was lost, and {call} failed")
                 if self.troubles.isdisjoint({"replicas", "wires", "silence"}):
-                    assert call.outcome.reason is BROKEN.reason
+                    assert reason is BROKEN.reason or reason in OVERDUE or reason is Reason.CANCELLED
 
+
+class OverdueMachine(MeshMachine):
+    """Calls whose time is over, or that are given up, while their session moves."""
+
+    @initialize(other=st.sampled_from(TROUBLES), is_lazy=st.booleans())
+    def start(self, other: str, is_lazy: bool) -> None:
+        self.set_up({"routers", "timeouts", "cancels", other}, is_lazy=is_lazy)
+
+
+TestOverdueCalls = pytest.mark.timeout(120)(OverdueMachine.TestCase)
+TestOverdueCalls.settings = settings(max_examples=100, stateful_step_count=8, deadline=None)
 
 TestMeshSessions = pytest.mark.timeout(120)(MeshMachine.TestCase)
 TestMeshSessions.settings = settings(max_examples=150, stateful_step_count=8, deadline=None)

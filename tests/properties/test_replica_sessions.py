@@ -34,6 +34,8 @@ class Call:
     """As what it was sent."""
     is_here: bool = True
     """An executor has it."""
+    is_acknowledged: bool = False
+    """It was, before it had ended."""
 
 
 def ranges(ids: list[int]) -> list[tuple[int, int]]:
@@ -119,7 +121,8 @@ class SessionMachine(RuleBasedStateMachine):
             call = self.calls[call_id]
             call.is_here = False
             if call.state == "pending":
-                call.state, call.payload = "kept", payload
+                call.state, call.payload = "gone" if call.is_acknowledged else "kept", payload
+                call.to = None if call.is_acknowledged else call.to
         self.look_for_evicted()
 
     @precondition(lambda self: self.running())
@@ -198,8 +201,10 @@ class SessionMachine(RuleBasedStateMachine):
         self.table.acknowledge(self.link, wanted, self.now)
         for call in self.calls.values():
             run_ids = [name[1] for name in (call.to, call.sent_as) if name is not None]
-            if call.state == "kept" and any(first <= each <= last for each in run_ids for first, last in wanted):
-                call.state = "gone"
+            if any(first <= each <= last for each in run_ids for first, last in wanted):
+                call.is_acknowledged |= call.state == "pending"
+                if call.state == "kept":
+                    call.state = "gone"
 
     @rule(seconds=st.sampled_from((1.0, TTL_S)))
     def swept(self, seconds: float) -> None:

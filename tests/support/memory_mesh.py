@@ -25,13 +25,13 @@ from router_service import convert as router_convert
 from router_service.core.callers import Caller
 from router_service.core.commands import (
     AskReconcile,
+    CancelRun,
     CloseLink,
     Command,
     DeliverDone,
     DeliverFailure,
     DeliverResults,
     Flush,
-    Forget,
     OpenLink,
     Outcome,
 )
@@ -89,6 +89,8 @@ class Running:
     work: StartCalls | StartTurn
     run: Run
     index: int
+    is_cancelled: bool = False
+    """It was taken back. A handler may end by that, or go on."""
 
     @property
     def payload(self) -> bytes:
@@ -109,7 +111,11 @@ class HandExecutor:
         self.queue.append(work)
 
     def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
-        """What runs goes on."""
+        """What runs goes on until a test ends it, by that or not."""
+        for first, last in ranges:
+            for each in self.running:
+                if each.run.link is link and first <= each.run.first + each.index <= last:
+                    each.is_cancelled = True
 
     def hold(self, turn: StartTurn) -> None:
         turn.stop = turn.next
@@ -141,14 +147,14 @@ class HandExecutor:
         """Starts the next call of the work, if one may still start."""
         return self._begin_turn(work) if isinstance(work, StartTurn) else self._begin_call(work)
 
-    def end(self, running: Running, *, well: bool) -> None:
-        """The call has ended: with a result that tells whose it is, or with `BROKEN`."""
+    def end(self, running: Running, *, failure: Failure | None = None) -> None:
+        """The call has ended: with a result that tells whose it is, or with the failure."""
         self.running.remove(running)
         run, index = running.run, running.index
-        if well:
+        if failure is None:
             self._sink.results(run, index, [b"result of " + running.payload])
         else:
-            self._sink.failed(run, index, 1, BROKEN)
+            self._sink.failed(run, index, 1, failure)
         if isinstance(running.work, StartCalls):
             self._sink.calls_ended(run, 1)
         elif running.work.next >= running.work.stop:
@@ -216,6 +222,8 @@ class ReplicaNode:
                 runs, rejected, announced = replica_convert.runs_of(request.runs, wire.link, self._time.now())
                 assert not announced
                 self.engine.submit(runs, rejected)
+            case "cancel":
+                self.engine.cancel(wire.link, replica_convert.ranges_of(request.cancel.runs))
             case "ack":
                 self.engine.acknowledge(wire.link, replica_convert.ranges_of(request.ack.runs))
             case "reconcile":
@@ -241,8 +249,8 @@ class ReplicaNode:
         self.flush()
         return running
 
-    def end(self, running: Running, *, well: bool) -> None:
-        self.executor.end(running, well=well)
+    def end(self, running: Running, *, failure: Failure | None = None) -> None:
+        self.executor.end(running, failure=failure)
         self.flush()
 
     def revoke(self, partition: int, epoch: int) -> None:
@@ -293,10 +301,10 @@ class RouterNode:
                         wire.is_left = True
                 case Flush(replica):
                     self.to_flush[replica] = None
+                case CancelRun(sent, lo, count):
+                    self.cancel(sent.replica, sent.first + lo, count)
                 case AskReconcile(replica, session):
                     self.wires[replica].down.append(Request(reconcile=router_convert.reconcile_of([session])))
-                case Forget(replica, first, count):
-                    self.forget(replica, replica.links, first, count)
                 case DeliverResults() | DeliverFailure() | DeliverDone():
                     if (inbox := self.inboxes.get(command.caller)) is not None:
                         inbox.append(command)
@@ -311,6 +319,12 @@ class RouterNode:
         if wire is not None and replica.links == links and wire.is_up:
             runs = router_convert.ranges_to_wire([(first, first + count - 1)])
             wire.down.append(Request(ack=replica_service_pb2.AckRuns(runs=runs)))
+
+    def cancel(self, replica: RouterReplica, first: int, count: int) -> None:
+        """Nobody waits for these runs."""
+        if (wire := self.wires.get(replica)) is not None:
+            runs = router_convert.ranges_to_wire([(first, first + count - 1)])
+            wire.down.append(Request(cancel=replica_service_pb2.CancelRuns(runs=runs)))
 
     def cut_all(self) -> None:
         """Everything that is to be said is under way."""
@@ -555,8 +569,11 @@ async def _make_engine(time: FakeClock) -> Engine:
     return Engine(bind_methods(_Ledger(), describe(_Ledger)), time, max_ongoing=MAX_ONGOING, prefetch=2)
 
 
-def wire_options(key: str, *, idempotent: bool) -> call_pb2.CallOptions:
-    """Options of a call, as clients send them."""
-    return call_pb2.CallOptions(
+def wire_options(key: str, *, idempotent: bool, timeout_s: float = 0.0) -> call_pb2.CallOptions:
+    """Options of a call, as clients send them. Without a timeout where it is 0."""
+    options = call_pb2.CallOptions(
         method=METHOD, content_type="application/octet-stream", ordering_key=key, idempotent=idempotent
     )
+    if timeout_s:
+        options.timeout.FromNanoseconds(round(timeout_s * 1e9))
+    return options

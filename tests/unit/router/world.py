@@ -24,7 +24,6 @@ from router_service.core.commands import (
     DeliverSlot,
     DeliverValues,
     Flush,
-    Forget,
     OpenLink,
     TakeValues,
 )
@@ -103,8 +102,6 @@ class World:
         """Run ids that each replica was told to cancel."""
         self.asked: list[tuple[str, Session]] = []
         """The replicas that were asked about the calls of a session."""
-        self.forgotten: dict[str, list[int]] = defaultdict(list)
-        """Run ids whose outcomes each replica need not keep."""
         self.values: dict[int, list[CallPayload]] = defaultdict(list)
         """What handlers yielded in each call, as far as its caller has it."""
         self.taken: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
@@ -303,8 +300,6 @@ class World:
                 case AskReconcile(replica, session):
                     assert replica.linked
                     self.asked.append((replica.replica_id, session))
-                case Forget(replica, first, count):
-                    self.forgotten[replica.replica_id] += range(first, first + count)
                 case DeliverValues(ids=ids, payloads=payloads):
                     assert ids, "nothing to deliver"
                     assert self.outcomes.keys().isdisjoint(ids), "values of a call that has ended"
