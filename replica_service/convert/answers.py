@@ -47,6 +47,8 @@ def reconciled_to_wire(answers: Iterable[tuple[str, int, Report]]) -> replica_se
             wire.kept.append(_session_calls(session_id, epoch, report.kept))
         if report.evicted:
             wire.evicted.append(_session_calls(session_id, epoch, report.evicted))
+        if report.is_incomplete:
+            wire.forgotten.append(session_id)
     return wire
 
 

@@ -59,8 +59,9 @@ def reconcile_of(sessions: Iterable[Session]) -> replica_service_pb2.Reconcile:
 def found_of(answer: replica_service_pb2.Reconciled) -> Iterator[tuple[str, int, Found]]:
     """Session id, epoch and what the replica knows, of each session that it was asked about."""
     kept, evicted = _by_session(answer.kept), _by_session(answer.evicted)
+    forgotten = frozenset(answer.forgotten)
     for key, running in _by_session(answer.joined).items():
-        yield *key, Found(running, kept.get(key, ()), evicted.get(key, ()))
+        yield *key, Found(running, kept.get(key, ()), evicted.get(key, ()), forgotten=key[0] in forgotten)
 
 
 def _by_session(

@@ -57,6 +57,8 @@ class Found:
     kept: Sequence[Span] = ()
     evicted: Sequence[Span] = ()
     """Executed, and the outcome no longer kept."""
+    forgotten: bool = False
+    """It has forgotten calls of the session that had started: of a call in no list it knows nothing."""
 
 
 class _Trace(NamedTuple):

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from replica_service.core.calls import CallOptions, Link, Run
 from replica_service.core.ranges import merged
 from replica_service.core.records import Mark, Record
-from replica_service.core.sessions import CALL_BYTES, SessionTable
+from replica_service.core.sessions import CALL_BYTES, Report, SessionTable
 
 TTL_S = 60.0
 SESSION = "s"
@@ -53,6 +53,8 @@ class SessionMachine(RuleBasedStateMachine):
         self.next_call = 1
         self.next_run = 1
         self.calls: dict[int, Call] = {}
+        self.lost_through = 0
+        """No call with a greater id was forgotten with its session."""
         self.link = Link()
         self.connects()
 
@@ -73,7 +75,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule()
     def an_older_connection_is_refused(self) -> None:
         assert self.table.meet(SESSION, self.epoch - 1, self.now) is None
-        assert self.table.reconcile(SESSION, self.epoch - 1, [(1, 1000)]).running == ()
+        assert self.table.reconcile(SESSION, self.epoch - 1, [(1, 1000)]) == Report(is_incomplete=True)
 
     @rule()
     def link_ends(self) -> None:
@@ -164,6 +166,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert report.running == ranges([each for each, state in known.items() if state == "pending"])
         assert report.kept == ranges([each for each, state in known.items() if state == "kept"])
         assert report.evicted == ranges([each for each, state in known.items() if state == "evicted"])
+        assert report.is_incomplete == (bool(asked) and min(asked) <= self.lost_through)
 
     @rule(data=st.data())
     def recovered(self, data: st.DataObject) -> None:
@@ -212,9 +215,13 @@ class SessionMachine(RuleBasedStateMachine):
         self.table.sweep(self.now)
         if not len(self.table):
             assert not any(call.state == "pending" for call in self.calls.values())
-            for call in self.calls.values():
+            for call_id, call in self.calls.items():
+                if call.state in {"kept", "evicted"}:
+                    self.lost_through = max(self.lost_through, call_id)
                 call.state = "gone"
                 call.to = None
+            if self.epoch > 1:
+                assert self.table.meet(SESSION, self.epoch - 1, self.now) is None, "it was overtaken"
             self.table.meet(SESSION, self.epoch, self.now)
 
     def look_for_evicted(self) -> None:
