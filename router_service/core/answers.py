@@ -94,6 +94,7 @@ class Answers:
         """The replica did not take these calls; nothing of them was executed. They go back by age."""
         returned: list[Run] = []
         emptied: list[Sent] = []
+        replica.draining = replica.draining or failure.reason is Reason.DRAINING
         for sent, offset, _, count in replica.slices(ids):
             before = sent.remaining
             parts = replica.answer(sent, offset, count)
@@ -109,7 +110,7 @@ class Answers:
                 for lo, many in parts:
                     self._outcomes.failed(sent, lo, many, failure)
             else:
-                if sent.run.partition is not None:
+                if sent.run.partition is not None and failure.reason is Reason.STALE_TABLE:
                     sent.run.partition.refused(sent.owner_epoch)
                 returned += self.hand_back(sent, parts)
             if not sent.remaining:

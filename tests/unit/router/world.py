@@ -223,12 +223,13 @@ class World:
         ids = self._take(name, calls)
         self.do(self.scheduler.refused(self.replicas[name], ids, failure, self.capacity(**capacity), self.now))
 
-    def reconcile(self, name: str, by: Caller, **found: Sequence[Span]) -> None:
+    def reconcile(self, name: str, by: Caller, *, forgotten: bool = False, **found: Sequence[Span]) -> None:
         """The replica says what it has of the session's calls."""
         session = by.session
         assert session is not None
         replica = self.replicas[name]
-        self.do(self.scheduler.reconciled(replica, session.session_id, session.epoch, Found(**found), self.now))
+        answer = Found(**found, forgotten=forgotten)
+        self.do(self.scheduler.reconciled(replica, session.session_id, session.epoch, answer, self.now))
 
     def report(self, name: str, **capacity: Any) -> None:
         """The replica says how loaded it is."""
