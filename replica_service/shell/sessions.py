@@ -198,14 +198,14 @@ class Sessions:
         """Whether calls that the router has joined still run."""
         return any(True for _ in self._table.joined(link))
 
-    def running_of(self, link: Link, ranges: Iterable[Range]) -> list[tuple[Run, int, int]]:
-        """Calls by their own run, first and last index, that the router has joined under these run ids."""
-        out: list[tuple[Run, int, int]] = []
+    def running_of(self, link: Link, ranges: Iterable[Range]) -> list[tuple[Run, int, int, int]]:
+        """Calls that the router has joined under these run ids: run, first and last index, and run id of the first."""
+        out: list[tuple[Run, int, int, int]] = []
         for at, taker in list(self._table.joined(link)):
             for first, last in ranges:
                 lo, hi = max(first - at, 0) + taker.lo, min(last + 1 - at, taker.hi - taker.lo) + taker.lo
                 if lo < hi and taker.record.runs:
-                    out.append((taker.record.runs[0], lo, hi - 1))
+                    out.append((taker.record.runs[0], lo, hi - 1, at + lo - taker.lo))
         return out
 
     def _sweep(self) -> None:

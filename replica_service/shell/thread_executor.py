@@ -400,7 +400,7 @@ class ThreadExecutor:
                 outcome = (1, self._errors.failure_of(error, run.options.method))
             self._took(self._now() - began)
         self._put(work, run, index, outcome)
-        return type(outcome) is bytes and len(outcome) <= run.link.max_result_bytes
+        return type(outcome) is bytes and len(outcome) <= run.max_result_bytes
 
     def _took(self, seconds: float) -> None:
         self._mean_s += (min(seconds, 2 * SLOW_S) - self._mean_s) / 8
