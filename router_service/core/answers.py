@@ -242,7 +242,7 @@ class Answers:
         """Takes calls of the slice, that somebody waits for, back from the replica, as runs that wait. Shadows end."""
         runs: list[Run] = []
         run = sent.run
-        for lo, count in parts:
+        for lo, count in self._outcomes.end_asked(sent, parts, Executed.UNKNOWN if retry else Executed.NO):
             if run.shadow_of is not None:
                 self._outcomes.failed(sent, lo, count, failures.NO_FREE_SLOT)
                 continue

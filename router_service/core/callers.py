@@ -103,7 +103,7 @@ class Caller:
         self.request: Request | None = None
         """The reservation under a request id that it waits for."""
         self.max_value_bytes = MAX_PAYLOAD_BYTES
-        """Larger values of handlers that yield end their call."""
+        """Larger results, and larger values of handlers that yield, fail their call."""
 
     def admit(self, ids: Sequence[int], size: int) -> Failure | None:
         """Accepts a batch of `size` payload bytes, or says why it is rejected; then nothing has changed."""

@@ -30,6 +30,8 @@ class CancelRun:
     sent: Sent
     lo: int
     count: int
+    asks: bool = False
+    """Their lanes stop there, and the replica is to say so."""
 
 
 @dataclass(slots=True, eq=False)

@@ -344,6 +344,11 @@ class Scheduler:
         self._sender.pump(replica, now)
         return self._commands(now)
 
+    def stopped(self, replica: Replica, ranges: Iterable[tuple[int, int]], now: float) -> list[Command]:
+        """Nothing starts behind these calls, by run ids, of lanes that stop: they have failed for their callers."""
+        cancellation.stop_asking(replica, ranges, self._outcomes)
+        return self._commands(now)
+
     # -- configuration and time ------------------------------------------------------------------------------------
 
     def replicas_left(self, ages_s: Mapping[ReplicaKey, float], now: float) -> list[Command]:
@@ -393,7 +398,12 @@ class Scheduler:
         for run in self._deadlines.pop_due(now):
             if run.reserves:
                 self._end_reservation(run, withdrawn, now)
-            elif run.deadline <= now:
+            elif run.asked_until <= now:
+                run.asked_until = inf
+                for sent in list(run.sents):
+                    self._outcomes.stop_asking(sent, list(sent.asked or ()))
+            elif run.deadline <= now and not run.is_overdue:
+                run.is_overdue = True
                 running = partial(failures.deadline_running, run)
                 cancellation.end_run(run, self._outcomes, failures.deadline_in_queue(run), running, withdrawn)
             elif run.waiting and run.account is not None:
@@ -420,6 +430,9 @@ class Scheduler:
     def _withdrawn(self, withdrawn: Withdrawn, now: float) -> None:
         """Slices left their outboxes: their replicas have room, and their partitions may go on."""
         for run in withdrawn.survivors:
+            self._intake.watch(run)
+        for run in withdrawn.asked:
+            run.asked_until = now + cancellation.PATIENCE_S
             self._intake.watch(run)
         for sent in withdrawn.slices:
             self._answers.settle_partition(sent, now)

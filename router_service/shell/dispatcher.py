@@ -202,6 +202,10 @@ class Dispatcher:
         """The replica has said what it knows of a session's calls."""
         self._do(self.scheduler.reconciled(replica, session_id, epoch, found, self.clock.now()))
 
+    def stopped(self, replica: Replica, ranges: Iterable[tuple[int, int]]) -> None:
+        """Lanes have stopped at these calls, by run ids, both ends included."""
+        self._do(self.scheduler.stopped(replica, ranges, self.clock.now()))
+
     def refused(self, replica: Replica, ids: list[int], failure: Failure, capacity: Capacity) -> None:
         """Runs came back untouched."""
         self._do(self.scheduler.refused(replica, ids, failure, capacity, self.clock.now()))

@@ -136,10 +136,11 @@ class LinkFrames:
                 call_pb2.IdRange(first=each.sent.first + each.lo, last=each.sent.first + each.lo + each.count - 1)
                 for each in self._cancels
             ]
+            asks = any(each.asks for each in self._cancels)
             self._cancels.clear()
             if self._chunks:
                 self._chunks.discard(convert.run_ids_of(ranges))
-            return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges))
+            return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges, tell_stopped=asks))
         if self._takes:
             takes, self._takes = self._takes, {}
             return Request(take=convert.takes_to_wire(takes))

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from math import inf
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -22,6 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from replica_service.core.commands import StartCalls, StartTurn
 from replica_service.core.verdicts import TAKEN_BACK
 from router_service import convert
+from router_service.core import cancellation
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, CallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
@@ -50,6 +53,7 @@ MOST_UNANSWERED = 16
 MAX_ROUNDS = 400
 """In which everything must have ended when nothing breaks any more."""
 TIMEOUTS_S = (0.05, 0.2, 0.6)
+STOPPED = Failure(reason=Reason.PREDECESSOR_FAILED, message="not sent again", executed=Executed.UNKNOWN)
 ALLOWED = {Reason.REPLICA_LOST, Reason.HANDLER_ERROR, Reason.QUEUE_TIMEOUT}
 OVERDUE = {Reason.DEADLINE_IN_QUEUE, Reason.DEADLINE_RUNNING}
 
@@ -63,6 +67,7 @@ class Call:
     idempotent: bool
     timeout_s: float = 0.0
     """0: it has none."""
+    stop_generation: int = 0
     is_cancelled: bool = False
     """Its caller has given it up."""
     sent_at: float | None = None
@@ -91,6 +96,10 @@ class Client:
         self.epoch = 0
         self.calls: dict[int, Call] = {}
         self.connection: Connection | None = None
+        self.stops = False
+        """Its lanes stop at failures."""
+        self.generations: dict[str, int] = {}
+        """By key."""
 
     @property
     def unanswered(self) -> dict[int, Call]:
@@ -100,8 +109,32 @@ class Client:
         first = len(self.calls) + 1
         ids = list(range(first, first + count))
         for call_id in ids:
-            self.calls[call_id] = Call(f"{self.name}/{call_id}".encode(), key, idempotent, timeout_s)
+            generation = self.generations.get(key, 1) if self.stops and key else 0
+            self.calls[call_id] = Call(f"{self.name}/{call_id}".encode(), key, idempotent, timeout_s, generation)
         return ids
+
+    def failed(self, call_id: int) -> None:
+        """A call has failed. Where its lane stops, the next calls are of a new generation."""
+        call = self.calls[call_id]
+        if call.stop_generation:
+            self.generations[call.key] = max(self.generations.get(call.key, 1), call.stop_generation + 1)
+
+    def stop_lanes(self) -> None:
+        """What is behind a failure is not sent again."""
+        for call_id, call in self.unanswered.items():
+            first = self.first_failure(call)
+            if first is not None and first < call_id:
+                call.outcome = STOPPED
+
+    def first_failure(self, call: Call) -> int | None:
+        """Of the calls of its lane and generation."""
+        lane = (call.key, call.stop_generation)
+        failed = (
+            call_id
+            for call_id, each in self.calls.items()
+            if call.stop_generation and isinstance(each.outcome, Failure) and (each.key, each.stop_generation) == lane
+        )
+        return min(failed, default=None)
 
     def cancel(self, call_id: int, now: float) -> None:
         """A caller gives its call up."""
@@ -113,6 +146,7 @@ class Client:
     def connect(self, router: RouterNode, now: float) -> None:
         """Goes on at this router: what was sent is sent again, what was not follows."""
         self.epoch += 1
+        self.stop_lanes()
         sent = [call_id for call_id, call in self.unanswered.items() if call.sent_at is not None]
         spans = [(group[0], group[-1]) for group in _consecutive(sent)]
         session = Session(self.session_id, self.epoch, spans)
@@ -144,16 +178,17 @@ class Client:
 
         def kind(call_id: int) -> tuple[object, ...]:
             call = self.calls[call_id]
-            return call.key, call.idempotent, call.timeout_s, call.sent_at
+            return call.key, call.idempotent, call.timeout_s, call.stop_generation, call.sent_at
 
         for _, group in groupby(ids, key=kind):
             yield list(group)
 
     def _batch(self, ids: list[int]) -> Batch:
         call = self.calls[ids[0]]
-        options = convert.options_from_wire(
-            wire_options(call.key, idempotent=call.idempotent, timeout_s=call.timeout_s)
+        wire = wire_options(
+            call.key, idempotent=call.idempotent, timeout_s=call.timeout_s, stop_generation=call.stop_generation
         )
+        options = convert.options_from_wire(wire)
         assert isinstance(options, CallOptions)
         return options, ids, [self.calls[call_id].tag for call_id in ids]
 
@@ -227,6 +262,7 @@ class MeshMachine(RuleBasedStateMachine):
             assert call.outcome is None, "an answered call has another outcome"
             if isinstance(outcome, DeliverFailure):
                 call.outcome = outcome.failure
+                client.failed(call_id)
                 self.check_failure(call, outcome.failure)
             else:
                 payload = outcome.payloads[at]
@@ -238,6 +274,7 @@ class MeshMachine(RuleBasedStateMachine):
         is_allowed = failure.reason in ALLOWED
         is_allowed |= failure.reason in OVERDUE and call.timeout_s > 0
         is_allowed |= failure.reason is Reason.CANCELLED and call.is_cancelled
+        is_allowed |= failure.reason is Reason.PREDECESSOR_FAILED and call.stop_generation > 0
         assert is_allowed, failure
         if failure.executed is Executed.NO:
             assert not call.executions, "it says NO, and was executed"
@@ -501,6 +538,10 @@ class MeshMachine(RuleBasedStateMachine):
         self.mesh.pass_time(0.5)
 
     def check_the_end(self) -> None:
+        for client in self.clients:
+            for call_id, call in client.calls.items():
+                first = client.first_failure(call)
+                assert first is None or call_id <= first or not call.executions, f"{call} ran behind a failure: {first}"
         for call in self.by_tag.values():
             if isinstance(call.outcome, Failure):
                 self.check_failure(call, call.outcome)
@@ -508,7 +549,8 @@ class MeshMachine(RuleBasedStateMachine):
                 if not self.troubles - {"routers", "moves"}:
                     raise AssertionError(f"nothing was lost, and {call} failed")
                 if self.troubles.isdisjoint({"replicas", "wires", "silence"}):
-                    assert reason is BROKEN.reason or reason in OVERDUE or reason is Reason.CANCELLED
+                    reasons = {BROKEN.reason, *OVERDUE, Reason.CANCELLED, Reason.PREDECESSOR_FAILED}
+                    assert reason in reasons
 
 
 class OverdueMachine(MeshMachine):
@@ -518,6 +560,29 @@ class OverdueMachine(MeshMachine):
     def start(self, other: str, is_lazy: bool) -> None:
         self.set_up({"routers", "timeouts", "cancels", other}, is_lazy=is_lazy)
 
+
+class StoppingMachine(MeshMachine):
+    """Lanes stop at failures, and replicas that are asked where answer in time."""
+
+    @initialize(
+        troubles=st.sets(st.sampled_from(("timeouts", "cancels", "failures", "moves")), min_size=1),
+        is_lazy=st.booleans(),
+    )
+    def start(self, troubles: set[str], is_lazy: bool) -> None:
+        self.set_up(troubles, is_lazy=is_lazy)
+        for client in self.clients:
+            client.stops = True
+        self.patience = mock.patch.object(cancellation, "PATIENCE_S", inf)
+        self.patience.start()
+
+    def teardown(self) -> None:
+        if hasattr(self, "patience"):
+            self.patience.stop()
+        super().teardown()
+
+
+TestLanesThatStop = pytest.mark.timeout(120)(StoppingMachine.TestCase)
+TestLanesThatStop.settings = settings(max_examples=100, stateful_step_count=8, deadline=None)
 
 TestOverdueCalls = pytest.mark.timeout(120)(OverdueMachine.TestCase)
 TestOverdueCalls.settings = settings(max_examples=100, stateful_step_count=8, deadline=None)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from replica_service import convert as replica_convert
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn
+from replica_service.core.stops import is_stopped
 from replica_service.core.verdicts import CANCELLED
 from replica_service.shell.engine import Engine
 from replica_service.shell.methods import bind_methods
@@ -174,7 +175,7 @@ class HandExecutor:
 
     def _begin_turn(self, turn: StartTurn) -> Running | None:
         run = turn.run
-        while turn.next < turn.stop and self._now() < run.link.fresh_until:
+        while turn.next < turn.stop and self._now() < run.link.fresh_until and not is_stopped(run, turn.next):
             index = turn.next
             turn.next += 1
             if run.withdrawn is None or index not in run.withdrawn:
@@ -223,7 +224,9 @@ class ReplicaNode:
                 assert not announced
                 self.engine.submit(runs, rejected)
             case "cancel":
-                self.engine.cancel(wire.link, replica_convert.ranges_of(request.cancel.runs))
+                cancel = request.cancel
+                ranges = replica_convert.ranges_of(cancel.runs)
+                self.engine.cancel(wire.link, ranges, tells_stopped=cancel.tell_stopped)
             case "ack":
                 self.engine.acknowledge(wire.link, replica_convert.ranges_of(request.ack.runs))
             case "reconcile":
@@ -301,8 +304,8 @@ class RouterNode:
                         wire.is_left = True
                 case Flush(replica):
                     self.to_flush[replica] = None
-                case CancelRun(sent, lo, count):
-                    self.cancel(sent.replica, sent.first + lo, count)
+                case CancelRun(sent, lo, count, asks):
+                    self.cancel(sent.replica, sent.first + lo, count, asks=asks)
                 case AskReconcile(replica, session):
                     self.wires[replica].down.append(Request(reconcile=router_convert.reconcile_of([session])))
                 case DeliverResults() | DeliverFailure() | DeliverDone():
@@ -320,11 +323,11 @@ class RouterNode:
             runs = router_convert.ranges_to_wire([(first, first + count - 1)])
             wire.down.append(Request(ack=replica_service_pb2.AckRuns(runs=runs)))
 
-    def cancel(self, replica: RouterReplica, first: int, count: int) -> None:
+    def cancel(self, replica: RouterReplica, first: int, count: int, *, asks: bool) -> None:
         """Nobody waits for these runs."""
         if (wire := self.wires.get(replica)) is not None:
             runs = router_convert.ranges_to_wire([(first, first + count - 1)])
-            wire.down.append(Request(cancel=replica_service_pb2.CancelRuns(runs=runs)))
+            wire.down.append(Request(cancel=replica_service_pb2.CancelRuns(runs=runs, tell_stopped=asks)))
 
     def cut_all(self) -> None:
         """Everything that is to be said is under way."""
@@ -362,6 +365,8 @@ class RouterNode:
                 capacity = router_convert.capacity_from_wire(refused.capacity)
                 ids = router_convert.run_ids_of(refused.runs)
                 self.do(core.refused(replica, ids, from_wire(refused.failure), capacity, self.now))
+            case "stopped":
+                self.do(core.stopped(replica, router_convert.ranges_of(response.stopped.runs), self.now))
             case "reconciled":
                 for session_id, epoch, found in router_convert.found_of(response.reconciled):
                     self.do(core.reconciled(replica, session_id, epoch, found, self.now))
@@ -569,10 +574,16 @@ async def _make_engine(time: FakeClock) -> Engine:
     return Engine(bind_methods(_Ledger(), describe(_Ledger)), time, max_ongoing=MAX_ONGOING, prefetch=2)
 
 
-def wire_options(key: str, *, idempotent: bool, timeout_s: float = 0.0) -> call_pb2.CallOptions:
+def wire_options(
+    key: str, *, idempotent: bool, timeout_s: float = 0.0, stop_generation: int = 0
+) -> call_pb2.CallOptions:
     """Options of a call, as clients send them. Without a timeout where it is 0."""
     options = call_pb2.CallOptions(
-        method=METHOD, content_type="application/octet-stream", ordering_key=key, idempotent=idempotent
+        method=METHOD,
+        content_type="application/octet-stream",
+        ordering_key=key,
+        idempotent=idempotent,
+        stop_generation=stop_generation,
     )
     if timeout_s:
         options.timeout.FromNanoseconds(round(timeout_s * 1e9))

@@ -100,6 +100,8 @@ class World:
         self.failure_commands: list[DeliverFailure] = []
         self.cancelled: dict[str, list[int]] = defaultdict(list)
         """Run ids that each replica was told to cancel."""
+        self.asked_stops: list[Span] = []
+        """Run ids, first and last, of calls that replicas were asked about as their lanes stop there."""
         self.asked: list[tuple[str, Session]] = []
         """The replicas that were asked about the calls of a session."""
         self.values: dict[int, list[CallPayload]] = defaultdict(list)
@@ -188,11 +190,17 @@ class World:
         results = [b"result"] * len(ids)
         self.do(self.scheduler.completed(self.replicas[name], [(ids, results, "")], [], None, self.now))
 
-    def fail(self, name: str, *calls: int, reason: Reason = Reason.HANDLER_ERROR) -> None:
-        """The handler raises in these calls."""
-        failure = Failure(reason=reason, message="ValueError: no", executed=Executed.YES)
+    def fail(
+        self, name: str, *calls: int, reason: Reason = Reason.HANDLER_ERROR, executed: Executed = Executed.YES
+    ) -> None:
+        """The handler raises in these calls, or whatever else the reason says."""
+        failure = Failure(reason=reason, message="ValueError: no", executed=executed)
         ids = self._take(name, calls)
         self.do(self.scheduler.completed(self.replicas[name], [], [(ids, failure)], None, self.now))
+
+    def stopped(self, name: str, *spans: Span) -> None:
+        """The replica says that lanes have stopped at these run ids."""
+        self.do(self.scheduler.stopped(self.replicas[name], spans, self.now))
 
     def cut_off(self, name: str, *calls: int) -> None:
         """The grace of the replica is over, and it has cancelled these calls."""
@@ -295,8 +303,9 @@ class World:
                     self.flushes.append(replica.replica_id)
                     while not self.lazy and replica.outbox:
                         self.cut(replica.replica_id)
-                case CancelRun(sent, lo, count):
+                case CancelRun(sent, lo, count, asks):
                     first = sent.first + lo
+                    self.asked_stops += [(first, first + count - 1)] if asks else []
                     self.cancelled[sent.replica.replica_id] += range(first, first + count)
                 case AskReconcile(replica, session):
                     assert replica.linked
