@@ -23,7 +23,8 @@ from typing import Any
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
 from replica_service.core.lanes import MAX_TURN_S
-from replica_service.core.verdicts import CANCELLED, EXPIRED
+from replica_service.core.stops import is_late
+from replica_service.core.verdicts import CANCELLED, EXPIRED, LATE
 from replica_service.shell.batches import invocations, is_fresh, is_of
 from replica_service.shell.handler_errors import HandlerErrors, unsendable
 from replica_service.shell.lateness import in_time
@@ -396,6 +397,8 @@ class ThreadExecutor:
             try:
                 start = self._methods[run.options.method].start(run.options.content_type)
                 outcome = self._encoded(run, start(run.payloads[index]))
+                if is_late(run, self._now()) and type(outcome) is bytes:
+                    outcome = (1, LATE)
             except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
                 outcome = (1, self._errors.failure_of(error, run.options.method))
             self._took(self._now() - began)

@@ -14,6 +14,7 @@ import slotmesh
 from replica_service.core.calls import Run
 from replica_service.core.records import Record
 from slotmesh.errors import Executed, Reason
+from tests.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting
 
@@ -27,6 +28,7 @@ class Handler:
     def __init__(self) -> None:
         self.started: list[bytes] = []
         self.gate = threading.Event()
+        self.clock = FakeClock()
 
     async def waiting(self, payload: bytes) -> bytes:
         self.started.append(payload)
@@ -81,6 +83,15 @@ class Handler:
                 return bytes(100)
             case _:
                 return payload
+
+    async def takes_long(self, payload: bytes) -> bytes:
+        return self.takes_long_in_thread(payload)
+
+    def takes_long_in_thread(self, payload: bytes) -> bytes:
+        """Longer than its deadline."""
+        self.started.append(payload)
+        self.clock.advance(2.0)
+        return payload
 
     async def _opened(self) -> None:
         while not self.gate.is_set():  # noqa: ASYNC110 - tests open it on another loop
@@ -215,6 +226,24 @@ async def test_nothing_starts_behind_a_call_that_fails_quickly(failing: bytes, *
         run.max_result_bytes = 10
         await host.execute(run)
         assert host.handler.started == [b"0", failing]
+
+
+@both_loops
+@pytest.mark.parametrize("method", ["takes_long", "takes_long_in_thread"])
+async def test_a_call_that_ends_after_its_deadline_has_failed_where_its_lane_stops(
+    method: str, *, own_loop: bool
+) -> None:
+    async with hosting(Handler, own_loop=own_loop, clock=(clock := FakeClock())) as host:
+        host.handler.clock = clock
+        late = of_session(host.run(method, [b"1"], key="k", stop_generation=1, time_left_s=1.0))
+        rest = stopping(host, method, [b"2"], 2)
+        await host.execute(late, rest)
+        other = of_session(host.run(method, [b"3"], key="j", time_left_s=1.0), 3)
+        await host.execute(other)
+        assert host.handler.started == [b"1", b"3"]
+        failure = host.outbox.failures_of[late.first]
+        assert (failure.reason, failure.executed) == (Reason.DEADLINE_RUNNING, Executed.YES)
+        assert host.results(other) == [b"3"], "where nothing stops it is as good as ever"
 
 
 async def test_a_call_of_no_session_is_taken_back_as_ever() -> None:
