@@ -550,6 +550,9 @@ class MeshMachine(RuleBasedStateMachine):
                     raise AssertionError(f"nothing was lost, and {call} failed")
                 if self.troubles.isdisjoint({"replicas", "wires", "silence"}):
                     reasons = {BROKEN.reason, *OVERDUE, Reason.CANCELLED, Reason.PREDECESSOR_FAILED}
+                    if not self.troubles.isdisjoint({"timeouts", "cancels"}):
+                        # It failed at the router that its client has left, and those behind it went on.
+                        reasons.add(Reason.REPLICA_LOST)
                     assert reason in reasons
 
 
