@@ -17,7 +17,7 @@ from router_service.core import failures
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from router_service.core.callers import Caller, Stop
+    from router_service.core.callers import Caller
     from router_service.core.calls import Run, Sent
     from router_service.core.outcomes import Outcomes
     from router_service.core.replicas import Replica
@@ -109,15 +109,17 @@ def cancel_calls(caller: Caller, ranges: Iterable[Span], outcomes: Outcomes) -> 
     return withdrawn
 
 
-def stop_after(caller: Caller, key: str, stop: Stop, outcomes: Outcomes) -> Withdrawn:
+def stop_after(caller: Caller, key: str, outcomes: Outcomes) -> Withdrawn:
     """A call has failed: later ones of its key and generation that no frame has carried fail, too. A replica knows."""
     withdrawn = Withdrawn()
+    failed = caller.stops[key]
     for run in list(caller.runs):
         options, ids = run.options, run.ids
-        if options.ordering_key != key or not 0 < options.stop_generation <= stop.generation:
+        first = failed.get(options.stop_generation)
+        if options.ordering_key != key or first is None:
             continue
-        if ids and ids[-1] > stop.call_id:
-            spans = [(bisect_right(ids, stop.call_id), len(ids))]
+        if ids and ids[-1] > first:
+            spans = [(bisect_right(ids, first), len(ids))]
             _end_some(run, spans, outcomes, withdrawn, failures.PREDECESSOR_FAILED)
     return withdrawn
 

@@ -444,7 +444,7 @@ class Scheduler:
         """What was decided, once all that follows from it was."""
         while self._outcomes.stopped:
             caller, key = self._outcomes.stopped.pop()
-            self._withdrawn(cancellation.stop_after(caller, key, caller.stops[key], self._outcomes), now)
+            self._withdrawn(cancellation.stop_after(caller, key, self._outcomes), now)
         if self._uploads.lines and (released := self._uploads.release_ended()):
             for run in released:
                 self._begin(run, now)
