@@ -4,7 +4,13 @@ Invariants: protobuf messages do not pass this edge inwards; equal options are c
 is wrong with a run fails that run's calls, what is wrong with the stream is a `BadRequest`-like error of the servicer.
 """
 
-from replica_service.convert.answers import capacity_to_wire, id_ranges, reconciled_to_wire, service_times_to_wire
+from replica_service.convert.answers import (
+    capacity_to_wire,
+    id_ranges,
+    lanes_stopped_to_wire,
+    reconciled_to_wire,
+    service_times_to_wire,
+)
 from replica_service.convert.issuer import Issuer
 from replica_service.convert.questions import questions_of, ranges_of
 from replica_service.convert.runs import Arrived, RejectedRun, runs_of
@@ -41,6 +47,7 @@ __all__ = [
     "add_answers",
     "capacity_to_wire",
     "id_ranges",
+    "lanes_stopped_to_wire",
     "questions_of",
     "ranges_of",
     "reconciled_to_wire",

@@ -41,6 +41,12 @@ def id_ranges(ids: Sequence[tuple[int, int]]) -> list[call_pb2.IdRange]:
     return [call_pb2.IdRange(first=first, last=first + count - 1) for first, count in ids]
 
 
+def lanes_stopped_to_wire(ranges: Iterable[Range]) -> replica_service_pb2.LanesStopped:
+    """Where lanes have stopped, by run ids."""
+    runs = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
+    return replica_service_pb2.LanesStopped(runs=runs)
+
+
 def reconciled_to_wire(answers: Iterable[tuple[str, int, Report]]) -> Iterator[replica_service_pb2.Reconciled]:
     """What became of calls: session, epoch, report. In frames of few ranges each, but that a session is in one."""
     wire = replica_service_pb2.Reconciled()
@@ -56,6 +62,8 @@ def reconciled_to_wire(answers: Iterable[tuple[str, int, Report]]) -> Iterator[r
             wire.kept.append(_session_calls(session_id, epoch, report.kept))
         if report.evicted:
             wire.evicted.append(_session_calls(session_id, epoch, report.evicted))
+        if report.is_incomplete:
+            wire.forgotten.append(session_id)
     if wire.joined:
         yield wire
 

@@ -61,6 +61,8 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: Link, now: float) -> Arri
         if options.streaming:
             options = with_credit(options, batch.values_ahead, batch.bytes_ahead)
         run = Run(link, first, payloads, options, batch.endpoint, now, deadline)
+        if batch.max_result_bytes > 0:
+            run.max_result_bytes = min(run.max_result_bytes, batch.max_result_bytes)
         has_columns = bool(batch.ordering_keys or batch.chunked_sizes)
         if run.ordering_key and not batch.ordering_keys:
             run.partition, run.owner_epoch = batch.partition, batch.owner_epoch
@@ -121,7 +123,7 @@ def _by_key(batch: replica_service_pb2.RunBatch, whole: Run, begin: int) -> list
             continue
         run = Run(link, first, payloads, options, endpoint, now, deadline, begin=lo, end=hi)
         run.ordering_key, run.partition, run.owner_epoch = lane
-        run.record, run.origin = record, whole.origin
+        run.record, run.origin, run.max_result_bytes = record, whole.origin, whole.max_result_bytes
         runs.append(run)
         lo = hi
     if record is not None:

@@ -110,6 +110,7 @@ class Link:
         self.uploads: Any = None
         """What puts together payloads of its calls that come in chunks. The shell's, opaque here."""
         self.max_result_bytes = MAX_INLINE_BYTES
+        """The stream carries no larger results."""
         self.fresh_until = inf
         """Monotonic seconds, exclusive. Infinite where the router echoes nothing."""
         self.parked: list[Run] = []
@@ -148,6 +149,7 @@ class Run:
         "deadline",
         "end",
         "endpoint",
+        "failed_at",
         "first",
         "hi",
         "is_split",
@@ -156,6 +158,7 @@ class Run:
         "lease_s",
         "link",
         "lo",
+        "max_result_bytes",
         "open",
         "options",
         "ordering_key",
@@ -185,6 +188,8 @@ class Run:
     ) -> None:
         """`begin` and `end`: which of the payloads are its own, where not all are."""
         self.link = link
+        self.max_result_bytes = link.max_result_bytes
+        """A larger result fails its call."""
         self.first = first
         """Run id of `payloads[0]`; the others follow one by one."""
         self.payloads = payloads
@@ -222,6 +227,9 @@ class Run:
         """When calls of it were started last, each with a permit of its own; monotonic seconds."""
         self.weighed: dict[int, Weighed] | None = None
         """What is known of its calls' weights, by index; shared with runs that were split off."""
+        self.failed_at: float = inf
+        """Index of the first call that has failed where the run is executed, be it another thread; set before the next
+        call starts. Only of runs that stop at failures."""
         self.withdrawn: set[int] | None = None
         """Indices of calls that were handed to an executor and must not start any more, if it has not started them."""
 
@@ -231,7 +239,7 @@ class Run:
             self.link, self.first + lo, self.payloads[lo:hi], self.options, self.endpoint, self.arrived, self.deadline
         )
         part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
-        part.awaits = self.awaits
+        part.awaits, part.max_result_bytes = self.awaits, self.max_result_bytes
         if self.origin is not None:
             part.origin = self.origin._replace(run_ids=self.origin.run_ids[lo:hi])
         if self.record is not None:
@@ -253,7 +261,7 @@ class Run:
         )
         part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
         part.lane, part.slot, part.weighed = self.lane, self.slot, self.weighed
-        part.origin = self.origin
+        part.origin, part.max_result_bytes = self.origin, self.max_result_bytes
         link.splits += 1
         part.key = -link.splits
         self.is_split = part.is_split = True

@@ -51,6 +51,7 @@ class Record:
     """The calls of one run, by index as in its payloads. Compared by identity."""
 
     __slots__ = (
+        "acknowledged",
         "attempt",
         "call_ids",
         "content_type",
@@ -102,6 +103,9 @@ class Record:
         """What is not pending. They never overlap."""
         self.has_gaps = False
         """Calls may be gone that an executor still has."""
+        self.acknowledged: list[Range] = []
+        """Indices, first and last, of calls that were pending when their client had another outcome of them, as that
+        their time was over: what they come to is not kept."""
         self.size = 0
         """Bytes that it keeps."""
         self.shelf: dict[Record, None] | None = None

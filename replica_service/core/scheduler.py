@@ -339,6 +339,10 @@ class Scheduler(Dispatching):
         """The turns under way in which calls of these runs are."""
         return [run.lane.turn for run in runs if run.lane is not None and run.lane.turn and run.lane.turn.run is run]
 
+    def in_batches(self) -> list[Part]:
+        """The calls in batches that run."""
+        return [part for batcher in self._batchers.values() for batch in batcher.running for part in batch.parts]
+
     # -- in --------------------------------------------------------------------------------------------------------
 
     def _admit(self, run: Run) -> None:

@@ -3,8 +3,9 @@
 Purpose: a client that lost its router asks again over another one, and each call is executed once all the same.
 Invariants: a session's epoch never falls; outcomes are kept until they are acknowledged, until a newer connection does
 not ask for them, until the bounds are passed (the oldest that were delivered go first, and are remembered as evicted),
-or until the session was silent for its time to live. Cost is per run and per delivery, never per call; what costs more
-happens only when a connection was lost.
+or until the session was silent for its time to live. What had started and is forgotten unacknowledged is not taken for
+what has not started: that it is forgotten is remembered. Cost is per run and per delivery, never per call; what costs
+more happens only when a connection was lost.
 Owner: the engine's sessions (`shell/sessions.py`).
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from replica_service.core.forgotten import MAX_FORGOTTEN, ForgottenSessions, Remnant
 from replica_service.core.progress import LaneBook, Progress
 from replica_service.core.ranges import Range, common, merged, without
 from replica_service.core.records import Mark, Outcome, Piece, Record, Taker
@@ -29,7 +31,7 @@ MAX_KEPT_BYTES = 2 * MAX_PAYLOAD_BYTES
 MAX_KEPT_RUNS = 65_536
 MAX_SESSIONS = 65_536
 MAX_EVICTED_RANGES = 4_096
-"""Ranges of evicted calls that a session remembers; the oldest are forgotten first."""
+"""Ranges of evicted calls that a session remembers; of the oldest it then remembers only up to where they went."""
 CALL_BYTES = 64
 """What a kept outcome costs besides its payload."""
 
@@ -37,7 +39,7 @@ CALL_BYTES = 64
 class Session:
     """One session. Compared by identity."""
 
-    __slots__ = ("epoch", "evicted", "index", "progress", "records", "seen_at", "session_id", "stops")
+    __slots__ = ("epoch", "evicted", "index", "lost_through", "progress", "records", "seen_at", "session_id", "stops")
 
     def __init__(self, session_id: str, epoch: int, now: float, progress: Progress) -> None:
         self.session_id = session_id
@@ -45,9 +47,12 @@ class Session:
         """The newest that was heard of."""
         self.records: dict[Record, None] = {}
         self.index: list[tuple[int, int, int, Record]] | None = None
-        """First and last id of consecutive calls, index of the first, record; sorted. None where it has to be made."""
+        """First and last id of consecutive calls that are known, index of the first, record; sorted, and apart from one
+        another. None where it has to be made."""
         self.evicted: dict[int, list[Range]] = {}
         """Ids of calls whose outcomes were evicted, by the epoch they were sent at."""
+        self.lost_through = 0
+        """No call with a greater id had started and is unaccounted for."""
         self.seen_at = now
         self.progress = progress
         self.stops: Stops | None = None
@@ -58,9 +63,11 @@ class Session:
 class Report:
     """What became of the calls that were asked for. Those in no list have not started, and will not."""
 
-    running: Sequence[Range]
-    kept: Sequence[Range]
-    evicted: Sequence[Range]
+    running: Sequence[Range] = ()
+    kept: Sequence[Range] = ()
+    evicted: Sequence[Range] = ()
+    is_incomplete: bool = False
+    """But of those in no list nothing is known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,7 @@ class SessionTable:
         max_bytes: int = MAX_KEPT_BYTES,
         max_runs: int = MAX_KEPT_RUNS,
         max_sessions: int = MAX_SESSIONS,
+        max_forgotten: int = MAX_FORGOTTEN,
         ttl_s: float = RESUME_TTL_S,
     ) -> None:
         self.bytes = 0
@@ -96,6 +104,7 @@ class SessionTable:
         self._ttl_s = ttl_s
         self._sessions: dict[str, Session] = {}
         self._lanes = LaneBook()
+        self._forgotten = ForgottenSessions(max_forgotten)
         self._delivered: dict[Record, None] = {}
         """Records of which outcomes are kept, by age."""
         self._retained: dict[Record, None] = {}
@@ -118,9 +127,15 @@ class SessionTable:
         """
         session = self._sessions.get(session_id)
         if session is None:
+            remnant = self._forgotten.find(session_id)
+            if remnant is not None and epoch < remnant.epoch:
+                return None
             if len(self._sessions) >= self._max_sessions:
                 self._forget_idle()
             session = self._sessions[session_id] = Session(session_id, epoch, now, Progress(self._lanes))
+            if remnant is not None:
+                session.lost_through = remnant.lost_through
+                self._forgotten.remove(session_id)
         session.seen_at = now
         if epoch == session.epoch:
             return _NOTHING
@@ -173,6 +188,9 @@ class SessionTable:
                     self._keep(record, begin, end, part, bytes_of(part))
         else:
             self._keep(record, lo, hi, outcome, size)
+        for first, last in common(lo, hi - 1, record.acknowledged) if record.acknowledged else ():
+            if record.session is not None:
+                self._forget(record, first, last + 1)
 
     def unstarted(self, record: Record, lo: int, hi: int) -> None:
         """Calls were answered without having started: nothing is known of them."""
@@ -236,7 +254,7 @@ class SessionTable:
     # -- forgetting ------------------------------------------------------------------------------------------------
 
     def acknowledge(self, link: Link, ranges: Iterable[Range], now: float) -> None:
-        """Clients have the outcomes of these run ids, both ends included. What is pending or unknown stays as it is."""
+        """Clients have outcomes of these run ids, both ends included. What is pending is forgotten when it ends."""
         sent = link.sent
         keys: list[int] | None = None
         for first, last in ranges:
@@ -265,13 +283,23 @@ class SessionTable:
                 if record.session is not None:
                     record.session.seen_at = now
                     self._forget(record, lo, lo + end - at)
+                    if record.pending:
+                        pending = [
+                            (begin, upto - 1)
+                            for begin, upto, known in record.between(lo, lo + end - at)
+                            if known is None
+                        ]
+                        record.acknowledged = merged([*record.acknowledged, *pending])
                 at = end
 
     def reconcile(self, session_id: str, epoch: int, asked: Iterable[Range]) -> Report:
-        """What became of calls that were sent before this epoch, after `meet`. Others of that time are forgotten."""
+        """What became of calls that were sent before this epoch, after `meet`. Others of that time are forgotten.
+
+        Who asks at an epoch that was overtaken is told nothing: what was known then may be forgotten by now.
+        """
         session = self._sessions.get(session_id)
         if session is None or session.epoch > epoch:
-            return Report((), (), ())
+            return Report(is_incomplete=True)
         wanted = merged(asked)
         running: list[Range] = []
         kept: list[Range] = []
@@ -293,9 +321,12 @@ class SessionTable:
         for sent_at, ranges in list(session.evicted.items()):
             left = [each for first, last in ranges for each in common(first, last, wanted)]
             evicted += [each for first, last in left for each in without(first, last, found)]
-            if sent_at < epoch:
-                session.evicted[sent_at] = left
-        return Report(merged(running), merged(kept), merged(evicted))
+            if left:
+                session.evicted[sent_at] = left if sent_at < epoch else ranges
+            elif sent_at < epoch:
+                del session.evicted[sent_at]
+        is_incomplete = bool(wanted) and wanted[0][0] <= session.lost_through
+        return Report(merged(running), merged(kept), merged(evicted), is_incomplete)
 
     def sweep(self, now: float) -> None:
         """Forgets sessions that were silent for their time to live. Those of which calls are pending are not silent."""
@@ -303,17 +334,22 @@ class SessionTable:
             if any(record.pending for record in session.records):
                 session.seen_at = max(session.seen_at, now)
             elif session.seen_at + self._ttl_s <= now:
-                for record in list(session.records):
-                    self._drop(record)
-                self._drop_session(session)
+                self._forget_session(session)
 
     # -- in here ---------------------------------------------------------------------------------------------------
 
     def _known(self, session: Session, first: int, last: int) -> Iterator[tuple[int, int, int, Record]]:
         """Of these calls those that are pending or kept: first and last id, index of the first, record."""
         if session.index is None:
+            # Of what is gone another record may know: together the ranges would overlap, and could not be searched.
             session.index = sorted(
-                ((begin, end, index, record) for record in session.records for begin, end, index in record.stretches()),
+                (
+                    (begin + lo - index, begin + hi - 1 - index, lo, record)
+                    for record in session.records
+                    for begin, end, index in record.stretches()
+                    for lo, hi, known in record.between(index, index + end + 1 - begin)
+                    if known is not Mark.GONE
+                ),
                 key=lambda each: each[:2],
             )
         index = session.index
@@ -353,7 +389,11 @@ class SessionTable:
                 evicted += record.ids_of(lo, hi)
         if len(evicted) > MAX_EVICTED_RANGES:
             joined = merged(evicted)
-            session.evicted[record.epoch] = joined[len(joined) // 2 :] if len(joined) > MAX_EVICTED_RANGES else joined
+            if len(joined) > MAX_EVICTED_RANGES:
+                half = len(joined) // 2
+                session.lost_through = max(session.lost_through, joined[half - 1][1])
+                del joined[:half]
+            session.evicted[record.epoch] = joined
         self._forget(record, 0, record.count)
 
     def _forget(self, record: Record, lo: int, hi: int, *, pending_too: bool = False) -> None:
@@ -408,11 +448,19 @@ class SessionTable:
             (session for session in self._sessions.values() if not session.records), key=lambda each: each.seen_at
         )
         for session in idle[: len(idle) // 2 + 1]:
-            self._drop_session(session)
+            self._forget_session(session)
 
-    def _drop_session(self, session: Session) -> None:
+    def _forget_session(self, session: Session) -> None:
+        """A session without pending calls. What is left of it says what it has forgotten."""
+        lost = [session.lost_through, *(last for ranges in session.evicted.values() for _, last in ranges)]
+        for record in list(session.records):
+            lost += [
+                record.call_ids[hi - 1] for _, hi, known in record.between(0, record.count) if known is not Mark.GONE
+            ]
+            self._drop(record)
         del self._sessions[session.session_id]
         self._lanes.left(session.progress)
+        self._forgotten.add(session.session_id, Remnant(session.epoch, max(lost)))
 
 
 _NOTHING = Overtaken([], [])

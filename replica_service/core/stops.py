@@ -54,10 +54,23 @@ def is_stopped(run: Run, index: int) -> bool:
     generation = run.options.stop_generation
     if not generation or not run.ordering_key:
         return False
+    if index > run.failed_at:
+        return True
     record = run.record
     if record is None or record.session is None or (stops := record.session.stops) is None:
         return False
     return stops.is_stopped(run.endpoint, run.ordering_key, generation, record.call_ids[index])
+
+
+def is_late(run: Run, now: float) -> bool:
+    """Whether a call that ends now has failed, whatever it returns: its lane stops, and its time is over."""
+    return run.options.stop_generation > 0 and now >= run.deadline
+
+
+def mark_failure(run: Run, lo: int) -> None:
+    """The same as `note_failure`, where the run is executed, which is told of it later. On any thread."""
+    if run.options.stop_generation:
+        run.failed_at = min(run.failed_at, lo)
 
 
 def note_failure(run: Run, lo: int) -> None:

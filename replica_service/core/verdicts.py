@@ -18,6 +18,12 @@ OVERDUE = Failure(
     message="the deadline passed while it ran; it was cancelled",
     executed=Executed.UNKNOWN,
 )
+LATE = Failure(
+    reason=Reason.DEADLINE_RUNNING,
+    message="the call ended well, but after its deadline, and its lane stops at failures",
+    executed=Executed.YES,
+)
+"""Its caller may have heard that it failed, and goes by that."""
 EXPIRED = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadline passed before the call started")
 UNHEARD = Failure(
     reason=Reason.BACKEND_UNAVAILABLE,

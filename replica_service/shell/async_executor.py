@@ -25,8 +25,8 @@ from typing import Any, cast
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
 from replica_service.core.lanes import MAX_TURN_S
-from replica_service.core.stops import is_stopped
-from replica_service.core.verdicts import CANCELLED, CUT_OFF, EXPIRED, TAKEN_BACK
+from replica_service.core.stops import is_late, is_stopped
+from replica_service.core.verdicts import CANCELLED, CUT_OFF, EXPIRED, LATE, TAKEN_BACK
 from replica_service.shell.batches import Invocation, invocations, is_fresh, is_of
 from replica_service.shell.handler_errors import HandlerErrors
 from replica_service.shell.lateness import in_time
@@ -484,7 +484,10 @@ class AsyncExecutor:
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
             self._sink.failed(run, index, 1, await self._failure_of(error, task, run.options.method))
         else:
-            self._sink.results(run, index, (value,))
+            if is_late(run, self._now()):
+                self._sink.failed(run, index, 1, LATE)
+            else:
+                self._sink.results(run, index, (value,))
         finally:
             del self._sites[task]
         return 1

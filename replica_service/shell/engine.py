@@ -187,18 +187,25 @@ class Engine(Outcomes):
         if self._waiters:
             self._look_around()
 
-    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]], *, tells_stopped: bool = False) -> None:
         """Run ids that a router takes back, both ends included: what waits never starts, what runs is cancelled.
 
         A handler that is `def` runs to its end, and so does a batch, for the sake of the others in it; but one that
-        yields is closed at its next value, a batch once none of its calls is wanted.
+        yields is closed at its next value, a batch once none of its calls is wanted. However what runs ends, its lane
+        stops there if it stops at failures. `tells_stopped`: the router wants to know where that is.
         """
         ranges = list(ranges)
         own = without_moved(link, ranges)
         self._carry_out(self.scheduler.cancel(link, own, self._now()))
         self._recalls.take_back(link, own)
-        for run, first, last in self.sessions.running_of(link, ranges):
-            self._recalls.take_back(run.link, [(run.first + first, run.first + last)])
+        stopped = self._recalls.stop_behind(link, own)
+        for run, first, last, at in self.sessions.running_of(link, ranges):
+            joined = [(run.first + first, run.first + last)]
+            self._recalls.take_back(run.link, joined)
+            shift = at - joined[0][0]
+            stopped += [(begin + shift, end + shift) for begin, end in self._recalls.stop_behind(run.link, joined)]
+        if tells_stopped and stopped:
+            link.outbox.stopped(stopped)
         if self._waiters:
             self._look_around()
 

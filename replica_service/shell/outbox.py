@@ -77,6 +77,8 @@ class Outbox:
         self._done: list[tuple[int, int]] = []
         self._refused: list[tuple[list[tuple[int, int]], Failure]] = []
         self._answers: deque[replica_service_pb2.Reconciled] = deque()
+        self._stopped: list[tuple[int, int]] = []
+        """Run ids, first and last, of calls at which lanes have stopped."""
         self._slot_answers: list[tuple[int, SlotAnswer]] = []
         self._heartbeat: Callable[[], call_pb2.Heartbeat] | None = None
         self._capacity_due = True
@@ -105,6 +107,7 @@ class Outbox:
         self._refused.clear()
         self._done.clear()
         self._answers.clear()
+        self._stopped.clear()
         self._slot_answers.clear()
         self._large.clear()
         self._told_large.clear()
@@ -203,6 +206,12 @@ class Outbox:
             self._answers.append(answer)
             self._wake()
 
+    def stopped(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Lanes have stopped at these calls, by run ids, both ends included."""
+        if not self._discards:
+            self._stopped += ranges
+            self._wake()
+
     def slot_answer(self, op_id: int, answer: SlotAnswer) -> None:
         """What became of an operation on a slot."""
         if not self._discards:
@@ -279,6 +288,9 @@ class Outbox:
                     runs=convert.id_ranges(runs), failure=to_wire(failure), capacity=self._capacity_to_wire()
                 )
             )
+        if self._stopped:
+            stopped, self._stopped = self._stopped, []
+            return Response(stopped=convert.lanes_stopped_to_wire(stopped))
         if self._answers:
             return Response(reconciled=self._answers.popleft())
         return self._next_outcomes()

@@ -32,7 +32,7 @@ class Outcomes(Encoding):
             self._done(run, lo, len(payloads))
             return
         size = sum(map(len, payloads))
-        limit = run.link.max_result_bytes
+        limit = run.max_result_bytes
         if size > limit and max(map(len, payloads)) > limit:
             if len(payloads) > 1:
                 for index, payload in enumerate(payloads, lo):

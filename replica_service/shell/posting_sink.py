@@ -3,7 +3,8 @@
 Purpose: what executors tell there reaches the engine on its loop, in the order in which it was told and in bursts: the
 loop is woken once, however much there is.
 Invariants: results are encoded before they are handed over, so that nothing that belongs to the handler is read by
-another thread; calls of a run that end one after another are told together.
+another thread; calls of a run that end one after another are told together; where nothing may start behind a failure,
+the run has it marked before it is told.
 Owner: the executor that tells it, on its thread; `_collect` runs on the engine's loop.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 
 from replica_service.core.calls import Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn
+from replica_service.core.stops import mark_failure
 from replica_service.shell.encoding import Encoding
 from replica_service.shell.sink import Sink
 from slotmesh.errors import Failure
@@ -37,6 +39,11 @@ class PostingSink(Encoding):
         self._tell_calls_ended = self._pass_on_calls_ended
 
     def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
+        if run.options.stop_generation:
+            limit = run.max_result_bytes
+            for index, payload in enumerate(payloads, lo):
+                if len(payload) > limit:
+                    mark_failure(run, index)
         self._put(self._tell_payloads, run, lo, payloads)
 
     def values(self, run: Run, index: int, payloads: Sequence[bytes]) -> None:
@@ -46,6 +53,7 @@ class PostingSink(Encoding):
         self._put(self._sink.streamed, run, index)
 
     def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
+        mark_failure(run, lo)
         self._put(self._sink.failed, run, lo, count, failure)
 
     def calls_ended(self, run: Run, count: int, *, waited: bool = False) -> None:

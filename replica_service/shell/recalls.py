@@ -15,6 +15,7 @@ from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls
 from replica_service.core.ranges import Range, common, merged
 from replica_service.core.scheduler import Scheduler
+from replica_service.core.stops import note_failure
 from replica_service.shell.sessions import Sessions
 from replica_service.shell.sink import Executor
 
@@ -70,3 +71,30 @@ class Recalls:
         self.recall(lambda run: bool(taken_back(run, run.begin, run.end)), withdraw)
         for executor in self._executors:
             executor.cancel(link, wanted)
+
+    def stop_behind(self, link: Link, ranges: Iterable[Range]) -> list[Range]:
+        """What of these run ids runs, or is about to, in lanes that stop: their callers are told that they have failed.
+
+        So nothing behind them starts any more, even if they end well. One behind which another call has started has
+        ended well already, and its caller is told so.
+        """
+        wanted = merged(ranges)
+        stopped: list[Range] = []
+        for turn in self._scheduler.turns_of(link.waiting.values()):
+            run = turn.run
+            if run.options.stop_generation and common(run.first + turn.lo, run.first + turn.hi - 1, wanted):
+                self._executor_of[run.options.method].hold(turn)
+                if run.lane is not None and run.lane.turn is turn:
+                    stopped += self._stop(run, max(turn.stop - 1, turn.lo), turn.hi, wanted)
+        for run, lo, hi in self._scheduler.in_batches():
+            if run.link is link and run.lane is not None and run.options.stop_generation:
+                stopped += self._stop(run, lo, hi, wanted)
+        return merged(stopped)
+
+    @staticmethod
+    def _stop(run: Run, lo: int, hi: int, wanted: Sequence[Range]) -> list[Range]:
+        """Notes the first of the run's calls from index `lo` up to `hi` that is wanted; returns all that are."""
+        found = common(run.first + lo, run.first + hi - 1, wanted)
+        if found:
+            note_failure(run, found[0][0] - run.first)
+        return found

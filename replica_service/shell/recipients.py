@@ -80,7 +80,7 @@ class ListRecipient(Recipient):
             self._values.append(self._encode(value))
         except BaseException as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
             return unsendable(error)
-        limit = self.run.link.max_result_bytes
+        limit = self.run.max_result_bytes
         return too_large(self._values.size, limit) if self._values.size > limit else None
 
     def end(self, sink: Sink) -> None:
@@ -108,7 +108,7 @@ class StreamRecipient(Recipient):
     def __init__(self, run: Run, index: int) -> None:
         super().__init__(run, index)
         self._encode = encoder(run.options.content_type)
-        self._limit = run.link.max_result_bytes
+        self._limit = run.max_result_bytes
         self._credit_values, self._credit_bytes = run.options.credit
         self._ready: deque[bytes] = deque()
         """Values that were not delivered yet."""

@@ -141,7 +141,8 @@ class RouterStream:
             case "chunk":
                 self._uploads.add(request.chunk)
             case "cancel":
-                self._engine.cancel(self._link, convert.ranges_of(request.cancel.runs))
+                cancel = request.cancel
+                self._engine.cancel(self._link, convert.ranges_of(cancel.runs), tells_stopped=cancel.tell_stopped)
             case "take":
                 self._engine.take(self._link, request.take.call_ids, request.take.counts)
             case "ack":

@@ -198,14 +198,14 @@ class Sessions:
         """Whether calls that the router has joined still run."""
         return any(True for _ in self._table.joined(link))
 
-    def running_of(self, link: Link, ranges: Iterable[Range]) -> list[tuple[Run, int, int]]:
-        """Calls by their own run, first and last index, that the router has joined under these run ids."""
-        out: list[tuple[Run, int, int]] = []
+    def running_of(self, link: Link, ranges: Iterable[Range]) -> list[tuple[Run, int, int, int]]:
+        """Calls that the router has joined under these run ids: run, first and last index, and run id of the first."""
+        out: list[tuple[Run, int, int, int]] = []
         wanted = merged(ranges)
         for at, taker in list(self._table.joined(link)):
             for first, last in common(at, at + taker.hi - taker.lo - 1, wanted):
                 if taker.record.runs:
-                    out.append((taker.record.runs[0], taker.lo + first - at, taker.lo + last - at))
+                    out.append((taker.record.runs[0], taker.lo + first - at, taker.lo + last - at, first))
         return out
 
     def _sweep(self) -> None:

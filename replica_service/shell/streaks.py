@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, TypeGuard
 
 from replica_service.core.calls import Run
@@ -50,12 +51,16 @@ def is_followed(turn: StartTurn, queue: deque[Work]) -> bool:
 
 
 def follows(work: Work, turn: StartTurn) -> TypeGuard[StartTurn]:
-    """Whether both pieces of work are turns of one call each, of neighbours, the first right behind the second."""
+    """Whether both pieces of work are turns of one call each, of neighbours, the first right behind the second.
+
+    Where it matters by when each of them has ended, they go one by one.
+    """
     if not isinstance(work, StartTurn):
         return False
     run, after = turn.run, work.run
     return (
         after.payloads is run.payloads
+        and (run.deadline == inf or not run.options.stop_generation)
         and turn.stop == turn.hi == turn.lo + 1 == work.lo
         and work.stop == work.hi == work.lo + 1
         and run.withdrawn is None

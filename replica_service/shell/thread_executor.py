@@ -23,7 +23,8 @@ from typing import Any
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
 from replica_service.core.lanes import MAX_TURN_S
-from replica_service.core.verdicts import CANCELLED, EXPIRED
+from replica_service.core.stops import is_late
+from replica_service.core.verdicts import CANCELLED, EXPIRED, LATE
 from replica_service.shell.batches import Invocation, invocations, is_fresh, is_of
 from replica_service.shell.handler_errors import HandlerErrors, unsendable
 from replica_service.shell.lateness import in_time
@@ -408,11 +409,13 @@ class ThreadExecutor:
                 if began >= run.link.fresh_until:
                     return None
                 outcome = self._encoded(run, method.function(*args, **kwargs))
+                if is_late(run, self._now()) and type(outcome) is bytes:
+                    outcome = (1, LATE)
             except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
                 outcome = (1, self._errors.failure_of(error, run.options.method))
             self._took(self._now() - began)
         self._put(work, run, index, outcome)
-        return type(outcome) is bytes and len(outcome) <= run.link.max_result_bytes
+        return type(outcome) is bytes and len(outcome) <= run.max_result_bytes
 
     def _took(self, seconds: float) -> None:
         self._mean_s += (min(seconds, 2 * SLOW_S) - self._mean_s) / 8

@@ -97,6 +97,7 @@ def add_batch(
         batch.options.ordering_key = outgoing.options.ordering_key
         batch.partition = outgoing.partition
         batch.owner_epoch = outgoing.owner_epoch
+    batch.max_result_bytes = outgoing.max_result_bytes
     if outgoing.level:
         batch.values_ahead, batch.bytes_ahead = CREDITS[outgoing.level]
     large: list[tuple[int, Payload]] = []

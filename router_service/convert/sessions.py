@@ -88,7 +88,7 @@ def found_of(answer: replica_service_pb2.Reconciled) -> Iterator[tuple[str, int,
     kept, evicted = _by_session(answer.kept), _by_session(answer.evicted)
     forgotten = frozenset(answer.forgotten)
     for key, running in _by_session(answer.joined).items():
-        yield *key, Found(running, kept.get(key, ()), evicted.get(key, ()), key[0] in forgotten)
+        yield *key, Found(running, kept.get(key, ()), evicted.get(key, ()), forgotten=key[0] in forgotten)
 
 
 def _by_session(

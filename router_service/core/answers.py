@@ -8,6 +8,8 @@ Owner: the scheduler, which pumps afterwards.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from router_service.core import failures, routing
@@ -92,6 +94,7 @@ class Answers:
         """The replica did not take these calls; nothing of them was executed. They go back by age."""
         returned: list[Run] = []
         emptied: list[Sent] = []
+        replica.draining = replica.draining or failure.reason is Reason.DRAINING
         for sent, offset, _, count in replica.slices(ids):
             before = sent.remaining
             parts = replica.answer(sent, offset, count)
@@ -107,7 +110,7 @@ class Answers:
                 for lo, many in parts:
                     self._outcomes.failed(sent, lo, many, failure)
             else:
-                if sent.run.partition is not None:
+                if sent.run.partition is not None and failure.reason is Reason.STALE_TABLE:
                     sent.run.partition.refused(sent.owner_epoch)
                 returned += self.hand_back(sent, parts)
             if not sent.remaining:
@@ -185,12 +188,6 @@ class Answers:
         fresh = sent.replica.answer(sent, offset, count)
         if sent.replica.backend.hooks is not None:
             routing.answered(sent, before - sent.remaining, now, is_used=is_used)
-        if sent.run.session is not None:
-            at = offset
-            for lo, many in [*fresh, (offset + count, 0)]:
-                if at < lo:
-                    self._outcomes.unwanted(sent, at, lo - at)
-                at = lo + many
         return fresh
 
     def _failed(self, replica: Replica, failed: Iterable[Failures], now: float) -> None:
@@ -203,8 +200,12 @@ class Answers:
             located = failures.located(failure, replica)
             for sent, offset, _, count in replica.slices(ids):
                 observe(now - sent.sent_at, count)
+                told = located
+                if sent.run.recovers and failure.reason is Reason.CANCELLED and sent.run.deadline < inf:
+                    # Nobody has cancelled it here: an earlier router took it back when its time was over.
+                    told = replace(failures.deadline_running(sent.run, replica), executed=failure.executed)
                 for lo, fresh in self._answer(sent, offset, count, now, is_used=failure.executed is not Executed.NO):
-                    outcomes.answered_with(sent, lo, fresh, located)
+                    outcomes.answered_with(sent, lo, fresh, told)
                 if not sent.remaining and sent.run.partition is not None:
                     self.settle_partition(sent, now)
 
@@ -244,7 +245,7 @@ class Answers:
         """Takes calls of the slice, that somebody waits for, back from the replica, as runs that wait. Shadows end."""
         runs: list[Run] = []
         run = sent.run
-        for lo, count in parts:
+        for lo, count in self._outcomes.end_asked(sent, parts, Executed.UNKNOWN if retry else Executed.NO):
             if run.shadow_of is not None:
                 self._outcomes.failed(sent, lo, count, failures.NO_FREE_SLOT)
                 continue

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from router_service.core.credits import level_of
 from slotmesh.chunks import MAX_PAYLOAD_BYTES
@@ -41,19 +41,10 @@ START_WINDOW = Window(calls=1024, bytes=4 * 1024 * 1024)
 """What clients keep to before a window arrives."""
 
 
-class Stop(NamedTuple):
-    """A call of an ordering key has failed, and those after it want to stop."""
-
-    generation: int
-    call_id: int
-
-    def is_before(self, generation: int, call_id: int) -> bool:
-        """Whether a call of this generation, under this id, stops here."""
-        return 0 < generation <= self.generation and call_id > self.call_id
-
-
 MAX_STOPS = 65_536
 """Ordering keys of one caller that are known to have stopped; of more, the oldest are forgotten."""
+MAX_GENERATIONS = 4
+"""Of one key: calls of some that are over may come back from replicas."""
 
 
 class Flow:
@@ -95,15 +86,15 @@ class Caller:
         self.last_id = 0
         self.runs: dict[Run, None] = {}
         """Runs with calls that have no outcome, in order of arrival."""
-        self.stops: dict[str, Stop] = {}
-        """Where calls that stop after a failure have stopped, by ordering key."""
+        self.stops: dict[str, dict[int, int]] = {}
+        """Where calls that stop after a failure have stopped: ordering key -> generation -> id of the first failure."""
         self.streams: dict[int, int] = {}
         """Its calls that take several results, from when they were sent until their outcome has left: id, and level of
         credit."""
         self.request: Request | None = None
         """The reservation under a request id that it waits for."""
         self.max_value_bytes = MAX_PAYLOAD_BYTES
-        """Larger values of handlers that yield end their call."""
+        """Larger results, and larger values of handlers that yield, fail their call."""
 
     def admit(self, ids: Sequence[int], size: int) -> Failure | None:
         """Accepts a batch of `size` payload bytes, or says why it is rejected; then nothing has changed."""
@@ -132,17 +123,21 @@ class Caller:
     def stop(self, key: str, generation: int, call_id: int) -> bool:
         """A call has failed; those after it of its key and generation are to fail, too. Returns whether it is news."""
         known = self.stops.get(key)
-        if known is not None and (known.generation, -known.call_id) >= (generation, -call_id):
+        if known is None:
+            if len(self.stops) >= MAX_STOPS:
+                del self.stops[next(iter(self.stops))]
+            known = self.stops[key] = {}
+        if known.get(generation, call_id + 1) <= call_id:
             return False
-        if known is None and len(self.stops) >= MAX_STOPS:
-            del self.stops[next(iter(self.stops))]
-        self.stops[key] = Stop(generation, call_id)
-        return True
+        known[generation] = call_id
+        if len(known) > MAX_GENERATIONS:
+            del known[min(known)]
+        return generation in known
 
     def has_stopped(self, key: str, generation: int, call_id: int) -> bool:
         """Whether this call comes after one of its key and generation that has failed."""
         known = self.stops.get(key)
-        return known is not None and known.is_before(generation, call_id)
+        return known is not None and known.get(generation, call_id) < call_id
 
     def released(self, calls: int, size: int) -> None:
         """Outcomes of `calls` calls with `size` request bytes left for the client."""

@@ -93,6 +93,7 @@ class Run:
         "account",
         "alarm",
         "arrived",
+        "asked_until",
         "attempt",
         "awaits",
         "caller",
@@ -102,6 +103,7 @@ class Run:
         "first_roster",
         "has_left",
         "ids",
+        "is_overdue",
         "may_have_run",
         "options",
         "origin",
@@ -155,6 +157,10 @@ class Run:
         """Whom the waiting calls are charged to; None while none wait."""
         self.alarm = inf
         """When the deadline heap looks at the run; infinite while it has no entry."""
+        self.is_overdue = False
+        """Its deadline has passed, and its replicas are asked how far they are."""
+        self.asked_until = inf
+        """When the caller hears that calls have failed of which replicas were asked; infinite while none was."""
         self.shadow_of: str | None = None
         """The backend that these sampled copies are for; None for calls that somebody waits for."""
         self.session = caller.session
@@ -235,7 +241,7 @@ class Sent:
     """
 
     __slots__ = (
-        *("call_ns", "count", "first", "lo", "owner_epoch"),
+        *("asked", "call_ns", "count", "first", "lo", "owner_epoch"),
         *("remaining", "replica", "run", "sent_at", "states", "valued"),
     )
 
@@ -253,6 +259,8 @@ class Sent:
         self.states: bytearray | None = None
         """One byte a call: OPEN, ANSWERED, or ABANDONED (the caller has its outcome, the replica still owes an answer).
         None while all are OPEN."""
+        self.asked: dict[int, Failure] | None = None
+        """Of calls that have failed unless they have ended, as the replica will say: offset, and what is told then."""
         self.valued: set[int] | None = None
         """Offsets of idempotent calls of which a value has been passed on: they are not executed again."""
         self.replica = replica

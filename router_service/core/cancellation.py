@@ -1,7 +1,8 @@
 """Calls that end before they are answered: their deadline passed, or their caller took them back.
 
 Invariants: what no frame has carried is withdrawn and was never executed; what a replica has is abandoned: the caller
-hears of it now, the replica is told, and its answer is dropped.
+hears of it now, the replica is told, and its answer is dropped. But where a lane stops at failures, whether a call has
+failed is decided where it runs: the replica is asked, and the caller hears what it says (`Outcomes.ask`).
 Owner: the scheduler.
 """
 
@@ -16,13 +17,16 @@ from router_service.core import failures
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from router_service.core.callers import Caller, Stop
+    from router_service.core.callers import Caller
     from router_service.core.calls import Run, Sent
     from router_service.core.outcomes import Outcomes
     from router_service.core.replicas import Replica
     from slotmesh.errors import Failure
 
 Span = tuple[int, int]
+
+PATIENCE_S = 0.25
+"""A replica that is asked how far calls are, and does not say so by then, is not waited for."""
 
 
 @dataclass(slots=True)
@@ -33,6 +37,8 @@ class Withdrawn:
     """Their replicas have room again."""
     survivors: list[Run] = field(default_factory=list)
     """Calls of these slices that go on, as runs of their own, whose deadlines must be watched."""
+    asked: list[Run] = field(default_factory=list)
+    """Runs whose replicas were asked, who are not waited for for ever."""
 
 
 def end_run(
@@ -41,7 +47,9 @@ def end_run(
     """Ends every open call of the run: `unsent` for what never left, `sent` for what is at a replica."""
     drop_waiting(run, outcomes, unsent)
     for each in list(run.sents):
-        if each.first:
+        if each.first and _is_asked_first(run):
+            _ask(each, outcomes, sent(each.replica), withdrawn)
+        elif each.first:
             # A reservation runs nothing: for its caller it makes no difference where it was.
             outcomes.abandon(each, unsent if run.reserves else sent(each.replica))
         else:
@@ -84,7 +92,7 @@ def leave(caller: Caller, outcomes: Outcomes) -> Withdrawn:
 
 def cancel_calls(caller: Caller, ranges: Iterable[Span], outcomes: Outcomes) -> Withdrawn:
     """Ends the calls whose ids are in one of the ranges, both ends included; unknown and ended ones are left alone."""
-    wanted = _merged(ranges)
+    wanted = merged(ranges)
     withdrawn = Withdrawn()
     if not wanted:
         return withdrawn
@@ -101,15 +109,17 @@ def cancel_calls(caller: Caller, ranges: Iterable[Span], outcomes: Outcomes) -> 
     return withdrawn
 
 
-def stop_after(caller: Caller, key: str, stop: Stop, outcomes: Outcomes) -> Withdrawn:
+def stop_after(caller: Caller, key: str, outcomes: Outcomes) -> Withdrawn:
     """A call has failed: later ones of its key and generation that no frame has carried fail, too. A replica knows."""
     withdrawn = Withdrawn()
+    failed = caller.stops[key]
     for run in list(caller.runs):
         options, ids = run.options, run.ids
-        if options.ordering_key != key or not 0 < options.stop_generation <= stop.generation:
+        first = failed.get(options.stop_generation)
+        if options.ordering_key != key or first is None:
             continue
-        if ids and ids[-1] > stop.call_id:
-            spans = [(bisect_right(ids, stop.call_id), len(ids))]
+        if ids and ids[-1] > first:
+            spans = [(bisect_right(ids, first), len(ids))]
             _end_some(run, spans, outcomes, withdrawn, failures.PREDECESSOR_FAILED)
     return withdrawn
 
@@ -126,6 +136,28 @@ def uncharge(run: Run) -> None:
         if run.waiting:
             run.account.release(run, run.waiting)
         run.account = None
+
+
+def stop_asking(replica: Replica, ranges: Iterable[Span], outcomes: Outcomes) -> None:
+    """Nothing starts any more behind these calls, by run ids, of lanes that stop: their callers hear of failures."""
+    wanted = [(first, last + 1) for first, last in merged(ranges)]
+    for sent in list(replica.inflight.values()):
+        if sent.asked:
+            outcomes.stop_asking(
+                sent, [at for at in sent.asked if _within(wanted, sent.first + at, sent.first + at + 1)]
+            )
+
+
+def _is_asked_first(run: Run) -> bool:
+    """Whether replicas say what becomes of its calls, before their caller hears that they have failed."""
+    return run.options.stop_generation > 0 and run.session is not None and run.shadow_of is None and not run.has_left
+
+
+def _ask(
+    sent: Sent, outcomes: Outcomes, failure: Failure, withdrawn: Withdrawn, lo: int = 0, count: int | None = None
+) -> None:
+    if outcomes.ask(sent, failure, lo, count):
+        withdrawn.asked.append(sent.run)
 
 
 def _cancelled_at(_: Replica) -> Failure:
@@ -151,7 +183,10 @@ def _end_some(
                 _take_out(each, inside, outcomes, withdrawn, unsent)
         elif sent is not None:
             for lo, hi in inside:
-                outcomes.abandon(each, sent, lo, hi - lo)
+                if _is_asked_first(run):
+                    _ask(each, outcomes, sent, withdrawn, lo, hi - lo)
+                else:
+                    outcomes.abandon(each, sent, lo, hi - lo)
     waiting = _within(spans, run.cursor, len(run.ids))
     if waiting:
         account = run.account
@@ -190,7 +225,7 @@ def _within(spans: Sequence[Span], start: int, end: int) -> list[Span]:
     return found
 
 
-def _merged(ranges: Iterable[Span]) -> list[Span]:
+def merged(ranges: Iterable[Span]) -> list[Span]:
     """The same ids in ranges that are disjoint and ascend, however they came."""
     merged: list[Span] = []
     for first, last in sorted(ranges):

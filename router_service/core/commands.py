@@ -31,6 +31,8 @@ class CancelRun:
     sent: Sent
     lo: int
     count: int
+    asks: bool = False
+    """Their lanes stop there, and the replica is to say so."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,15 +41,6 @@ class AskReconcile:
 
     replica: Replica
     session: Session
-
-
-@dataclass(slots=True, eq=False)
-class Forget:
-    """Tell the replica that it need not keep the outcomes of `count` runs, from run id `first` on."""
-
-    replica: Replica
-    first: int
-    count: int
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +88,7 @@ class DeliverFailure:
     size: int
     """Payload bytes of the calls that failed: what the window gets back."""
     replica: Replica | None = None
-    """Who keeps this outcome; None where the router itself says so, or calls stream their values."""
+    """Who keeps this outcome, or what it knows of calls that the router waits for no longer; None where nobody does."""
     first: int = 0
     """Run id of the first of them there; 0 without a replica."""
     links: int = 0
@@ -164,6 +157,4 @@ class CloseLink:
     replica: Replica
 
 
-Command = (
-    Flush | CancelRun | AskReconcile | Forget | Delivery | DeliverSlot | NameRoster | TakeValues | OpenLink | CloseLink
-)
+Command = Flush | CancelRun | AskReconcile | Delivery | DeliverSlot | NameRoster | TakeValues | OpenLink | CloseLink

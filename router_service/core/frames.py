@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from router_service.core.calls import NO_CALLS, Origin
+from slotmesh.chunks import MAX_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
     from router_service.core.calls import CallOptions, Run, Sent
@@ -65,6 +66,8 @@ class OutgoingBatch:
     """Of the credit of calls that take several results: how far their handlers may be ahead."""
     origin: Origin | None = None
     """Of calls without a session that run once more."""
+    max_result_bytes: int = 0
+    """What the caller takes of one result, where that is less than a stream carries; 0 where it is not."""
 
     def lane(self, at: int) -> tuple[str, int, int]:
         """Of the call at this place: ordering key, partition and owner epoch. ("", -1, 0) where it travels without."""
@@ -181,9 +184,16 @@ def _batches(group: list[Sent], replica: Replica, most: int, level: int) -> list
             columns and columns.part(at, at + most),
             level,
             origin and Origin(origin.stream_id, origin.run_ids[at : at + most]),
+            _limit(run),
         )
         for at in range(0, len(payloads), most)
     ]
+
+
+def _limit(run: Run) -> int:
+    """Of results. Slices of one batch have it in common where they have a session: then they are of one caller."""
+    most = run.caller.max_value_bytes if run.session is not None else MAX_PAYLOAD_BYTES
+    return most if most < MAX_PAYLOAD_BYTES else 0
 
 
 def _columns(group: Sequence[Sent]) -> KeyColumns | None:

@@ -113,7 +113,7 @@ class Intake:
         copies: list[Run] = []
         for name, (lo, hi) in endpoint.traffic.copies(len(run.payloads), self._chance):
             copy = run.slice(lo, hi)
-            copy.caller, copy.shadow_of = self._nobody, name
+            copy.caller, copy.session, copy.shadow_of = self._nobody, None, name
             copies.append(copy)
         return copies
 
@@ -160,7 +160,7 @@ class Intake:
 
     def watch(self, run: Run) -> None:
         """Sees to it that the run is looked at when its time in the queue, or its time in all, is up."""
-        when = run.deadline
+        when = min(run.deadline, run.asked_until) if not run.is_overdue else run.asked_until
         if run.account is not None and run.waiting:
             when = min(run.account.too_late(run), run.arrived + run.account.max_queue_time_s)
         if when != inf:

@@ -20,14 +20,13 @@ from router_service.core.commands import (
     DeliverFailure,
     DeliverResults,
     DeliverSlot,
-    Forget,
 )
 from router_service.core.counters import ShadowOutcome
 from router_service.core.slots import Release, Released
 from slotmesh.errors import Executed, Failure, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from router_service.core.callers import Caller
     from router_service.core.calls import Run, Sent
@@ -105,6 +104,9 @@ class Outcomes:
 
     def answered_with(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
         """The replica says that `count` calls of the slice, from offset `lo`, failed."""
+        if sent.asked:
+            self._answer_asked(sent, lo, count, failure)
+            return
         run = sent.run
         keeper = None if run.options.streaming else sent.replica
         self._fail(run, sent.lo + lo, count, failure, keeper, sent.first + lo)
@@ -113,12 +115,6 @@ class Outcomes:
         """`count` calls of the slice, from offset `lo`, failed, as the router found."""
         self._fail(sent.run, sent.lo + lo, count, failure)
 
-    def unwanted(self, sent: Sent, lo: int, count: int) -> None:
-        """The replica has answered calls that had their outcome before: nobody will ask for this one."""
-        run = sent.run
-        if run.session is not None and not run.has_left and not run.options.streaming:
-            self._out.append(Forget(sent.replica, sent.first + lo, count))
-
     def forget(self, run: Run) -> None:
         """Nobody is told of anything about the run any more: the next router asks for it."""
         run.has_left = True
@@ -126,11 +122,73 @@ class Outcomes:
             self._settle(run, run.unanswered)
 
     def abandon(self, sent: Sent, failure: Failure, lo: int = 0, count: int | None = None) -> None:
-        """The caller hears the failure now, for what is open of these calls; what the replica answers is dropped."""
+        """The caller hears the failure now, for what is open of these calls; what the replica answers is dropped.
+
+        A session that moves before it has heard that asks for these calls elsewhere: the replica keeps what it knows of
+        them until the failure is acknowledged.
+        """
+        run = sent.run
+        keeper = sent.replica if run.session is not None and not run.options.streaming else None
         for begin, many in sent.open_parts(lo, count):
-            self._fail(sent.run, sent.lo + begin, many, failure)
+            self._fail(run, sent.lo + begin, many, failure, keeper, sent.first + begin)
             sent.abandon(begin, many)
             self._out.append(CancelRun(sent, begin, many))
+
+    def ask(self, sent: Sent, failure: Failure, lo: int = 0, count: int | None = None) -> bool:
+        """These calls are to fail, as far as they are open, and behind them nothing of their lane may start.
+
+        That is for the replica to see to: it is told, and the caller hears of the failure once that has answered. What
+        had ended by then has its own outcome. Returns whether the replica was asked.
+        """
+        asked = sent.asked = sent.asked or {}
+        before = len(asked)
+        for begin, many in sent.open_parts(lo, count):
+            new = [at for at in range(begin, begin + many) if at not in asked]
+            asked.update(dict.fromkeys(new, failure))
+            if new:
+                self._out.append(CancelRun(sent, begin, many, asks=True))
+        return len(asked) > before
+
+    def end_asked(self, sent: Sent, parts: Iterable[tuple[int, int]], executed: Executed) -> list[tuple[int, int]]:
+        """Those of these calls that the replica was asked about fail. Returns the parts that are left."""
+        asked = sent.asked
+        if not asked:
+            return list(parts)
+        left: list[tuple[int, int]] = []
+        for lo, count in parts:
+            for at in range(lo, lo + count):
+                if (failure := asked.pop(at, None)) is not None:
+                    self._end_asked(sent, at, failure, executed)
+                elif left and sum(left[-1]) == at:
+                    left[-1] = (left[-1][0], left[-1][1] + 1)
+                else:
+                    left.append((at, 1))
+        return left
+
+    def stop_asking(self, sent: Sent, offsets: Iterable[int]) -> None:
+        """The replica has said that nothing starts behind these calls, or has not answered in time."""
+        for at in offsets:
+            if sent.asked and sent.open_parts(at, 1) and (failure := sent.asked.pop(at, None)) is not None:
+                self._end_asked(sent, at, failure, Executed.UNKNOWN)
+                sent.abandon(at, 1)
+
+    def _answer_asked(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
+        """The replica has answered calls with a failure. That they were taken back is none of its own."""
+        run, asked = sent.run, sent.asked or {}
+        keeper = None if run.options.streaming else sent.replica
+        for at in range(lo, lo + count):
+            told = asked.pop(at, None)
+            if told is not None and failure.reason is Reason.CANCELLED:
+                self._end_asked(sent, at, told, failure.executed)
+            else:
+                self._fail(run, sent.lo + at, 1, failure, keeper, sent.first + at)
+
+    def _end_asked(self, sent: Sent, at: int, failure: Failure, executed: Executed) -> None:
+        run = sent.run
+        if executed is Executed.NO and failure.reason is Reason.DEADLINE_RUNNING:
+            failure = replace(failure, reason=Reason.DEADLINE_IN_QUEUE)
+        keeper = None if run.options.streaming else sent.replica
+        self._fail(run, sent.lo + at, 1, replace(failure, executed=executed), keeper, sent.first + at)
 
     def fail_waiting(self, run: Run, failure: Failure, keep: int = 0) -> None:
         """All waiting calls of the run but the first `keep` fail; they are charged to nobody."""

@@ -2,7 +2,7 @@
 
 Purpose: order per key through every change of owner.
 Invariants: runs leave in order of arrival. Nothing is sent to an owner while calls sent to an earlier one are
-unanswered, nor at an epoch that a replica has refused; so nothing overtakes.
+unanswered, nor at an epoch at which a replica has said that it is not the owner; so nothing overtakes.
 Owner: the scheduler; made when the first key of the partition is called.
 """
 
@@ -32,7 +32,7 @@ class Partition:
         self.stale = 0
         """Those of them that went to an earlier owner."""
         self.refused_epoch = -1
-        """The newest epoch at which a replica refused: wait for a newer one."""
+        """The newest epoch at which a replica has said that it is not the owner: wait for a newer one."""
         self.queue = RunQueue()
         self.listed = False
         """Stands in the owner's list of partitions with something to send."""
@@ -72,5 +72,5 @@ class Partition:
             self.stale -= 1
 
     def refused(self, owner_epoch: int) -> None:
-        """A replica refused a slice: hold everything until the table names an owner at a newer epoch."""
+        """A replica is not the owner at this epoch: hold everything until the table names one at a newer epoch."""
         self.refused_epoch = max(self.refused_epoch, owner_epoch)

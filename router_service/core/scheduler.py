@@ -379,6 +379,11 @@ class Scheduler:
         self._sender.pump(replica, now)
         return self._commands(now)
 
+    def stopped(self, replica: Replica, ranges: Iterable[tuple[int, int]], now: float) -> list[Command]:
+        """Nothing starts behind these calls, by run ids, of lanes that stop: they have failed for their callers."""
+        cancellation.stop_asking(replica, ranges, self._outcomes)
+        return self._commands(now)
+
     # -- configuration and time ------------------------------------------------------------------------------------
 
     def apply(self, table: RoutingTable, now: float) -> list[Command]:
@@ -430,7 +435,12 @@ class Scheduler:
         for run in self._deadlines.pop_due(now):
             if run.reserves:
                 self._end_reservation(run, withdrawn, now)
-            elif run.deadline <= now:
+            elif run.asked_until <= now:
+                run.asked_until = inf
+                for sent in list(run.sents):
+                    self._outcomes.stop_asking(sent, list(sent.asked or ()))
+            elif run.deadline <= now and not run.is_overdue:
+                run.is_overdue = True
                 running = partial(failures.deadline_running, run)
                 cancellation.end_run(run, self._outcomes, failures.deadline_in_queue(run), running, withdrawn)
             elif run.waiting and run.account is not None:
@@ -469,6 +479,9 @@ class Scheduler:
         """Slices left their outboxes: their replicas have room, and their partitions may go on."""
         for run in withdrawn.survivors:
             self._intake.watch(run)
+        for run in withdrawn.asked:
+            run.asked_until = now + cancellation.PATIENCE_S
+            self._intake.watch(run)
         for sent in withdrawn.slices:
             self._answers.settle_partition(sent, now)
             sent.replica.backend.balancer.changed(sent.replica)
@@ -479,7 +492,7 @@ class Scheduler:
         """What was decided, once all that follows from it was."""
         while self._outcomes.stopped:
             caller, key = self._outcomes.stopped.pop()
-            self._withdrawn(cancellation.stop_after(caller, key, caller.stops[key], self._outcomes), now)
+            self._withdrawn(cancellation.stop_after(caller, key, self._outcomes), now)
         if self._outcomes.unbrought:
             ended = self._outcomes.unbrought.copy()
             self._outcomes.unbrought.clear()

@@ -27,7 +27,6 @@ from router_service.core.commands import (
     DeliverValues,
     Delivery,
     Flush,
-    Forget,
     NameRoster,
     OpenLink,
     TakeValues,
@@ -230,6 +229,10 @@ class Dispatcher:
         """The replica has said what it knows of a session's calls."""
         self._do(self.scheduler.reconciled(replica, session_id, epoch, found, self.clock.now()))
 
+    def stopped(self, replica: Replica, ranges: Iterable[tuple[int, int]]) -> None:
+        """Lanes have stopped at these calls, by run ids, both ends included."""
+        self._do(self.scheduler.stopped(replica, ranges, self.clock.now()))
+
     def refused(self, replica: Replica, ids: list[int], failure: Failure, capacity: Capacity) -> None:
         """Runs came back untouched."""
         self._do(self.scheduler.refused(replica, ids, failure, capacity, self.clock.now()))
@@ -321,8 +324,6 @@ class Dispatcher:
                     self._links[sent.replica].cancel(command)
                 case AskReconcile(replica, session):
                     self._links[replica].reconcile(session)
-                case Forget(replica, first, count):
-                    self._links[replica].forget(first, count)
                 case TakeValues(replica, run_id, count):
                     self._links[replica].take(run_id, count)
                 case NameRoster(caller, version):

@@ -141,9 +141,10 @@ class LinkFrames:
                 call_pb2.IdRange(first=each.sent.first + each.lo, last=each.sent.first + each.lo + each.count - 1)
                 for each in taken
             ]
+            asks = any(each.asks for each in taken)
             if self._chunks:
                 self._chunks.discard(convert.run_ids_of(ranges))
-            return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges))
+            return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges, tell_stopped=asks))
         if self._takes:
             takes = {run_id: self._takes.pop(run_id) for run_id in list(islice(self._takes, MAX_FRAME_RANGES))}
             return Request(take=convert.takes_to_wire(takes))

@@ -200,6 +200,8 @@ class ReplicaLink:
             case "reconciled":
                 for session_id, epoch, found in convert.found_of(response.reconciled):
                     dispatcher.reconciled(replica, session_id, epoch, found)
+            case "stopped":
+                dispatcher.stopped(replica, convert.ranges_of(response.stopped.runs))
             case "service_times":
                 dispatcher.times_told(replica, convert.times_of(response.service_times))
             case "chunk":

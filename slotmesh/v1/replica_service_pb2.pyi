@@ -191,6 +191,7 @@ class RunBatch(_message.Message):
     BYTES_AHEAD_FIELD_NUMBER: _builtins.int
     ORIGIN_STREAM_ID_FIELD_NUMBER: _builtins.int
     ORIGIN_RUN_IDS_FIELD_NUMBER: _builtins.int
+    MAX_RESULT_BYTES_FIELD_NUMBER: _builtins.int
     first_run_id: _builtins.int
     """The router's id of the first call; the others follow one by one. Run ids strictly increase on a stream, and a new
     attempt takes new ones.
@@ -223,6 +224,10 @@ class RunBatch(_message.Message):
     origin_stream_id: _builtins.str
     """With an `attempt` above 0, without a session: the stream of the first attempt, by its `stream_id`, so that the calls
     keep their idempotency keys.
+    """
+    max_result_bytes: _builtins.int
+    """What the caller takes of one result, bytes. A larger one fails with PAYLOAD_TOO_LARGE where the call ran, so that its
+    lane stops there. 0: as much as the stream carries.
     """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
@@ -291,10 +296,11 @@ class RunBatch(_message.Message):
         bytes_ahead: _builtins.int = ...,
         origin_stream_id: _builtins.str = ...,
         origin_run_ids: _abc.Iterable[_builtins.int] | None = ...,
+        max_result_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "bytes_ahead", b"bytes_ahead", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "options", b"options", "ordering_keys", b"ordering_keys", "origin_run_ids", b"origin_run_ids", "origin_stream_id", b"origin_stream_id", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left", "values_ahead", b"values_ahead"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "bytes_ahead", b"bytes_ahead", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "max_result_bytes", b"max_result_bytes", "options", b"options", "ordering_keys", b"ordering_keys", "origin_run_ids", b"origin_run_ids", "origin_stream_id", b"origin_stream_id", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left", "values_ahead", b"values_ahead"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -303,7 +309,38 @@ Global___RunBatch: _TypeAlias = RunBatch  # noqa: Y015
 @_typing.final
 class CancelRuns(_message.Message):
     """Runs to take back. What has not started never starts and is answered CANCELLED, executed = no; what runs is answered
-    when it ends. So each run id has exactly one answer, whatever happens.
+    when it ends. So each run id has exactly one answer, whatever happens. Of a lane that stops at failures
+    (`options.stop_generation`) nothing behind such a call starts any more, however it ends.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: _builtins.int
+    TELL_STOPPED_FIELD_NUMBER: _builtins.int
+    tell_stopped: _builtins.bool
+    """The router wants to know by LanesStopped which of these calls run in lanes that stop."""
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[_call_pb2.IdRange]:
+        """Run ids. Unknown ones are ignored."""
+
+    def __init__(
+        self,
+        *,
+        runs: _abc.Iterable[_call_pb2.IdRange] | None = ...,
+        tell_stopped: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs", "tell_stopped", b"tell_stopped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRuns: _TypeAlias = CancelRuns  # noqa: Y015
+
+@_typing.final
+class LanesStopped(_message.Message):
+    """Calls that were taken back while they run, in lanes that stop at failures: nothing behind them starts any more. They
+    are answered when they end, as ever. Those that are not here have ended, and their outcome is on its way.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -311,7 +348,7 @@ class CancelRuns(_message.Message):
     RUNS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[_call_pb2.IdRange]:
-        """Run ids. Unknown ones are ignored."""
+        """Run ids."""
 
     def __init__(
         self,
@@ -324,7 +361,7 @@ class CancelRuns(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CancelRuns: _TypeAlias = CancelRuns  # noqa: Y015
+Global___LanesStopped: _TypeAlias = LanesStopped  # noqa: Y015
 
 @_typing.final
 class AckRuns(_message.Message):
@@ -612,6 +649,7 @@ class ExecuteResponse(_message.Message):
     CHUNK_FIELD_NUMBER: _builtins.int
     GO_AWAY_FIELD_NUMBER: _builtins.int
     SERVICE_TIMES_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _call_pb2.ResultFrame:
         """Results and failures of runs. DRAINING with executed = unknown says that a run was cancelled when the grace of the
@@ -652,6 +690,10 @@ class ExecuteResponse(_message.Message):
     def service_times(self) -> Global___ServiceTimes:
         """How long calls take. Only to a router that named the feature `service_times`."""
 
+    @_builtins.property
+    def stopped(self) -> Global___LanesStopped:
+        """Where lanes have stopped. Only to a CancelRuns that asks for it."""
+
     def __init__(
         self,
         *,
@@ -664,12 +706,13 @@ class ExecuteResponse(_message.Message):
         chunk: _call_pb2.Chunk | None = ...,
         go_away: _call_pb2.GoAway | None = ...,
         service_times: Global___ServiceTimes | None = ...,
+        stopped: Global___LanesStopped | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "chunk", b"chunk", "frame", b"frame", "go_away", b"go_away", "heartbeat", b"heartbeat", "reconciled", b"reconciled", "refused", b"refused", "results", b"results", "service_times", b"service_times", "slots", b"slots", "stopped", b"stopped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["results", "capacity", "refused", "slots", "reconciled", "heartbeat", "chunk", "go_away", "service_times"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["results", "capacity", "refused", "slots", "reconciled", "heartbeat", "chunk", "go_away", "service_times", "stopped"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 

@@ -117,8 +117,25 @@ async def test_an_older_epoch_is_told_nothing(replica: RunningReplica) -> None:
     async with replica.router() as stream:
         await stream.send(stream.run([b"a"], session_id=SESSION, session_epoch=5, call_ids=[1]))
         await stream.wait_answers(1)
-        assert told(await stream.reconcile(SESSION, 4, (1, 1))) == ([], [], [])
-        assert told(await stream.reconcile(SESSION, 6, (1, 1))) == ([], [(1, 1)], [])
+        overtaken = await stream.reconcile(SESSION, 4, (1, 1))
+        assert told(overtaken) == ([], [], [])
+        assert list(overtaken.forgotten) == [SESSION]
+        newest = await stream.reconcile(SESSION, 6, (1, 1))
+        assert told(newest) == ([], [(1, 1)], [])
+        assert not newest.forgotten
+
+
+async def test_a_session_that_was_silent_for_too_long_is_not_taken_for_one_that_was_never_here() -> None:
+    async with running_replica(resume_ttl="50ms") as replica, replica.router() as stream:
+        await stream.send(stream.run([b"a"], session_id=SESSION, session_epoch=3, call_ids=[1]))
+        await stream.wait_answers(1)
+        await wait_until(lambda: not replica.engine.sessions.unacknowledged)
+        await stream.send(stream.run([b"b"], session_id=SESSION, session_epoch=2, call_ids=[2]))
+        await wait_until(lambda: stream.refused)
+        assert {each.reason for each in stream.refused.values()} == {"SESSION_FENCED"}
+        answer = await stream.reconcile(SESSION, 4, (1, 1))
+        assert told(answer) == ([], [], [])
+        assert list(answer.forgotten) == [SESSION]
 
 
 async def test_failures_are_kept_if_the_call_was_executed(replica: RunningReplica) -> None:

@@ -118,6 +118,35 @@ async def test_a_call_that_is_taken_back_stops_those_behind_it_and_none_before(
         assert failures(stream, (3, 4, 5)) == [("CANCELLED", NO), STOPPED, STOPPED]
 
 
+async def test_a_router_that_asks_is_told_at_once_that_nothing_starts_behind_a_call_that_goes_on(
+    replica: RunningReplica,
+) -> None:
+    async with replica.router() as stream:
+        lane = Lane(stream)
+        await stream.send(lane.calls(b"1", b"2", method="wait_in_thread"), lane.calls(b"3", method="wait_in_thread"))
+        await wait_until(lambda: replica.handler.seen == [b"1"])
+        await stream.cancel((1, 1), tell_stopped=True)
+        await wait_until(lambda: stream.stopped)
+        assert stream.stopped == [(1, 1)]
+        replica.handler.open_all()
+        await stream.wait_answers(3)
+        assert stream.results == {1: b"1"}
+        assert failures(stream, (2, 3)) == [STOPPED, STOPPED]
+
+
+@pytest.mark.parametrize("method", ["work", "work_in_thread", "work_together"])
+async def test_a_result_that_its_caller_does_not_take_stops_the_lane_where_it_was_made(
+    replica: RunningReplica, method: str
+) -> None:
+    async with replica.router() as stream:
+        lane = Lane(stream)
+        await stream.send(lane.calls(b"small", b"much too large", max_result_bytes=10, method=method))
+        await stream.send(lane.calls(b"3", method=method))
+        await stream.wait_answers(3)
+        assert stream.results == {1: b"small"}
+        assert failures(stream, (2, 3)) == [("PAYLOAD_TOO_LARGE", YES), STOPPED]
+
+
 async def test_a_call_that_is_cancelled_while_it_runs_stops_those_behind_it(replica: RunningReplica) -> None:
     async with replica.router() as stream:
         lane = Lane(stream)

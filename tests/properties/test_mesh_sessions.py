@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from math import inf
 from typing import ClassVar
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -21,7 +23,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from replica_service.core.commands import StartCalls, StartTurn
+from replica_service.core.verdicts import TAKEN_BACK
 from router_service import convert
+from router_service.core import cancellation
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, CallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
@@ -45,7 +49,7 @@ MOST_REPLICAS = 6
 """Some join later."""
 KEYS = ("red", "green")
 """Of both clients, which come through different routers or the same one."""
-TROUBLES = ("routers", "replicas", "tables", "wires", "silence", "moves", "failures")
+TROUBLES = ("routers", "replicas", "tables", "wires", "silence", "moves", "failures", "timeouts", "cancels")
 CALL_SHARE = 0.1
 """Steps in which a client makes calls."""
 TROUBLE_SHARE = 0.03
@@ -53,7 +57,10 @@ MOST_UNANSWERED = 16
 """Calls of one client."""
 MAX_ROUNDS = 400
 """In which everything must have ended when nothing breaks any more."""
+TIMEOUTS_S = (0.05, 0.2, 0.6)
+STOPPED = Failure(reason=Reason.PREDECESSOR_FAILED, message="not sent again", executed=Executed.UNKNOWN)
 ALLOWED = {Reason.REPLICA_LOST, Reason.ROUTER_LOST, Reason.HANDLER_ERROR, Reason.QUEUE_TIMEOUT, Reason.STALE_TABLE}
+OVERDUE = {Reason.DEADLINE_IN_QUEUE, Reason.DEADLINE_RUNNING}
 
 
 @dataclass
@@ -63,6 +70,11 @@ class Call:
     tag: bytes
     key: str
     idempotent: bool
+    timeout_s: float = 0.0
+    """0: it has none."""
+    stop_generation: int = 0
+    is_cancelled: bool = False
+    """Its caller has given it up."""
     sent_at: float | None = None
     first_roster: RosterVersion | None = None
     outcome: Failure | bytes | None = None
@@ -91,21 +103,57 @@ class Client:
         self.calls: dict[int, Call] = {}
         self.connection: Connection | None = None
         self.rosters = Rosters()
+        self.stops = False
+        """Its lanes stop at failures."""
+        self.generations: dict[str, int] = {}
+        """By key."""
 
     @property
     def unanswered(self) -> dict[int, Call]:
         return {call_id: call for call_id, call in self.calls.items() if call.outcome is None}
 
-    def make(self, count: int, key: str, *, idempotent: bool) -> list[int]:
+    def make(self, count: int, key: str, *, idempotent: bool, timeout_s: float) -> list[int]:
         first = len(self.calls) + 1
         ids = list(range(first, first + count))
         for call_id in ids:
-            self.calls[call_id] = Call(f"{self.name}/{call_id}".encode(), key, idempotent)
+            generation = self.generations.get(key, 1) if self.stops and key else 0
+            self.calls[call_id] = Call(f"{self.name}/{call_id}".encode(), key, idempotent, timeout_s, generation)
         return ids
+
+    def failed(self, call_id: int) -> None:
+        """A call has failed. Where its lane stops, the next calls are of a new generation."""
+        call = self.calls[call_id]
+        if call.stop_generation:
+            self.generations[call.key] = max(self.generations.get(call.key, 1), call.stop_generation + 1)
+
+    def stop_lanes(self) -> None:
+        """What is behind a failure is not sent again."""
+        for call_id, call in self.unanswered.items():
+            first = self.first_failure(call)
+            if first is not None and first < call_id:
+                call.outcome = STOPPED
+
+    def first_failure(self, call: Call) -> int | None:
+        """Of the calls of its lane and generation."""
+        lane = (call.key, call.stop_generation)
+        failed = (
+            call_id
+            for call_id, each in self.calls.items()
+            if call.stop_generation and isinstance(each.outcome, Failure) and (each.key, each.stop_generation) == lane
+        )
+        return min(failed, default=None)
+
+    def cancel(self, call_id: int, now: float) -> None:
+        """A caller gives its call up."""
+        self.calls[call_id].is_cancelled = True
+        if (connection := self.connection) is not None and connection.is_open:
+            router = connection.router
+            router.do(router.scheduler.cancel_calls(connection.caller, [(call_id, call_id)], now))
 
     def connect(self, router: RouterNode, now: float) -> None:
         """Goes on at this router: what was sent is sent again, what was not follows."""
         self.epoch += 1
+        self.stop_lanes()
         sent = [call_id for call_id, call in self.unanswered.items() if call.sent_at is not None]
         spans = [(group[0], group[-1]) for group in _consecutive(sent)]
         rosters = [convert.roster_from_wire(each) for each in self.rosters.at_opening(is_resuming=bool(sent))]
@@ -119,6 +167,9 @@ class Client:
             age_s = now - (self.calls[ids[0]].sent_at or 0.0)
             first = self.calls[ids[0]].first_roster
             router.do(router.scheduler.submit_again(caller, ENDPOINT, [self._batch(ids)], age_s, first, now))
+        for call_id in sent:
+            if self.calls[call_id].is_cancelled:
+                self.cancel(call_id, now)
         self.send(now)
 
     def acknowledge_roster(self, now: float) -> None:
@@ -148,14 +199,17 @@ class Client:
 
     def _batch(self, ids: list[int]) -> Batch:
         call = self.calls[ids[0]]
-        options = convert.options_from_wire(wire_options(call.key, idempotent=call.idempotent))
+        wire = wire_options(
+            call.key, idempotent=call.idempotent, timeout_s=call.timeout_s, stop_generation=call.stop_generation
+        )
+        options = convert.options_from_wire(wire)
         assert isinstance(options, CallOptions)
         return options, ids, [self.calls[call_id].tag for call_id in ids]
 
 
 def _traits(call: Call) -> tuple[object, ...]:
     """What calls of a batch share."""
-    return call.key, call.idempotent, call.sent_at, call.first_roster
+    return call.key, call.idempotent, call.timeout_s, call.stop_generation, call.sent_at, call.first_roster
 
 
 def _consecutive(ids: list[int]) -> list[list[int]]:
@@ -172,6 +226,9 @@ class MeshMachine(RuleBasedStateMachine):
     )
     def start(self, troubles: set[str], is_lazy: bool) -> None:
         """Few kinds of trouble at a time reach deeper than all at once."""
+        self.set_up(troubles, is_lazy=is_lazy)
+
+    def set_up(self, troubles: set[str], *, is_lazy: bool) -> None:
         self.troubles = troubles | self.always
         self.loop = asyncio.new_event_loop()
         self.mesh = MemoryMesh(REPLICAS, KEYS, self.loop)
@@ -198,10 +255,10 @@ class MeshMachine(RuleBasedStateMachine):
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
-    def call(self, client: Client, count: int, key: str, *, idempotent: bool) -> None:
+    def call(self, client: Client, count: int, key: str, *, idempotent: bool, timeout_s: float) -> None:
         if len(client.unanswered) > MOST_UNANSWERED:
             return
-        for call_id in client.make(count, key, idempotent=idempotent):
+        for call_id in client.make(count, key, idempotent=idempotent, timeout_s=timeout_s):
             call = client.calls[call_id]
             self.by_tag[call.tag] = call
             self.lanes[client.name, key].append(call.tag)
@@ -229,6 +286,7 @@ class MeshMachine(RuleBasedStateMachine):
             assert call.outcome is None, "an answered call has another outcome"
             if isinstance(outcome, DeliverFailure):
                 call.outcome = outcome.failure
+                client.failed(call_id)
                 self.check_failure(call, outcome.failure)
             else:
                 payload = outcome.payloads[at]
@@ -237,7 +295,11 @@ class MeshMachine(RuleBasedStateMachine):
                 assert call.executions
 
     def check_failure(self, call: Call, failure: Failure) -> None:
-        assert failure.reason in ALLOWED, failure
+        is_allowed = failure.reason in ALLOWED
+        is_allowed |= failure.reason in OVERDUE and call.timeout_s > 0
+        is_allowed |= failure.reason is Reason.CANCELLED and call.is_cancelled
+        is_allowed |= failure.reason is Reason.PREDECESSOR_FAILED and call.stop_generation > 0
+        assert is_allowed, failure
         if failure.executed is Executed.NO:
             assert not call.executions, "it says NO, and was executed"
         elif failure.executed is Executed.YES:
@@ -283,7 +345,8 @@ class MeshMachine(RuleBasedStateMachine):
         for _ in range(steps):
             if chance.random() < CALL_SHARE:
                 client, key = chance.choice(self.clients), chance.choice(("", "", *KEYS))
-                self.call(client, chance.randint(1, 4), key, idempotent=chance.random() < 0.3)
+                timeout_s = chance.choice(TIMEOUTS_S) if "timeouts" in self.troubles else 0.0
+                self.call(client, chance.randint(1, 4), key, idempotent=chance.random() < 0.3, timeout_s=timeout_s)
             if self.troubles and chance.random() < TROUBLE_SHARE:
                 self.break_something(chance)
             if steps_now := self.possible(chance):
@@ -306,7 +369,12 @@ class MeshMachine(RuleBasedStateMachine):
         for replica in mesh.replicas.values():
             if not replica.is_stopped:
                 found += [partial(self.begin, replica, work) for work in replica.executor.startable]
-                found += [partial(self.end, replica, running, well=True) for running in replica.executor.running]
+                found += [partial(self.end, replica, running) for running in replica.executor.running]
+                found += [
+                    partial(self.end, replica, running, failure=TAKEN_BACK)
+                    for running in replica.executor.running
+                    if running.is_cancelled
+                ]
         for client in self.clients:
             connection = client.connection
             if connection is not None and connection.is_open:
@@ -370,15 +438,15 @@ class MeshMachine(RuleBasedStateMachine):
         assert call.idempotent or place > self.newest[client, call.key], f"{call} was overtaken"
         self.newest[client, call.key] = place
 
-    def end(self, replica: ReplicaNode, running: Running, *, well: bool) -> None:
-        replica.end(running, well=well)
+    def end(self, replica: ReplicaNode, running: Running, *, failure: Failure | None = None) -> None:
+        replica.end(running, failure=failure)
         self.mesh.complete_moves()
 
     def work(self, replica: ReplicaNode) -> None:
         """A replica works off what it has."""
         while not replica.is_stopped and (replica.executor.running or replica.executor.startable):
             for running in list(replica.executor.running):
-                replica.end(running, well=True)
+                replica.end(running)
             for work in replica.executor.startable[:1]:
                 self.begun(replica.begin(work))
         self.mesh.complete_moves()
@@ -401,24 +469,31 @@ class MeshMachine(RuleBasedStateMachine):
             case "tables":
                 self.tables_differ(chance)
             case "wires":
-                if wires := [wire for wire in mesh.wires() if not wire.replica.is_stopped]:
-                    mesh.break_wire(chance.choice(wires))
+                self.break_wire(chance)
             case "silence":
-                if chance.random() < 0.3:
-                    replica.is_stopped = not replica.is_stopped
-                elif wires := list(mesh.wires()):
-                    wire = chance.choice(wires)
-                    wire.is_held = not wire.is_held
-                mesh.pass_time(chance.choice((0.5, 1.0, 3.5)))
+                self.fall_silent(replica, chance)
             case "moves":
                 partition = partition_of(chance.choice(KEYS))
                 if not mesh.replicas[mesh.owners[partition][0][0]].is_stopped:
                     mesh.move(partition, replica.key[0])
             case "failures":
                 if not replica.is_stopped and replica.executor.running:
-                    self.end(replica, chance.choice(replica.executor.running), well=False)
+                    self.end(replica, chance.choice(replica.executor.running), failure=BROKEN)
+            case "timeouts":
+                mesh.pass_time(chance.choice((0.04, 0.1, 0.3)))
+            case "cancels":
+                self.give_up(chance)
             case trouble:
                 raise AssertionError(trouble)
+
+    def fall_silent(self, replica: ReplicaNode, chance: random.Random) -> None:
+        """A replica stands still, or nothing passes on a wire; or both go on."""
+        if chance.random() < 0.3:
+            replica.is_stopped = not replica.is_stopped
+        elif wires := list(self.mesh.wires()):
+            wire = chance.choice(wires)
+            wire.is_held = not wire.is_held
+        self.mesh.pass_time(chance.choice((0.5, 1.0, 3.5)))
 
     def tables_differ(self, chance: random.Random) -> None:
         """A router is cut off from the controller, or reached again; a replica joins, or a client moves."""
@@ -427,6 +502,16 @@ class MeshMachine(RuleBasedStateMachine):
             self.mesh.join()
         else:
             self.reconnect(chance.choice(self.clients), chance.choice(self.mesh.routers), is_noticed=False)
+
+    def break_wire(self, chance: random.Random) -> None:
+        if wires := [wire for wire in self.mesh.wires() if not wire.replica.is_stopped]:
+            self.mesh.break_wire(chance.choice(wires))
+
+    def give_up(self, chance: random.Random) -> None:
+        """Somebody waits for a call no longer."""
+        client = chance.choice(self.clients)
+        if sent := [call_id for call_id, call in client.unanswered.items() if call.sent_at is not None]:
+            client.cancel(chance.choice(sent), self.now)
 
     def kill_router(self, number: int, seed: int) -> None:
         old = self.mesh.routers[number]
@@ -495,13 +580,22 @@ class MeshMachine(RuleBasedStateMachine):
         self.mesh.pass_time(0.5)
 
     def check_the_end(self) -> None:
+        for client in self.clients:
+            for call_id, call in client.calls.items():
+                first = client.first_failure(call)
+                assert first is None or call_id <= first or not call.executions, f"{call} ran behind a failure: {first}"
         for call in self.by_tag.values():
             if isinstance(call.outcome, Failure):
                 self.check_failure(call, call.outcome)
+                reason = call.outcome.reason
                 if not self.troubles - {"routers", "moves"}:
                     raise AssertionError(f"nothing was lost, and {call} failed")
                 if self.troubles.isdisjoint({"replicas", "tables", "wires", "silence"}):
-                    assert call.outcome.reason is BROKEN.reason
+                    reasons = {BROKEN.reason, *OVERDUE, Reason.CANCELLED, Reason.PREDECESSOR_FAILED}
+                    if not self.troubles.isdisjoint({"timeouts", "cancels"}):
+                        # It failed at the router that its client has left, and those behind it went on.
+                        reasons.add(Reason.REPLICA_LOST)
+                    assert reason in reasons
 
 
 class TablesMachine(MeshMachine):
@@ -509,6 +603,40 @@ class TablesMachine(MeshMachine):
 
     always = frozenset({"tables"})
 
+
+class OverdueMachine(MeshMachine):
+    """Calls whose time is over, or that are given up, while their session moves."""
+
+    @initialize(other=st.sampled_from(TROUBLES), is_lazy=st.booleans())
+    def start(self, other: str, is_lazy: bool) -> None:
+        self.set_up({"routers", "timeouts", "cancels", other}, is_lazy=is_lazy)
+
+
+class StoppingMachine(MeshMachine):
+    """Lanes stop at failures, and replicas that are asked where answer in time."""
+
+    @initialize(
+        troubles=st.sets(st.sampled_from(("timeouts", "cancels", "failures", "moves")), min_size=1),
+        is_lazy=st.booleans(),
+    )
+    def start(self, troubles: set[str], is_lazy: bool) -> None:
+        self.set_up(troubles, is_lazy=is_lazy)
+        for client in self.clients:
+            client.stops = True
+        self.patience = mock.patch.object(cancellation, "PATIENCE_S", inf)
+        self.patience.start()
+
+    def teardown(self) -> None:
+        if hasattr(self, "patience"):
+            self.patience.stop()
+        super().teardown()
+
+
+TestLanesThatStop = pytest.mark.timeout(120)(StoppingMachine.TestCase)
+TestLanesThatStop.settings = settings(max_examples=100, stateful_step_count=8, deadline=None)
+
+TestOverdueCalls = pytest.mark.timeout(120)(OverdueMachine.TestCase)
+TestOverdueCalls.settings = settings(max_examples=100, stateful_step_count=8, deadline=None)
 
 TestMeshSessions = pytest.mark.timeout(120)(MeshMachine.TestCase)
 TestMeshSessions.settings = settings(max_examples=150, stateful_step_count=8, deadline=None)

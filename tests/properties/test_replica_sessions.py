@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from replica_service.core.calls import CallOptions, Link, Run
 from replica_service.core.ranges import merged
 from replica_service.core.records import Mark, Record
-from replica_service.core.sessions import CALL_BYTES, SessionTable
+from replica_service.core.sessions import CALL_BYTES, Report, SessionTable
 
 TTL_S = 60.0
 SESSION = "s"
@@ -34,6 +34,8 @@ class Call:
     """As what it was sent."""
     is_here: bool = True
     """An executor has it."""
+    is_acknowledged: bool = False
+    """It was, before it had ended."""
 
 
 def ranges(ids: list[int]) -> list[tuple[int, int]]:
@@ -51,6 +53,8 @@ class SessionMachine(RuleBasedStateMachine):
         self.next_call = 1
         self.next_run = 1
         self.calls: dict[int, Call] = {}
+        self.lost_through = 0
+        """No call with a greater id was forgotten with its session."""
         self.link = Link()
         self.connects()
 
@@ -71,7 +75,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule()
     def an_older_connection_is_refused(self) -> None:
         assert self.table.meet(SESSION, self.epoch - 1, self.now) is None
-        assert self.table.reconcile(SESSION, self.epoch - 1, [(1, 1000)]).running == ()
+        assert self.table.reconcile(SESSION, self.epoch - 1, [(1, 1000)]) == Report(is_incomplete=True)
 
     @rule()
     def link_ends(self) -> None:
@@ -119,7 +123,8 @@ class SessionMachine(RuleBasedStateMachine):
             call = self.calls[call_id]
             call.is_here = False
             if call.state == "pending":
-                call.state, call.payload = "kept", payload
+                call.state, call.payload = "gone" if call.is_acknowledged else "kept", payload
+                call.to = None if call.is_acknowledged else call.to
         self.look_for_evicted()
 
     @precondition(lambda self: self.running())
@@ -161,6 +166,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert report.running == ranges([each for each, state in known.items() if state == "pending"])
         assert report.kept == ranges([each for each, state in known.items() if state == "kept"])
         assert report.evicted == ranges([each for each, state in known.items() if state == "evicted"])
+        assert report.is_incomplete == (bool(asked) and min(asked) <= self.lost_through)
 
     @rule(data=st.data())
     def recovered(self, data: st.DataObject) -> None:
@@ -198,8 +204,10 @@ class SessionMachine(RuleBasedStateMachine):
         self.table.acknowledge(self.link, wanted, self.now)
         for call in self.calls.values():
             run_ids = [name[1] for name in (call.to, call.sent_as) if name is not None]
-            if call.state == "kept" and any(first <= each <= last for each in run_ids for first, last in wanted):
-                call.state = "gone"
+            if any(first <= each <= last for each in run_ids for first, last in wanted):
+                call.is_acknowledged |= call.state == "pending"
+                if call.state == "kept":
+                    call.state = "gone"
 
     @rule(seconds=st.sampled_from((1.0, TTL_S)))
     def swept(self, seconds: float) -> None:
@@ -207,9 +215,13 @@ class SessionMachine(RuleBasedStateMachine):
         self.table.sweep(self.now)
         if not len(self.table):
             assert not any(call.state == "pending" for call in self.calls.values())
-            for call in self.calls.values():
+            for call_id, call in self.calls.items():
+                if call.state in {"kept", "evicted"}:
+                    self.lost_through = max(self.lost_through, call_id)
                 call.state = "gone"
                 call.to = None
+            if self.epoch > 1:
+                assert self.table.meet(SESSION, self.epoch - 1, self.now) is None, "it was overtaken"
             self.table.meet(SESSION, self.epoch, self.now)
 
     def look_for_evicted(self) -> None:

@@ -30,7 +30,6 @@ from router_service.core.commands import (
     DeliverSlot,
     DeliverValues,
     Flush,
-    Forget,
     NameRoster,
     OpenLink,
     TakeValues,
@@ -214,7 +213,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 case DeliverDone(ids=ids):
                     assert self.streaming.issuperset(ids), "no result of a call that wants one"
                     self.settle(command.caller, ids, "done")
-                case AskReconcile() | Forget() | DeliverSlot():
+                case AskReconcile() | DeliverSlot():
                     raise AssertionError("nobody has a session, or wants a slot")
         if not self.lazy:
             self.cut_all()

@@ -37,6 +37,8 @@ class ExecuteStream:
         self.echoes = True
         """Whether heartbeats are echoed."""
         self.service_times: list[replica_service_pb2.ServiceTimes] = []
+        self.stopped: list[tuple[int, int]] = []
+        """Run ids, first and last, at which lanes have stopped."""
         self.reconciled: list[replica_service_pb2.Reconciled] = []
         self.values: dict[int, list[bytes]] = {}
         """What the handlers of calls have yielded."""
@@ -126,10 +128,11 @@ class ExecuteStream:
         chunk = call_pb2.Chunk(call_id=run_id, offset=offset, total=total, data=data)
         await self.call.write(Request(chunk=chunk))
 
-    async def cancel(self, *ranges: tuple[int, int]) -> None:
+    async def cancel(self, *ranges: tuple[int, int], tell_stopped: bool = False) -> None:
         """Takes run ids back, both ends included."""
         wire = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
-        await self._write(Request(cancel=replica_service_pb2.CancelRuns(runs=wire)))
+        cancel = replica_service_pb2.CancelRuns(runs=wire, tell_stopped=tell_stopped)
+        await self._write(Request(cancel=cancel))
 
     async def take_values(self, **counts: int) -> None:
         """Takes values: `r7=3` takes three of run id 7."""
@@ -203,6 +206,8 @@ class ExecuteStream:
                 self.heartbeats.append(response.heartbeat)
             case "service_times":
                 self.service_times.append(response.service_times)
+            case "stopped":
+                self.stopped += [(each.first, each.last) for each in response.stopped.runs]
             case "reconciled":
                 self.reconciled.append(response.reconciled)
             case "go_away":

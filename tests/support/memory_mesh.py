@@ -17,6 +17,7 @@ from typing import Any, Final
 from replica_service import convert as replica_convert
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn
+from replica_service.core.stops import is_stopped
 from replica_service.core.verdicts import CANCELLED
 from replica_service.shell.engine import Engine
 from replica_service.shell.methods import bind_methods
@@ -25,13 +26,13 @@ from router_service import convert as router_convert
 from router_service.core.callers import Caller
 from router_service.core.commands import (
     AskReconcile,
+    CancelRun,
     CloseLink,
     Command,
     DeliverDone,
     DeliverFailure,
     DeliverResults,
     Flush,
-    Forget,
     NameRoster,
     OpenLink,
     Outcome,
@@ -91,6 +92,8 @@ class Running:
     work: StartCalls | StartTurn
     run: Run
     index: int
+    is_cancelled: bool = False
+    """It was taken back. A handler may end by that, or go on."""
 
     @property
     def payload(self) -> bytes:
@@ -111,7 +114,11 @@ class HandExecutor:
         self.queue.append(work)
 
     def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
-        """What runs goes on."""
+        """What runs goes on until a test ends it, by that or not."""
+        for first, last in ranges:
+            for each in self.running:
+                if each.run.link is link and first <= each.run.first + each.index <= last:
+                    each.is_cancelled = True
 
     def hold(self, turn: StartTurn) -> None:
         turn.stop = turn.next
@@ -143,14 +150,14 @@ class HandExecutor:
         """Starts the next call of the work, if one may still start."""
         return self._begin_turn(work) if isinstance(work, StartTurn) else self._begin_call(work)
 
-    def end(self, running: Running, *, well: bool) -> None:
-        """The call has ended: with a result that tells whose it is, or with `BROKEN`."""
+    def end(self, running: Running, *, failure: Failure | None = None) -> None:
+        """The call has ended: with a result that tells whose it is, or with the failure."""
         self.running.remove(running)
         run, index = running.run, running.index
-        if well:
+        if failure is None:
             self._sink.results(run, index, [b"result of " + running.payload])
         else:
-            self._sink.failed(run, index, 1, BROKEN)
+            self._sink.failed(run, index, 1, failure)
         if isinstance(running.work, StartCalls):
             self._sink.calls_ended(run, 1)
         elif running.work.next >= running.work.stop:
@@ -170,7 +177,7 @@ class HandExecutor:
 
     def _begin_turn(self, turn: StartTurn) -> Running | None:
         run = turn.run
-        while turn.next < turn.stop and self._now() < run.link.fresh_until:
+        while turn.next < turn.stop and self._now() < run.link.fresh_until and not is_stopped(run, turn.next):
             index = turn.next
             turn.next += 1
             if run.withdrawn is None or index not in run.withdrawn:
@@ -218,6 +225,10 @@ class ReplicaNode:
                 runs, rejected, announced = replica_convert.runs_of(request.runs, wire.link, self._time.now())
                 assert not announced
                 self.engine.submit(runs, rejected)
+            case "cancel":
+                cancel = request.cancel
+                ranges = replica_convert.ranges_of(cancel.runs)
+                self.engine.cancel(wire.link, ranges, tells_stopped=cancel.tell_stopped)
             case "ack":
                 self.engine.acknowledge(wire.link, replica_convert.ranges_of(request.ack.runs))
             case "reconcile":
@@ -244,8 +255,8 @@ class ReplicaNode:
         self.flush()
         return running
 
-    def end(self, running: Running, *, well: bool) -> None:
-        self.executor.end(running, well=well)
+    def end(self, running: Running, *, failure: Failure | None = None) -> None:
+        self.executor.end(running, failure=failure)
         self.flush()
 
     def revoke(self, partition: int, epoch: int) -> None:
@@ -298,10 +309,10 @@ class RouterNode:
                         wire.is_left = True
                 case Flush(replica):
                     self.to_flush[replica] = None
+                case CancelRun(sent, lo, count, asks):
+                    self.cancel(sent.replica, sent.first + lo, count, asks=asks)
                 case AskReconcile(replica, session):
                     self.wires[replica].down.append(Request(reconcile=router_convert.reconcile_of([session])))
-                case Forget(replica, first, count):
-                    self.forget(replica, replica.links, first, count)
                 case NameRoster(caller, version):
                     if caller in self.inboxes:
                         self.named[caller] = version
@@ -319,6 +330,12 @@ class RouterNode:
         if wire is not None and replica.links == links and wire.is_up:
             runs = router_convert.ranges_to_wire([(first, first + count - 1)])
             wire.down.append(Request(ack=replica_service_pb2.AckRuns(runs=runs)))
+
+    def cancel(self, replica: RouterReplica, first: int, count: int, *, asks: bool) -> None:
+        """Nobody waits for these runs."""
+        if (wire := self.wires.get(replica)) is not None:
+            runs = router_convert.ranges_to_wire([(first, first + count - 1)])
+            wire.down.append(Request(cancel=replica_service_pb2.CancelRuns(runs=runs, tell_stopped=asks)))
 
     def cut_all(self) -> None:
         """Everything that is to be said is under way."""
@@ -356,6 +373,8 @@ class RouterNode:
                 capacity = router_convert.capacity_from_wire(refused.capacity)
                 ids = router_convert.run_ids_of(refused.runs)
                 self.do(core.refused(replica, ids, from_wire(refused.failure), capacity, self.now))
+            case "stopped":
+                self.do(core.stopped(replica, router_convert.ranges_of(response.stopped.runs), self.now))
             case "reconciled":
                 for session_id, epoch, found in router_convert.found_of(response.reconciled):
                     self.do(core.reconciled(replica, session_id, epoch, found, self.now))
@@ -577,8 +596,17 @@ async def _make_engine(time: FakeClock) -> Engine:
     return Engine(bind_methods(_Ledger(), describe(_Ledger)), time, max_ongoing=MAX_ONGOING, prefetch=2)
 
 
-def wire_options(key: str, *, idempotent: bool) -> call_pb2.CallOptions:
-    """Options of a call, as clients send them."""
-    return call_pb2.CallOptions(
-        method=METHOD, content_type="application/octet-stream", ordering_key=key, idempotent=idempotent
+def wire_options(
+    key: str, *, idempotent: bool, timeout_s: float = 0.0, stop_generation: int = 0
+) -> call_pb2.CallOptions:
+    """Options of a call, as clients send them. Without a timeout where it is 0."""
+    options = call_pb2.CallOptions(
+        method=METHOD,
+        content_type="application/octet-stream",
+        ordering_key=key,
+        idempotent=idempotent,
+        stop_generation=stop_generation,
     )
+    if timeout_s:
+        options.timeout.FromNanoseconds(round(timeout_s * 1e9))
+    return options

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from math import inf
 from typing import Any
@@ -30,6 +30,8 @@ class RememberingOutbox:
         self.values_of: dict[int, list[bytes]] = {}
         self.slots_of: dict[int, SlotAnswer] = {}
         self.ended_well: set[int] = set()
+        self.stopped_at: list[tuple[int, int]] = []
+        """Run ids, first and last, at which lanes were said to have stopped."""
         self.order: list[int] = []
         self.deliveries: list[int] = []
         """Sizes of the lists in which results came."""
@@ -69,6 +71,9 @@ class RememberingOutbox:
     def slot_answer(self, op_id: int, answer: SlotAnswer) -> None:
         self._answer(op_id)
         self.slots_of[op_id] = answer
+
+    def stopped(self, ranges: Iterable[tuple[int, int]]) -> None:
+        self.stopped_at += ranges
 
     def tell_capacity(self) -> None:
         self.capacity_told += 1

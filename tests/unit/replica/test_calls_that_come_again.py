@@ -56,7 +56,7 @@ def started(replica: ReplicaNode) -> list[bytes]:
         running = executor.begin(executor.startable[0])
         if running is not None:
             payloads.append(running.payload)
-            executor.end(running, well=True)
+            executor.end(running)
     return payloads
 
 
@@ -93,7 +93,7 @@ def test_what_runs_for_a_lost_link_is_told_to_the_next_one(replica: ReplicaNode)
     second.send([1], attempt=1)
     replica.engine.close(first.link)
     assert running is not None
-    replica.executor.end(running, well=True)
+    replica.executor.end(running)
     assert started(replica) == []
     assert second.results() == [b"result of 1"]
 

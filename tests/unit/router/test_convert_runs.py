@@ -12,6 +12,7 @@ from router_service import convert
 from router_service.core.calls import CallOptions
 from router_service.core.credits import CREDITS, HALF
 from router_service.core.frames import KeyColumns, OutgoingBatch
+from router_service.core.resumption import Found
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 
@@ -29,6 +30,17 @@ def outgoing(
     convert.add_batch(frame, batch, 100.0)
     (wire,) = frame.batches
     return wire
+
+
+def test_that_a_replica_has_forgotten_a_session_is_found() -> None:
+    calls = [call_pb2.IdRange(first=1, last=2)]
+    joined = [replica_service_pb2.SessionCalls(session_id=each, epoch=2) for each in "ab"]
+    kept = [replica_service_pb2.SessionCalls(session_id="a", epoch=2, calls=calls)]
+    answer = replica_service_pb2.Reconciled(joined=joined, kept=kept, forgotten=["b"])
+    assert list(convert.found_of(answer)) == [
+        ("a", 2, Found([], [(1, 2)], ())),
+        ("b", 2, Found([], (), (), forgotten=True)),
+    ]
 
 
 def test_a_batch_says_all_that_a_replica_must_know() -> None:

@@ -88,6 +88,27 @@ def test_a_refused_epoch_is_not_tried_again() -> None:
     assert world.got("old") == [1, 1, 2]
 
 
+def test_an_owner_that_refuses_for_another_reason_is_tried_again() -> None:
+    world = owned()
+    world.lazy = True
+    world.submit([1, 2], **KEYED)
+    world.cut("old")
+    world.refuse("old", 1, 2, reason=Reason.QUEUE_FULL)
+    world.cut("old")
+    world.complete("old")
+    assert world.outcomes == {1: OK, 2: OK}
+
+
+def test_an_owner_that_refuses_because_it_drains_gets_no_more() -> None:
+    world = owned()
+    world.submit([1], **KEYED)
+    world.refuse("old", reason=Reason.DRAINING)
+    world.submit([2], **KEYED)
+    assert world.got("old") == [1]
+    move(world)
+    assert world.got("new") == [1, 2]
+
+
 def test_a_drained_owner_gets_no_more_and_its_calls_wait_for_the_next() -> None:
     world = owned()
     world.submit([1], **KEYED)

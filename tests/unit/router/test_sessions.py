@@ -216,12 +216,11 @@ def test_a_connection_that_breaks_leaves_replicas_at_work() -> None:
     world.complete("r1")
     assert world.at_replica("r1") == []
     assert not world.outcomes
-    assert not world.forgotten["r1"], "whoever comes next asks for them"
     world.submit([5, 6])
     assert world.at_replica("r1") == [5, 6], "their room is free again"
 
 
-def test_what_was_answered_too_late_need_not_be_kept() -> None:
+def test_what_a_replica_knows_of_a_call_that_was_not_waited_for_is_kept_until_the_failure_is_acknowledged() -> None:
     world = World({"b": ["r1"]}, slots=10)
     client = world.connect()
     world.submit([1, 2, 3], by=client)
@@ -229,7 +228,8 @@ def test_what_was_answered_too_late_need_not_be_kept() -> None:
     assert world.cancelled["r1"] == [2]
     world.complete("r1")
     assert world.outcomes == {1: OK, 2: Reason.CANCELLED, 3: OK}
-    assert world.forgotten["r1"] == [2]
+    (failed,) = world.failure_commands
+    assert (failed.replica, failed.first, failed.links) == (world.replicas["r1"], 2, 0)
 
 
 def test_what_a_replica_refuses_because_the_session_moved_on_is_not_tried_elsewhere() -> None:

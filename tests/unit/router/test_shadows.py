@@ -25,6 +25,14 @@ def copies(world: World) -> dict[str, int]:
     return {outcome: count for (_, outcome), count in world.scheduler.counters.shadows.items() if count}
 
 
+def test_copies_belong_to_no_session_so_that_nobody_finds_their_outcomes() -> None:
+    world = shadowed("d")
+    client = world.connect()
+    world.submit([1, 2], by=client)
+    assert [batch.session for batch in world.batches["r"]] == [client.session]
+    assert [batch.session for batch in world.batches["d"]] == [None]
+
+
 @pytest.mark.parametrize("fields", KEYED)
 def test_a_copy_is_executed_and_its_result_thrown_away(fields: Fields) -> None:
     world = shadowed("d")

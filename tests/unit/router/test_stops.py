@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-import pytest
-
-from router_service.core.callers import MAX_STOPS, Caller, Stop, Window
+from router_service.core.callers import MAX_GENERATIONS, MAX_STOPS, Caller, Window
 from slotmesh.chunks import Announced
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import OK, World, options
@@ -127,13 +125,36 @@ def test_what_waits_for_its_payload_is_stopped() -> None:
     assert world.reasons([2]) == STOPPED
 
 
-@pytest.mark.parametrize("later", [(1, 9), (2, 1)])
-def test_the_first_failure_of_the_newest_generation_counts(later: tuple[int, int]) -> None:
+def test_the_first_failure_of_each_generation_counts() -> None:
     caller = Caller(Window(1, 1))
     assert caller.stop("k", 1, 5)
     assert caller.stop("k", 1, 3)
-    assert caller.stop("k", *later) == (later[0] == 2)
-    assert caller.stops["k"] == (Stop(2, 1) if later[0] == 2 else Stop(1, 3))
+    assert not caller.stop("k", 1, 9)
+    assert caller.stop("k", 2, 12)
+    assert caller.has_stopped("k", 1, 4)
+    assert caller.has_stopped("k", 2, 13)
+    assert not caller.has_stopped("k", 2, 11)
+    assert not caller.has_stopped("k", 3, 20)
+
+
+def test_the_newest_generations_of_a_key_are_known() -> None:
+    caller = Caller(Window(1, 1))
+    for generation in range(1, 3 + MAX_GENERATIONS):
+        assert caller.stop("k", generation, 10 * generation)
+    assert not caller.has_stopped("k", 2, 25)
+    assert caller.has_stopped("k", 3, 35)
+    assert not caller.stop("k", 1, 10), "it is over"
+
+
+def test_a_call_that_is_handed_back_when_a_newer_generation_has_failed_does_not_run() -> None:
+    world, client = world_of()
+    submit(world, [1], client)
+    submit(world, [2], client)
+    world.fail("r", 1)
+    submit(world, [3], client, generation=2)
+    world.fail("r", 3)
+    world.refuse("r", 2, reason=Reason.STALE_TABLE)
+    assert world.reasons([2]) == STOPPED
 
 
 def test_what_is_known_of_keys_is_bounded() -> None:

@@ -172,7 +172,6 @@ class TestSessions:
         assert not client.runs
         assert 2 not in world.outcomes
         world.end("r", 1)
-        assert not world.forgotten["r"], "the replica keeps nothing of it"
 
     def test_what_was_not_sent_never_starts(self) -> None:
         world = World({"b": ["r"]}, slots=1, lazy=True)
@@ -210,7 +209,7 @@ class TestSessions:
         assert [type(each) for each in commands] == [DeliverDone, DeliverFailure]
         assert [each.replica for each in commands if isinstance(each, DeliverDone | DeliverFailure)] == [None, None]
 
-    def test_the_late_end_of_one_that_was_taken_back_need_not_be_forgotten(self) -> None:
+    def test_nobody_keeps_anything_of_one_that_was_taken_back(self) -> None:
         world = one()
         client = world.connect()
         world.submit([1], client, streaming=True)
@@ -218,7 +217,7 @@ class TestSessions:
         world.cancel((1, 2), by=client)
         world.end("r", 1)
         world.complete("r", 2)
-        assert world.forgotten["r"] == [2], "nobody will ask for that one"
+        assert [each.replica for each in world.failure_commands] == [None, world.replicas["r"]]
 
     def test_other_calls_of_the_session_are_answered_as_ever(self) -> None:
         world = one()

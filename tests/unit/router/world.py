@@ -24,7 +24,6 @@ from router_service.core.commands import (
     DeliverSlot,
     DeliverValues,
     Flush,
-    Forget,
     NameRoster,
     OpenLink,
     TakeValues,
@@ -104,10 +103,10 @@ class World:
         self.failure_commands: list[DeliverFailure] = []
         self.cancelled: dict[str, list[int]] = defaultdict(list)
         """Run ids that each replica was told to cancel."""
+        self.asked_stops: list[Span] = []
+        """Run ids, first and last, of calls that replicas were asked about as their lanes stop there."""
         self.asked: list[tuple[str, Session]] = []
         """The replicas that were asked about the calls of a session."""
-        self.forgotten: dict[str, list[int]] = defaultdict(list)
-        """Run ids whose outcomes each replica need not keep."""
         self.values: dict[int, list[CallPayload]] = defaultdict(list)
         """What handlers yielded in each call, as far as its caller has it."""
         self.taken: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
@@ -236,11 +235,17 @@ class World:
         results = [b"result"] * len(ids)
         self.do(self.scheduler.completed(self.replicas[name], [(ids, results, "")], [], None, self.now))
 
-    def fail(self, name: str, *calls: int, reason: Reason = Reason.HANDLER_ERROR) -> None:
-        """The handler raises in these calls."""
-        failure = Failure(reason=reason, message="ValueError: no", executed=Executed.YES)
+    def fail(
+        self, name: str, *calls: int, reason: Reason = Reason.HANDLER_ERROR, executed: Executed = Executed.YES
+    ) -> None:
+        """The handler raises in these calls, or whatever else the reason says."""
+        failure = Failure(reason=reason, message="ValueError: no", executed=executed)
         ids = self._take(name, calls)
         self.do(self.scheduler.completed(self.replicas[name], [], [(ids, failure)], None, self.now))
+
+    def stopped(self, name: str, *spans: Span) -> None:
+        """The replica says that lanes have stopped at these run ids."""
+        self.do(self.scheduler.stopped(self.replicas[name], spans, self.now))
 
     def cut_off(self, name: str, *calls: int) -> None:
         """The grace of the replica is over, and it has cancelled these calls."""
@@ -276,11 +281,8 @@ class World:
         session = by.session
         assert session is not None
         replica = self.replicas[name]
-        self.do(
-            self.scheduler.reconciled(
-                replica, session.session_id, session.epoch, Found(forgotten=forgotten, **found), self.now
-            )
-        )
+        answer = Found(**found, forgotten=forgotten)
+        self.do(self.scheduler.reconciled(replica, session.session_id, session.epoch, answer, self.now))
 
     def report(self, name: str, **capacity: Any) -> None:
         """The replica says how loaded it is."""
@@ -334,7 +336,7 @@ class World:
         """How these calls ended."""
         return {self.outcomes[each] for each in ids}
 
-    def do(self, commands: list[Command]) -> None:  # noqa: PLR0912 - a case for each command
+    def do(self, commands: list[Command]) -> None:
         """Carries commands out."""
         for command in commands:
             match command:
@@ -346,14 +348,13 @@ class World:
                     self.flushes.append(replica.replica_id)
                     while not self.lazy and replica.outbox:
                         self.cut(replica.replica_id)
-                case CancelRun(sent, lo, count):
+                case CancelRun(sent, lo, count, asks):
                     first = sent.first + lo
+                    self.asked_stops += [(first, first + count - 1)] if asks else []
                     self.cancelled[sent.replica.replica_id] += range(first, first + count)
                 case AskReconcile(replica, session):
                     assert replica.linked
                     self.asked.append((replica.replica_id, session))
-                case Forget(replica, first, count):
-                    self.forgotten[replica.replica_id] += range(first, first + count)
                 case DeliverValues(ids=ids, payloads=payloads):
                     assert ids, "nothing to deliver"
                     assert self.outcomes.keys().isdisjoint(ids), "values of a call that has ended"
