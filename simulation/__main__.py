@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from router_service.core.table import BalancerName
 from simulation.frames import report as frames
-from simulation.mesh import Mesh
-from simulation.report import Outcome, conditions, document, table
-from simulation.settings import Settings
+from simulation.queues.mesh import Mesh
+from simulation.queues.report import Outcome, conditions, document, table
+from simulation.queues.settings import Settings
 
 _QUICK_CALLS = 20_000
 _FRAMES_CALLS = 20_000
