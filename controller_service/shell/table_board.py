@@ -26,7 +26,7 @@ class TableBoard:
         self.table: RoutingTable | None = None
         self.message: wire.AttachRouterResponse | None = None
         """`table`, as it is sent."""
-        self._listeners: set[Callable[[], None]] = set()
+        self._listeners: dict[Callable[[], None], None] = {}
         self._written: dict[str, tuple[Ownership, bytes]] = {}
         """By endpoint: who owns what in the newest table, and the same as it is sent."""
 
@@ -52,7 +52,7 @@ class TableBoard:
         return wire.AttachRouterResponse(departures=departures_to_wire(ages)) if ages else None
 
     def listen(self, listener: Callable[[], None]) -> None:
-        self._listeners.add(listener)
+        self._listeners[listener] = None
 
     def ignore(self, listener: Callable[[], None]) -> None:
-        self._listeners.discard(listener)
+        self._listeners.pop(listener, None)
