@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from simulation.mesh.scenario import CALM_S, SETTLE_S, Blow, Client, Fault, Replica, Router, Work
+from simulation.mesh.scenario import CALM_S, SETTLE_S, Blow, Client, Fault, Kind, Replica, Router, Work
 
 
 @dataclass(slots=True)
@@ -69,7 +69,9 @@ class Draft:
         self.clients[0] = replace(first, work=(*first.work, *work))
 
     def press(self) -> None:
-        """Calls wait at routers: few permits, and calls that take long."""
+        """Calls wait at routers, patiently: few permits, and calls that take long."""
+        kind, key = self.chance.choice(((Kind.UNKEYED, ""), (Kind.UNKEYED, ""), (Kind.KEYED, "pressed")))
+        self.add_work(Work(kind=kind, key=key, keys=4 if key else 1, run_s=0.2, burst=4, pause_s=0.3))
         self.replicas = [replace(it, max_ongoing=self.chance.choice((1, 2))) for it in self.replicas]
         run_s = self.chance.choice((0.1, 0.2, 0.4))
         self.clients[0] = replace(

@@ -121,7 +121,7 @@ def dispose(loops: Iterable[NodeLoop]) -> None:
 
     Left to the garbage collector, it would do so at any time, and complain.
     """
-    before = sys.unraisablehook
+    before, disabled = sys.unraisablehook, logging.root.manager.disable
     sys.unraisablehook = lambda _: None
     logging.disable(logging.CRITICAL)
     try:
@@ -137,6 +137,7 @@ def dispose(loops: Iterable[NodeLoop]) -> None:
     finally:
         events._set_running_loop(None)
         sys.unraisablehook = before
+        logging.disable(disabled)
 
 
 def _running() -> NodeLoop:

@@ -220,7 +220,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def _wake(self) -> None:
         if self._ready and not self.is_paused and not self._turn_due:
             self._turn_due = True
-            self.timeline.at(max(self.timeline.now, self._free_at), self._turn)
+            self.timeline.at(self._free_at, self._turn)
 
     def _turn(self, _: None) -> None:
         self._turn_due = False

@@ -32,10 +32,13 @@ def router_leaves(draft: Draft) -> None:
     chance, at_s = draft.chance, draft.begins_s
     draft.need_routers(2)
     if chance.random() < 0.7:
-        draft.add_work(Work(kind=Kind.STREAM, run_s=0.2, burst=1, pause_s=0.4))
+        draft.replicas.clear()
+    draft.need_replicas(1)
+    if chance.random() < 0.8:
+        draft.add_work(Work(kind=Kind.STREAM, run_s=0.3, burst=1, pause_s=0.4))
     draft.press()
     gone = draft.router()
-    match chance.choice(("terminate", "terminate", "kill", "cut", "stall", "pause", "restart")):
+    match chance.choice(("terminate", "terminate", "terminate", "kill", "cut", "stall", "pause", "restart")):
         case "terminate":
             draft.strike(Blow.TERMINATE, at_s, gone)
         case "restart":
@@ -51,7 +54,7 @@ def router_leaves(draft: Draft) -> None:
             chance.shuffle(ends)
             draft.strike(Blow.STALL, at_s, *ends, for_s=chance.choice((1.0, 4.5, 8.0)))
     for _ in range(chance.randint(1, 2)):
-        draft.join(at_s + chance.uniform(-0.2, 1.5))
+        draft.join(at_s + chance.uniform(-0.2, 1.0))
 
 
 def older_table(draft: Draft) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 HASH_SEED: Final = "0"
-SEEDS_A_WORKER: Final = 50
+SEEDS_A_WORKER: Final = 100
 """What one process does before another one takes its place: what runs leave behind is not collected."""
 
 
@@ -34,7 +34,8 @@ class Found:
 
 def run_seeds(seeds: Sequence[int], seconds: float, plot: str, processes: int) -> Iterator[Found]:
     """In no order."""
-    chunks = [list(seeds[at : at + SEEDS_A_WORKER]) for at in range(0, len(seeds), SEEDS_A_WORKER)]
+    size = min(SEEDS_A_WORKER, -(-len(seeds) // processes))
+    chunks = [list(seeds[at : at + size]) for at in range(0, len(seeds), size)]
     chunks.reverse()
     running: dict[int, subprocess.Popen[str]] = {}
     try:
