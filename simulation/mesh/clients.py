@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from itertools import count
+from math import isfinite
 from random import Random
 from typing import Any, Final
 
@@ -17,6 +18,9 @@ from tests.history.model import Call
 
 UNANSWERED: Final = 16
 """Calls of one kind of work that may be unanswered."""
+PATIENCE_S: Final = 20.0
+RECOVERY_S: Final = 10.0
+"""What the mesh gets to find itself again, when all is whole."""
 LARGE_BYTES: Final = 300_000
 VALUES: Final = 8
 
@@ -40,6 +44,8 @@ class _Worker:
     def __init__(
         self, node: Node, client: str, number: int, work: Work, endpoint: slotmesh.Endpoint, until: float
     ) -> None:
+        self._world = node.world
+        self._asks_again = node.world.scenario.asks_again
         self._timeline = node.world.timeline
         self._recorder: Recorder = node.world.history
         self._chance: Random = node.world.timeline.chance(f"{client} {number}")
@@ -49,7 +55,8 @@ class _Worker:
         self._until = until
         self._numbers = count()
         self._unanswered: dict[asyncio.Future[Any], None] = {}
-        self._endpoint = endpoint.options(timeout=work.timeout_s, idempotent=work.idempotent)
+        timeout_s = work.timeout_s if isfinite(work.timeout_s) else None
+        self._endpoint = endpoint.options(timeout=timeout_s, idempotent=work.idempotent)
         self._generation = 1
         self._has_failed = False
         self._keys = [work.key if work.keys == 1 else f"{work.key}.{each}" for each in range(work.keys)]
@@ -76,6 +83,31 @@ class _Worker:
                 await asyncio.wait(self._unanswered, return_when=asyncio.FIRST_COMPLETED)
         while self._unanswered:
             await asyncio.wait(self._unanswered)
+        if self._asks_again and work.key:
+            await asyncio.sleep(max(0.0, self._world.calm_at() + RECOVERY_S - self._timeline.now))
+            for key in self._keys:
+                await self._ask(key)
+
+    async def _ask(self, key: str) -> None:
+        """One more call of a key, with no haste."""
+        tag, now = f"{self._name}/{key}/last", self._timeline.now
+        call = Call(
+            tag=tag,
+            client=self._client,
+            endpoint=ENDPOINT,
+            key=key,
+            sequence=next(self._sequences[key]),
+            idempotent=True,
+            sent_at=now,
+            deadline=now + PATIENCE_S,
+        )
+        self._recorder.called(call)
+        if self._world.is_whole():
+            self._recorder.must_succeed.add(tag)
+        view = self._endpoint.options(timeout=PATIENCE_S, idempotent=True).ordered(key)
+        answer: asyncio.Future[Any] = asyncio.ensure_future(view.work(tag, key, 0.0, "", b""))
+        answer.add_done_callback(partial(self._hear, tag))
+        await asyncio.wait((answer,))
 
     def _call(self) -> None:
         work, chance, now = self._work, self._chance, self._timeline.now
@@ -91,7 +123,8 @@ class _Worker:
             sequence=next(self._sequences[key]) if key else 0,
             idempotent=work.idempotent,
             sent_at=now,
-            deadline=None if work.kind is Kind.SLOT else now + work.timeout_s,  # a slot takes several rpcs
+            # A slot takes several rpcs.
+            deadline=None if work.kind is Kind.SLOT or not isfinite(work.timeout_s) else now + work.timeout_s,
         )
         self._recorder.called(call, stop_generation=self._generation if work.kind is Kind.STOP else 0)
         answer: asyncio.Future[Any]
@@ -134,7 +167,7 @@ class _Worker:
         return tag if values == [tag] * VALUES else f"{values}"
 
     async def _in_a_slot(self, tag: str, how: str) -> str:
-        async with self._endpoint.reserve(timeout=self._work.timeout_s, ttl=2.0) as slot:
+        async with self._endpoint.reserve(timeout=min(self._work.timeout_s, 60.0), ttl=2.0) as slot:
             if self._chance.random() < 0.3:
                 await asyncio.sleep(self._chance.random())
             reply: str = await slot.work(tag, "", self._work.run_s, how, b"")

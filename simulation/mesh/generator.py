@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from random import Random
 
 from simulation.mesh.draft import Draft
@@ -32,6 +33,7 @@ def generate(seed: int, seconds: float = 5.0, plot_name: str = "") -> Scenario:
         replicas=tuple(draft.replicas),
         clients=tuple(draft.clients),
         faults=tuple(draft.faults),
+        asks_again=chance.random() < 0.25,
     )
 
 
@@ -76,7 +78,7 @@ def _work(chance: Random, own_key: str) -> Work:
         burst=chance.choice((1, 2, 4)),
         pause_s=chance.choice((0.15, 0.3, 0.6)) + run_s,
         run_s=run_s,
-        timeout_s=max(0.005, run_s * chance.uniform(0.8, 3.0)) if is_hasty else 20.0,
+        timeout_s=max(0.005, run_s * chance.uniform(0.8, 3.0)) if is_hasty else chance.choice((20.0, 20.0, 20.0, inf)),
         fails=0.1 if kind is Kind.STOP or chance.random() < 0.2 else 0.0,
         swallows=chance.choice((0.0, 0.0, 0.5)),
         gives_up=chance.choice((0.0, 0.0, 0.15)),

@@ -25,6 +25,8 @@ class Recorder:
         """How each execution ended; empty: it has not."""
         self.given_up: set[str] = set()
         """Calls that their callers cancelled."""
+        self.must_succeed: set[str] = set()
+        """Calls that were made when nothing was broken any more."""
         self.deaths: dict[int, float] = {}
         self.is_over = False
         self.unanswered = 0

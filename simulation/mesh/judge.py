@@ -33,7 +33,16 @@ def judge(recorder: Recorder, *, is_calm: bool) -> list[Violation]:
     found += [each for each in check_gaps(history) if not recorder.given_up.intersection(each.tags)]
     found += _stopped_lanes(recorder, is_calm=is_calm)
     found += _reasons(recorder)
+    found += _stuck(recorder)
     return found
+
+
+def _stuck(recorder: Recorder) -> Iterator[Violation]:
+    """Keys work again when nothing is broken any more."""
+    for outcome in recorder.outcomes:
+        if outcome.tag in recorder.must_succeed and not outcome.is_result:
+            text = f"{recorder.calls[outcome.tag]} got {outcome} at {outcome.at:.3f}, long after all was whole again"
+            yield Violation(invariant="stuck", text=text, tags=(outcome.tag,))
 
 
 def _patient(call: Call) -> Call:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 from simulation.mesh.draft import Draft
@@ -195,7 +196,8 @@ def no_table(draft: Draft) -> None:
     """A router that has not heard from the controller yet is the only one left."""
     chance, at_s = draft.chance, draft.begins_s
     draft.need_routers(2)
-    draft.strike(Blow.KILL, at_s, "controller", for_s=chance.choice((1.0, 4.0, 8.0)))
+    draft.add_work(Work(kind=Kind.UNKEYED, run_s=0.2, burst=4, timeout_s=inf))
+    draft.strike(Blow.KILL, at_s, "controller", for_s=chance.choice((1.0, 4.0, 8.0, -1.0, -1.0)))
     for router in draft.routers[1:]:
         draft.strike(Blow.KILL, at_s + 0.05, router.name, for_s=0.1)
     draft.strike(chance.choice((Blow.KILL, Blow.TERMINATE)), at_s + chance.uniform(0.3, 0.6), draft.routers[0].name)
@@ -211,7 +213,7 @@ def slots_and_tables(draft: Draft) -> None:
 def long_away(draft: Draft) -> None:
     """All routers are away for longer than replicas remember."""
     at_s = draft.begins_s
-    away_s = draft.chance.choice((3.0, 58.0, 70.0))
+    away_s = draft.chance.choice((3.0, 58.0, 70.0, 85.0))
     draft.need_replicas(1)
     draft.press()
     draft.clients = [

@@ -37,6 +37,7 @@ class Work:
     run_s: float = 0.02
     """What a call takes at its handler."""
     timeout_s: float = 20.0
+    """Infinite: none."""
     fails: float = 0.0
     """Share of calls whose handler raises."""
     swallows: float = 0.0
@@ -159,6 +160,8 @@ class Scenario:
     replicas: tuple[Replica, ...]
     clients: tuple[Client, ...]
     faults: tuple[Fault, ...] = ()
+    asks_again: bool = False
+    """When all is whole again, each key gets one more call, which has to give a result."""
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}, {self.plot or 'no plot'}, {self.seconds:g} s of load"]
@@ -171,4 +174,5 @@ class Scenario:
             lines.append(f"  {each.name} at {', '.join(each.routers)} from {each.begins_s:.3f} s")
             lines += [f"    {work}" for work in each.work]
         lines += [f"  {fault}" for fault in sorted(self.faults, key=lambda fault: fault.at_s)]
+        lines += ["  each key is asked again at the end"] if self.asks_again else []
         return "\n".join(lines)

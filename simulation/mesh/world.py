@@ -130,6 +130,17 @@ class World:
         where = "".join(traceback.format_exception(error)[-3:]) if self._is_traced else ""
         self._defects.append(Violation(invariant="defect", text=f"{text} {where}".strip()))
 
+    def calm_at(self) -> float:
+        """When the last fault is over, as far as that is known."""
+        return self._ends_at
+
+    def is_whole(self) -> bool:
+        """Whether there is a controller, and a router that all clients know, and a replica, and none is paused."""
+        kinds = {name.rstrip("0123456789") for name, node in self.nodes.items() if node.is_alive}
+        known = set.intersection(*(set(client.routers) for client in self.scenario.clients))
+        has_router = any(name in known and node.is_alive for name, node in self.nodes.items())
+        return has_router and {"controller", "replica"} <= kinds and self.timeline.now >= self._ends_at
+
     # -- a run -----------------------------------------------------------------------------------------------------
 
     def run(self) -> Result:

@@ -106,6 +106,16 @@ def test_who_gives_a_call_up_hears_that_it_was_cancelled() -> None:
     assert run.invariants() == set()
 
 
+def test_a_key_that_does_not_work_again_is_stuck() -> None:
+    run = Run()
+    run.recorder.stop_lanes.clear()
+    run.recorder.must_succeed.add("1")
+    run.hear("0", 1.0, "QUEUE_TIMEOUT", "NO")
+    run.hear("1", 1.0, "QUEUE_TIMEOUT", "NO")
+
+    assert run.invariants() == {"stuck"}
+
+
 def test_who_hears_nothing_hangs() -> None:
     run = Run()
     run.hear("0", 1.0, "QUEUE_TIMEOUT", "NO")

@@ -87,6 +87,16 @@ def test_the_mesh_goes_on_after_each_kind_of_fault(blow: Blow) -> None:
     assert result.reasons["a result"] > 30
 
 
+def test_keys_are_asked_again_when_all_is_whole() -> None:
+    fault = Fault(blow=Blow.KILL, at_s=1.2, who="controller", for_s=0.3)
+
+    one, other = run(replace(CALM, faults=(fault,))), run(replace(CALM, faults=(fault,), asks_again=True))
+
+    assert other.calls >= one.calls + 2  # one of each key
+    assert other.seconds > one.seconds + 8.0
+    assert other.violations == []
+
+
 def test_a_fault_waits_for_its_moment() -> None:
     moment = Moment(rpc="Execute", frame="results", source="replica", target="router", nth=3)
     fault = Fault(blow=Blow.KILL, at_s=1.0, who="router0", for_s=0.2, moment=moment)
