@@ -135,11 +135,17 @@ class World:
         return self._ends_at
 
     def is_whole(self) -> bool:
-        """Whether there is a controller, and a router that all clients know, and a replica, and none is paused."""
-        kinds = {name.rstrip("0123456789") for name, node in self.nodes.items() if node.is_alive}
-        known = set.intersection(*(set(client.routers) for client in self.scenario.clients))
-        has_router = any(name in known and node.is_alive for name, node in self.nodes.items())
-        return has_router and {"controller", "replica"} <= kinds and self.timeline.now >= self._ends_at
+        """Whether there is a controller, a router that all clients know, and each replica that there ever was.
+
+        What a replica owns that is gone for good, and did not say so, nobody else may have: its keys wait.
+        """
+        scenario = self.scenario
+        living = {name for name, node in self.nodes.items() if node.is_alive}
+        known = set.intersection(*(set(client.routers) for client in scenario.clients))
+        replicas = {it.name for it in scenario.replicas}
+        is_unique = not any(it.twin_of for it in scenario.replicas)
+        is_there = "controller" in living and bool(known & living) and replicas <= living
+        return is_there and is_unique and self.timeline.now >= self._ends_at
 
     # -- a run -----------------------------------------------------------------------------------------------------
 
