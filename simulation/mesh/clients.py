@@ -85,8 +85,7 @@ class _Worker:
             await asyncio.wait(self._unanswered)
         if self._asks_again and work.key:
             await asyncio.sleep(max(0.0, self._world.calm_at() + RECOVERY_S - self._timeline.now))
-            for key in self._keys:
-                await self._ask(key)
+            await asyncio.gather(*(self._ask(key) for key in self._keys))
 
     async def _ask(self, key: str) -> None:
         """One more call of a key, with no haste."""
