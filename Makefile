@@ -7,6 +7,7 @@ PYTEST_ARGS ?=
 RUN_ARGS ?=
 BENCH_ARGS ?=
 SIM_ARGS ?=
+SEEDS ?= 200
 
 # The first interpreter that is new enough and can build a virtual environment. Looked for only when one is built.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3 python; do \
@@ -39,6 +40,10 @@ bench: $(VENV)/.dev-ready ## Measure throughput and latency against a bare grpc.
 .PHONY: sim
 sim: $(VENV)/.dev-ready ## Simulate: queue times of 8 routers and 1,000 replicas, sizes of frames (three minutes)
 	@$(BIN)/python -m simulation $(SIM_ARGS)
+
+.PHONY: simulate
+simulate: $(VENV)/.dev-ready ## Simulate whole meshes in which things break, SEEDS=200 other ones each time
+	@$(BIN)/python -m simulation mesh --seeds $(SEEDS) $(SIM_ARGS)
 
 # --- check ----------------------------------------------------------------------------------------------------------
 

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from router_service.core.table import BalancerName
 from simulation.frames import report as frames
-from simulation.mesh import Mesh
-from simulation.report import Outcome, conditions, document, table
-from simulation.settings import Settings
+from simulation.queues.mesh import Mesh
+from simulation.queues.report import Outcome, conditions, document, table
+from simulation.queues.settings import Settings
 
 _QUICK_CALLS = 20_000
 _FRAMES_CALLS = 20_000
-QUEUES, FRAMES = "queues", "frames"
+QUEUES, FRAMES, MESH = "queues", "frames", "mesh"
 
 
 class Asked(NamedTuple):
@@ -38,7 +38,11 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
     """Ends the process on bad arguments."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"{QUEUES} (what the options are of) or {FRAMES} (default: both)"
+        "parts",
+        nargs="*",
+        metavar="PART",
+        help=f"{QUEUES} (what the options are of) or {FRAMES} (default: both);"
+        f" {MESH}, with options of its own, simulates whole meshes in which things break",
     )
     parser.add_argument("--slots", type=_numbers, default=[8, 1], metavar="N[,N…]", help="permits of a replica (8,1)")
     parser.add_argument(
@@ -78,7 +82,12 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status: 1 where something does not hold that has to."""
-    asked = parse(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == [MESH]:
+        from simulation.mesh.command import main as simulate_mesh
+
+        return simulate_mesh(given[1:])
+    asked = parse(given)
     outcomes = [_simulate(settings) for settings in asked.settings]
     if outcomes:
         sys.stdout.write(f"{table(outcomes)}\n\n{conditions(asked.settings[0])}\n\n")

@@ -22,7 +22,7 @@ class TableBoard:
         self.table: RoutingTable | None = None
         self.message: wire.AttachRouterResponse | None = None
         """`table`, as it is sent."""
-        self._listeners: set[Callable[[], None]] = set()
+        self._listeners: dict[Callable[[], None], None] = {}
         self._written: dict[str, tuple[Ownership, bytes]] = {}
         """By endpoint: who owns what in the newest table, and the same as it is sent."""
 
@@ -42,7 +42,7 @@ class TableBoard:
         return known if known is not None and known[0] is ownership else (ownership, ownership_to_bytes(ownership))
 
     def listen(self, listener: Callable[[], None]) -> None:
-        self._listeners.add(listener)
+        self._listeners[listener] = None
 
     def ignore(self, listener: Callable[[], None]) -> None:
-        self._listeners.discard(listener)
+        self._listeners.pop(listener, None)

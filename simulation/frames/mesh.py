@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from router_service.core.rosters import Roster, RosterVersion
 from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from simulation.figures import quantile
 from simulation.frames.client import Client
 from simulation.frames.machine import Machine
 from simulation.frames.replica import Replica, Wire
 from simulation.frames.router import ENDPOINT, Router
 from simulation.kernel import Kernel
 from simulation.payloads import call_of
+from simulation.queues.figures import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

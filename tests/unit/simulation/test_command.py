@@ -9,7 +9,7 @@ import pytest
 
 from router_service.core.table import BalancerName
 from simulation.__main__ import main, parse
-from simulation.settings import Settings
+from simulation.queues.settings import Settings
 
 
 def test_by_default_all_balancers_with_eight_slots_and_with_one() -> None:

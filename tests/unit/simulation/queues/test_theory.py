@@ -6,8 +6,8 @@ from math import exp, inf
 
 import pytest
 
-from simulation.settings import Settings
-from simulation.theory import probability_of_waiting, references, waiting_time
+from simulation.queues.settings import Settings
+from simulation.queues.theory import probability_of_waiting, references, waiting_time
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from router_service.core.frames import OutgoingBatch
     from router_service.core.replicas import Replica as RouterSide
     from simulation.kernel import Kernel
-    from simulation.replica import Replica
-    from simulation.router import Router
+    from simulation.queues.replica import Replica
+    from simulation.queues.router import Router
     from slotmesh.errors import Failure
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from router_service.core.table import RoutingTable
     from simulation.kernel import Kernel
     from simulation.ledger import Ledger
-    from simulation.link import Link
+    from simulation.queues.link import Link
     from slotmesh.errors import Failure
 
 MAX_FRAME_CALLS = 16_384

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 from router_service.core.rosters import Roster, RosterVersion
 from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from simulation.figures import Figures, summarise
 from simulation.kernel import Kernel
 from simulation.ledger import Ledger
-from simulation.link import Link
-from simulation.replica import Replica
-from simulation.router import Router
+from simulation.queues.figures import Figures, summarise
+from simulation.queues.link import Link
+from simulation.queues.replica import Replica
+from simulation.queues.router import Router
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router_service.core.balancers import Balancer
-    from simulation.settings import Settings
+    from simulation.queues.settings import Settings
 
 _ENDPOINT = "endpoint"
 _BACKEND = "backend"

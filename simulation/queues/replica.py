@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from router_service.core.frames import OutgoingBatch
     from simulation.kernel import Kernel
     from simulation.ledger import Ledger
-    from simulation.link import Link
+    from simulation.queues.link import Link
 
 _OPTIONS = CallOptions()
 

@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 
 from router_service.core.table import BalancerName
-from simulation.figures import Figures, quantile
-from simulation.report import Outcome, conditions, document, table
-from simulation.settings import Settings
+from simulation.queues.figures import Figures, quantile
+from simulation.queues.report import Outcome, conditions, document, table
+from simulation.queues.settings import Settings
 
 FIGURES = Figures(
     calls=200_000,

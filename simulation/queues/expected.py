@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from router_service.core.table import BalancerName
-from simulation.settings import Settings
+from simulation.queues.settings import Settings
 
 if TYPE_CHECKING:
-    from simulation.figures import Figures
+    from simulation.queues.figures import Figures
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from router_service.core.table import BalancerName
-from simulation.figures import Figures
 from simulation.ledger import Violation
-from simulation.link import Link
-from simulation.mesh import Mesh
 from simulation.payloads import payload_of
-from simulation.settings import Settings
-from simulation.theory import probability_of_waiting, waiting_time
+from simulation.queues.figures import Figures
+from simulation.queues.link import Link
+from simulation.queues.mesh import Mesh
+from simulation.queues.settings import Settings
+from simulation.queues.theory import probability_of_waiting, waiting_time
 
 if TYPE_CHECKING:
     from router_service.core.replicas import Replica

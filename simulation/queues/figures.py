@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulation.ledger import Counted
-    from simulation.settings import Settings
+    from simulation.queues.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from math import inf, log
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulation.settings import Settings
+    from simulation.queues.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

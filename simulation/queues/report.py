@@ -8,10 +8,10 @@ from enum import Enum
 from math import isfinite
 from typing import Any
 
-from simulation.expected import Bounds, bounds
-from simulation.figures import Figures
-from simulation.settings import Settings
-from simulation.theory import Reference, references
+from simulation.queues.expected import Bounds, bounds
+from simulation.queues.figures import Figures
+from simulation.queues.settings import Settings
+from simulation.queues.theory import Reference, references
 
 _HEADINGS = (
     "slots",

@@ -1,0 +1,173 @@
+"""Clients of the simulation: the real SDK, and what it is asked to do."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from itertools import count
+from math import isfinite
+from random import Random
+from typing import Any, Final
+
+import slotmesh
+from simulation.mesh.handlers import RAISE, SWALLOW
+from simulation.mesh.history import Recorder
+from simulation.mesh.node import Node
+from simulation.mesh.scenario import ENDPOINT, Client, Kind, Work
+from tests.history.model import Call
+
+UNANSWERED: Final = 16
+"""Calls of one kind of work that may be unanswered."""
+PATIENCE_S: Final = 20.0
+RECOVERY_S: Final = 10.0
+"""What the mesh gets to find itself again, when all is whole."""
+LARGE_BYTES: Final = 300_000
+VALUES: Final = 8
+
+
+async def run_client(node: Node, client: Client, addresses: list[str], until: float) -> None:
+    """Makes calls until then, and hears all outcomes."""
+    mesh = slotmesh.connect(addresses, connect_timeout=client.patience_s, close_grace=5.0)
+    try:
+        workers = [
+            _Worker(node, client.name, number, work, mesh.endpoint(ENDPOINT), until).run()
+            for number, work in enumerate(client.work)
+        ]
+        await asyncio.gather(*workers)
+    finally:
+        await mesh.aclose()
+
+
+class _Worker:
+    """One kind of work of one client."""
+
+    def __init__(
+        self, node: Node, client: str, number: int, work: Work, endpoint: slotmesh.Endpoint, until: float
+    ) -> None:
+        self._world = node.world
+        self._asks_again = node.world.scenario.asks_again
+        self._timeline = node.world.timeline
+        self._recorder: Recorder = node.world.history
+        self._chance: Random = node.world.timeline.chance(f"{client} {number}")
+        self._client = client
+        self._name = f"{client}/{number}"
+        self._work = work
+        self._until = until
+        self._numbers = count()
+        self._unanswered: dict[asyncio.Future[Any], None] = {}
+        timeout_s = work.timeout_s if isfinite(work.timeout_s) else None
+        self._endpoint = endpoint.options(timeout=timeout_s, idempotent=work.idempotent)
+        self._generation = 1
+        self._has_failed = False
+        self._keys = [work.key if work.keys == 1 else f"{work.key}.{each}" for each in range(work.keys)]
+        self._sequences = {key: node.world.sequence_of(client, key) for key in self._keys}
+        self._lanes: dict[str, Any] = {
+            key: self._endpoint.ordered(key, after_failure="stop" if work.kind is Kind.STOP else "continue")
+            if key
+            else self._endpoint
+            for key in self._keys
+        }
+
+    async def run(self) -> None:
+        work = self._work
+        while self._timeline.now < self._until:
+            if self._has_failed and self._chance.random() < 0.5:
+                self._has_failed = False
+                self._generation += 1
+                for lane in self._lanes.values():
+                    lane.reset()
+            for _ in range(work.burst):
+                self._call()
+            await asyncio.sleep(work.pause_s * self._chance.uniform(0.5, 1.5))
+            while len(self._unanswered) > UNANSWERED - work.burst:
+                await asyncio.wait(self._unanswered, return_when=asyncio.FIRST_COMPLETED)
+        while self._unanswered:
+            await asyncio.wait(self._unanswered)
+        if self._asks_again and work.key:
+            await asyncio.sleep(max(0.0, self._world.calm_at() + RECOVERY_S - self._timeline.now))
+            await asyncio.gather(*(self._ask(key) for key in self._keys))
+
+    async def _ask(self, key: str) -> None:
+        """One more call of a key, with no haste."""
+        tag, now = f"{self._name}/{key}/last", self._timeline.now
+        call = Call(
+            tag=tag,
+            client=self._client,
+            endpoint=ENDPOINT,
+            key=key,
+            sequence=next(self._sequences[key]),
+            idempotent=True,
+            sent_at=now,
+            deadline=now + PATIENCE_S,
+        )
+        self._recorder.called(call)
+        if self._world.is_whole():
+            self._recorder.must_succeed.add(tag)
+        view = self._endpoint.options(timeout=PATIENCE_S, idempotent=True).ordered(key)
+        answer: asyncio.Future[Any] = asyncio.ensure_future(view.work(tag, key, 0.0, "", b""))
+        answer.add_done_callback(partial(self._hear, tag))
+        await asyncio.wait((answer,))
+
+    def _call(self) -> None:
+        work, chance, now = self._work, self._chance, self._timeline.now
+        number = next(self._numbers)
+        key = self._keys[number % len(self._keys)]
+        tag = f"{self._name}/{number}"
+        how = RAISE if chance.random() < work.fails else SWALLOW if chance.random() < work.swallows else ""
+        call = Call(
+            tag=tag,
+            client=self._client,
+            endpoint=ENDPOINT,
+            key=key,
+            sequence=next(self._sequences[key]) if key else 0,
+            idempotent=work.idempotent,
+            sent_at=now,
+            # A slot takes several rpcs.
+            deadline=None if work.kind is Kind.SLOT or not isfinite(work.timeout_s) else now + work.timeout_s,
+        )
+        self._recorder.called(call, stop_generation=self._generation if work.kind is Kind.STOP else 0)
+        answer: asyncio.Future[Any]
+        if work.kind is Kind.STREAM:
+            answer = asyncio.ensure_future(self._iterate(tag))
+        elif work.kind is Kind.SLOT:
+            answer = asyncio.ensure_future(self._in_a_slot(tag, how))
+        else:
+            answer = self._lanes[key].work(tag, key, work.run_s, how, b"x" * LARGE_BYTES if work.large else b"")
+        self._unanswered[answer] = None
+        answer.add_done_callback(partial(self._hear, tag))
+        if chance.random() < work.gives_up:
+            self._later(chance.choice((0.0, work.run_s * chance.random(), chance.random())), answer, tag)
+
+    def _later(self, delay_s: float, answer: asyncio.Future[Any], tag: str) -> None:
+        def give_up() -> None:
+            if not answer.done():
+                self._recorder.given_up.add(tag)
+                answer.cancel()
+
+        asyncio.get_running_loop().call_later(delay_s, give_up)
+
+    def _hear(self, tag: str, answer: asyncio.Future[Any]) -> None:
+        self._unanswered.pop(answer, None)
+        if answer.cancelled():
+            self._has_failed = self._work.kind is Kind.STOP
+            self._recorder.heard(tag, reason="CANCELLED", executed="UNKNOWN")
+            return
+        error = answer.exception()
+        if error is None:
+            self._recorder.heard(tag, reply=answer.result())
+        elif isinstance(error, slotmesh.SlotmeshError):
+            self._has_failed = self._work.kind is Kind.STOP
+            self._recorder.heard(tag, reason=error.reason.value, executed=error.executed.name)
+        else:
+            raise error
+
+    async def _iterate(self, tag: str) -> str:
+        values = [value async for value in self._endpoint.spell.stream(tag, VALUES, self._work.run_s)]
+        return tag if values == [tag] * VALUES else f"{values}"
+
+    async def _in_a_slot(self, tag: str, how: str) -> str:
+        async with self._endpoint.reserve(timeout=min(self._work.timeout_s, 60.0), ttl=2.0) as slot:
+            if self._chance.random() < 0.3:
+                await asyncio.sleep(self._chance.random())
+            reply: str = await slot.work(tag, "", self._work.run_s, how, b"")
+        return reply

@@ -1,0 +1,70 @@
+"""What clients called and heard, and what handlers executed: kept in memory, judged by the history checker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.history.model import Call, Execution, History, Outcome
+
+FINISHED, RAISED, CANCELLED = "finished", "raised", "cancelled"
+"""How an execution ended, as its handler saw it."""
+
+
+class Recorder:
+    """Writes the history of one run."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.calls: dict[str, Call] = {}
+        self.stop_lanes: dict[str, int] = {}
+        """Calls of lanes that stop at a failure: their generation."""
+        self.outcomes: list[Outcome] = []
+        self.executions: list[Execution] = []
+        self.endings: list[str] = []
+        """How each execution ended; empty: it has not."""
+        self.given_up: set[str] = set()
+        """Calls that their callers cancelled."""
+        self.must_succeed: set[str] = set()
+        """Calls that were made when nothing was broken any more."""
+        self.deaths: dict[int, float] = {}
+        self.is_over = False
+        self.unanswered = 0
+
+    def called(self, call: Call, *, stop_generation: int = 0) -> None:
+        self.calls[call.tag] = call
+        self.unanswered += 1
+        if stop_generation:
+            self.stop_lanes[call.tag] = stop_generation
+
+    def heard(self, tag: str, *, reason: str = "", executed: str = "", reply: str | None = None) -> None:
+        if not self.is_over:
+            self.unanswered -= 1
+            self.outcomes.append(Outcome(tag=tag, at=self._now(), reason=reason, executed=executed, reply=reply))
+
+    def started(self, tag: str, key: str, pid: int) -> int:
+        """The number of the execution."""
+        if not self.is_over:
+            self.executions.append(Execution(tag=tag, key=key, pid=pid, started_at=self._now()))
+            self.endings.append("")
+        return len(self.executions) - 1
+
+    def ended(self, number: int, how: str) -> None:
+        execution = self.executions[number]
+        if not self.is_over and execution.pid not in self.deaths:
+            self.executions[number] = replace(execution, ended_at=self._now())
+            self.endings[number] = how
+
+    def died(self, pid: int) -> None:
+        """What ran in that process has ended."""
+        self.deaths.setdefault(pid, self._now())
+
+    def history(self) -> History:
+        history = History(
+            calls=list(self.calls.values()),
+            outcomes=self.outcomes,
+            executions=self.executions,
+            deaths=self.deaths,
+        )
+        vars(history)["began_at"] = 0.0  # violations name the times that the trace has
+        return history

@@ -1,0 +1,94 @@
+"""What must hold of every run: the history checker's invariants, and those that only a simulation can see."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from msgspec import structs
+
+from simulation.mesh.history import FINISHED, Recorder
+from tests.history.executions import check_at_most_once, check_gaps, check_one_at_a_time, check_order
+from tests.history.model import Call, Lane, Outcome, Violation
+from tests.history.outcomes import check_in_time, check_one_outcome, check_truth
+
+SLACK_S: Final = 0.5
+RECALL_S: Final = 0.1
+"""What word of a cancel may take to a replica, while nothing is broken."""
+
+_NOBODY_ASKED = frozenset({"CANCELLED", "INTERNAL", "BAD_REQUEST", "WINDOW_EXCEEDED", "DUPLICATE_CALL_ID"})
+"""Failures for which these callers have given no reason."""
+
+
+def judge(recorder: Recorder, *, is_calm: bool) -> list[Violation]:
+    """Everything that does not hold. `is_calm`: nothing was broken."""
+    history = recorder.history()
+    found: list[Violation] = []
+    for check in (check_one_outcome, check_truth, check_at_most_once, check_order, check_one_at_a_time):
+        found += check(history)
+    found += check_in_time(replace(history, calls=[_patient(call) for call in history.calls]))
+    # A call that its caller gave up may be left out, or executed, as it happens.
+    found += [each for each in check_gaps(history) if not recorder.given_up.intersection(each.tags)]
+    found += _stopped_lanes(recorder, is_calm=is_calm)
+    found += _reasons(recorder)
+    found += _stuck(recorder)
+    return found
+
+
+def _stuck(recorder: Recorder) -> Iterator[Violation]:
+    """Keys work again when nothing is broken any more."""
+    for outcome in recorder.outcomes:
+        if outcome.tag in recorder.must_succeed and not outcome.is_result:
+            text = f"{recorder.calls[outcome.tag]} got {outcome} at {outcome.at:.3f}, long after all was whole again"
+            yield Violation(invariant="stuck", text=text, tags=(outcome.tag,))
+
+
+def _patient(call: Call) -> Call:
+    """The client itself gives a call up a second after its deadline, which takes a moment."""
+    return call if call.deadline is None else structs.replace(call, deadline=call.deadline + SLACK_S)
+
+
+def _stopped_lanes(recorder: Recorder, *, is_calm: bool) -> Iterator[Violation]:
+    """In a lane that stops, nothing is executed after a call that failed, up to the next reset."""
+    executions = {it.tag: number for number, it in enumerate(recorder.executions)}
+    outcomes = {it.tag: it for it in recorder.outcomes}
+    lanes: dict[tuple[Lane, int], list[Call]] = defaultdict(list)
+    for tag, generation in recorder.stop_lanes.items():
+        lanes[recorder.calls[tag].lane, generation].append(recorder.calls[tag])
+    for calls in lanes.values():
+        failed: Call | None = None
+        for call in sorted(calls, key=lambda it: it.sequence):
+            if failed is not None and (number := executions.get(call.tag)) is not None:
+                at = recorder.executions[number].started_at
+                text = f"{call} was executed at {at:.3f} after {failed} got {outcomes[failed.tag]}"
+                yield Violation(invariant="stopped lane", text=text, tags=(failed.tag, call.tag))
+                break
+            outcome = outcomes.get(call.tag)
+            if failed is None and outcome is not None and not outcome.is_result:
+                number = executions.get(call.tag)
+                if number is None or not _went_well(recorder, number, call, outcome, is_calm=is_calm):
+                    failed = call
+
+
+def _went_well(recorder: Recorder, number: int, call: Call, outcome: Outcome, *, is_calm: bool) -> bool:
+    """Where the call ran it went well, and in time; only its caller could not know.
+
+    What came after it was right then. While nothing is broken there is nothing that a caller could not know, but for
+    how a call ended that it has cancelled in this very moment.
+    """
+    ended_at = recorder.executions[number].ended_at
+    if recorder.endings[number] != FINISHED or outcome.executed != "UNKNOWN" or ended_at is None:
+        return False
+    if call.tag in recorder.given_up:
+        return not is_calm or ended_at <= outcome.at + RECALL_S
+    return not is_calm and (call.deadline is None or ended_at <= call.deadline + RECALL_S)
+
+
+def _reasons(recorder: Recorder) -> Iterator[Violation]:
+    """Nobody hears that a call was cancelled that nobody has cancelled; nor of mistakes that nobody has made."""
+    for outcome in recorder.outcomes:
+        if outcome.reason in _NOBODY_ASKED and outcome.tag not in recorder.given_up:
+            text = f"{recorder.calls[outcome.tag]} got {outcome} at {outcome.at:.3f}, for which it gave no reason"
+            yield Violation(invariant="reason", text=text, tags=(outcome.tag,))

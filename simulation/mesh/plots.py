@@ -1,0 +1,250 @@
+"""Stories that are known to be dangerous, with everything in them left to chance that can be; and the storm.
+
+Faults are chosen by what hurts: a plot brings the mesh into the state in which two processes could be of two minds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from typing import Final
+
+from simulation.mesh.draft import Draft
+from simulation.mesh.faults import draw_faults
+from simulation.mesh.scenario import CALM_S, Blow, Kind, Replica, Work
+
+
+def storm(draft: Draft) -> None:
+    """Any faults, most of them close together: one alone is mostly survived."""
+    chance, begins_s = draft.chance, draft.begins_s
+    if chance.random() < 0.4:
+        draft.press()
+    world = ["controller", *draft.names()]
+    for _ in range(chance.choice((1, 2, 2, 3, 3, 4, 5))):
+        at_s = begins_s + chance.random() * chance.choice((0.2, 1.0, 2.0))
+        draft.faults += draw_faults(chance, world, min(at_s, draft.seconds - CALM_S))
+    if chance.random() < 0.4:
+        draft.join(begins_s + chance.uniform(-0.3, 1.0))
+
+
+def router_leaves(draft: Draft) -> None:
+    """A router stops, or its client cannot hear it any more, while calls wait there and replicas join."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_routers(2)
+    if chance.random() < 0.7:
+        draft.replicas.clear()
+    draft.need_replicas(1)
+    if chance.random() < 0.8:
+        draft.add_work(Work(kind=Kind.STREAM, run_s=0.3, burst=1, pause_s=0.4))
+    draft.press()
+    gone = draft.router()
+    match chance.choice(("terminate", "terminate", "terminate", "kill", "cut", "stall", "pause", "restart")):
+        case "terminate":
+            draft.strike(Blow.TERMINATE, at_s, gone)
+        case "restart":
+            draft.strike(Blow.TERMINATE, at_s, gone, for_s=chance.uniform(0.0, 1.0))
+        case "kill":
+            draft.strike(Blow.KILL, at_s, gone, for_s=chance.choice((-1.0, 0.2)))
+        case "pause":
+            draft.strike(Blow.PAUSE, at_s, gone, for_s=chance.choice((1.0, 4.5, 7.0)))
+        case "cut":
+            draft.strike(Blow.CUT, at_s, draft.clients[0].name, gone, for_s=chance.choice((1.0, 4.5, 8.0)))
+        case _:
+            ends = [draft.clients[0].name, gone]
+            chance.shuffle(ends)
+            draft.strike(Blow.STALL, at_s, *ends, for_s=chance.choice((1.0, 4.5, 8.0)))
+    for _ in range(chance.randint(1, 2)):
+        draft.join(at_s + chance.uniform(-0.2, 1.0))
+
+
+def older_table(draft: Draft) -> None:
+    """A router does not hear of a replica that joins, or of one that goes; then sessions move to it."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_routers(2)
+    first = draft.router()
+    others = [it.name for it in draft.routers if it.name != first]
+    for name in others:
+        draft.strike(
+            chance.choice((Blow.CUT, Blow.STALL)), at_s - 0.3, "controller", name, for_s=chance.choice((2.0, 5.0, 9.0))
+        )
+    if chance.random() < 0.7:
+        draft.press()
+        draft.join(at_s)
+    else:
+        draft.need_replicas(2)
+        draft.strike(
+            chance.choice((Blow.KILL, Blow.TERMINATE)), at_s, draft.some_replica(), for_s=chance.choice((-1.0, 0.3))
+        )
+    blow = chance.choice((Blow.KILL, Blow.TERMINATE, Blow.CUT))
+    other = draft.clients[0].name if blow is Blow.CUT else ""
+    draft.strike(blow, at_s + chance.uniform(0.1, 1.0), first, other, for_s=chance.choice((1.0, 5.0)))
+
+
+def controller_forgets(draft: Draft) -> None:
+    """The controller begins anew while somebody is cut off from it; then sessions move."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_routers(2)
+    draft.need_replicas(2)
+    if chance.random() < 0.5:
+        draft.press()
+    draft.add_work(Work(kind=Kind.KEYED, key="owned", keys=8, run_s=0.05, burst=8, pause_s=0.2))
+    cut_s = chance.choice((2.0, 4.0, 7.0))
+    away = [draft.some_replica()] if chance.random() < 0.8 else []
+    if chance.random() < 0.7:
+        away.append(draft.router())
+    for name in away:
+        draft.strike(Blow.CUT, at_s - 0.1, name, "controller", for_s=cut_s)
+    if chance.random() < 0.2:
+        draft.strike(Blow.JUMP, at_s - 0.05, "controller", amount=chance.choice((-3600.0, -30.0, 30.0)))
+    draft.strike(Blow.KILL, at_s, "controller", for_s=chance.choice((0.05, 0.5)))
+    if chance.random() < 0.8:
+        draft.strike(
+            chance.choice((Blow.KILL, Blow.TERMINATE)), at_s + chance.uniform(0.3, 2.0), draft.router(), for_s=1.0
+        )
+
+
+def all_begin_anew(draft: Draft) -> None:
+    """Controller and routers are started again together; the replicas live on."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_replicas(1)
+    for name in ["controller", *(it.name for it in draft.routers)]:
+        blow = chance.choice((Blow.KILL, Blow.KILL, Blow.TERMINATE))
+        draft.strike(blow, at_s + chance.uniform(0.0, 0.1), name, for_s=chance.uniform(0.0, 1.0))
+    if chance.random() < 0.5:
+        name = draft.some_replica()
+        for other in ["controller", *(it.name for it in draft.routers)]:
+            draft.strike(Blow.CUT, at_s + 0.05, name, other, for_s=chance.choice((0.5, 2.0)))
+
+
+def keys_move(draft: Draft) -> None:
+    """Owners of keys come, go, are cut off and come back."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_replicas(2)
+    draft.add_work(Work(kind=Kind.KEYED, key="moving", keys=8, run_s=chance.choice((0.02, 0.2)), burst=4))
+    draft.join(at_s + chance.uniform(-0.5, 0.5))
+    name = draft.some_replica()
+    for other in ("controller", *(it.name for it in draft.routers)):
+        if chance.random() < 0.6:
+            draft.strike(
+                chance.choice((Blow.CUT, Blow.STALL, Blow.RESET)),
+                at_s,
+                name,
+                other,
+                for_s=chance.choice((0.5, 3.5, 6.0)),
+            )
+    if chance.random() < 0.5:
+        draft.strike(Blow.KILL, at_s + chance.uniform(0.0, 0.5), "controller", for_s=chance.choice((0.05, 0.5)))
+    if chance.random() < 0.5:
+        draft.strike(
+            chance.choice((Blow.PAUSE, Blow.TERMINATE, Blow.KILL)),
+            at_s + chance.uniform(0.0, 1.0),
+            draft.some_replica(),
+            for_s=chance.choice((0.1, 3.5)),
+        )
+
+
+def namesake(draft: Draft) -> None:
+    """A second process has the id of a replica that lives."""
+    draft.need_replicas(1)
+    draft.add_work(Work(kind=Kind.KEYED, key="twins", keys=4, run_s=0.05, burst=4))
+    name = draft.replicas[0].name
+    draft.replicas.append(Replica(name=f"{name}twin", begins_s=draft.begins_s, twin_of=name))
+    if draft.chance.random() < 0.5:
+        draft.strike(Blow.CUT, draft.begins_s, name, "controller", for_s=draft.chance.choice((1.0, 4.0)))
+
+
+def stop_lanes(draft: Draft) -> None:
+    """Lanes that stop at a failure: timeouts near the run time, cancels, handlers that go on all the same."""
+    chance = draft.chance
+    draft.need_replicas(1)
+    for number in range(chance.randint(1, 2)):
+        run_s = chance.choice((0.02, 0.05, 0.1))
+        draft.add_work(
+            Work(
+                kind=Kind.STOP,
+                key=f"stop{number}",
+                run_s=run_s,
+                burst=chance.choice((3, 5)),
+                pause_s=4 * run_s,
+                timeout_s=run_s * chance.uniform(0.9, 4.0) if chance.random() < 0.7 else 20.0,
+                fails=chance.choice((0.0, 0.1)),
+                swallows=chance.choice((0.0, 0.3)),
+                gives_up=chance.choice((0.0, 0.2)),
+            )
+        )
+    if chance.random() < 0.5:
+        storm(draft)
+
+
+def hasty(draft: Draft) -> None:
+    """Short timeouts while sessions move."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_routers(2)
+    draft.need_replicas(1)
+    for kind, key in ((Kind.UNKEYED, ""), (Kind.KEYED, "hasty")):
+        draft.add_work(
+            Work(kind=kind, key=key, run_s=0.03, burst=4, pause_s=0.05, timeout_s=chance.uniform(0.03, 0.15))
+        )
+    for router in draft.routers:
+        if chance.random() < 0.7:
+            draft.strike(chance.choice((Blow.TERMINATE, Blow.KILL)), at_s, router.name, for_s=chance.uniform(0.0, 0.3))
+            at_s += chance.uniform(0.1, 0.8)
+
+
+def no_table(draft: Draft) -> None:
+    """A router that has not heard from the controller yet is the only one left."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_routers(2)
+    draft.add_work(Work(kind=Kind.UNKEYED, run_s=0.2, burst=4, timeout_s=inf))
+    draft.strike(Blow.KILL, at_s, "controller", for_s=chance.choice((1.0, 4.0, 8.0, -1.0, -1.0)))
+    for router in draft.routers[1:]:
+        draft.strike(Blow.KILL, at_s + 0.05, router.name, for_s=0.1)
+    draft.strike(chance.choice((Blow.KILL, Blow.TERMINATE)), at_s + chance.uniform(0.3, 0.6), draft.routers[0].name)
+
+
+def slots_and_tables(draft: Draft) -> None:
+    """Slots, while tables differ and replicas come and go."""
+    draft.need_replicas(1)
+    draft.add_work(Work(kind=Kind.SLOT, run_s=0.1, burst=2), Work(kind=Kind.SLOT, run_s=0.3, burst=1))
+    older_table(draft)
+
+
+def long_away(draft: Draft) -> None:
+    """All routers are away for longer than replicas remember."""
+    at_s = draft.begins_s
+    away_s = draft.chance.choice((3.0, 58.0, 70.0, 85.0))
+    draft.need_replicas(1)
+    draft.press()
+    draft.clients = [
+        replace(
+            it, work=tuple(replace(work, timeout_s=max(work.timeout_s, 120.0)) for work in it.work), patience_s=120.0
+        )
+        for it in draft.clients
+    ]
+    for router in draft.routers:
+        if draft.chance.random() < 0.5:
+            draft.strike(Blow.KILL, at_s, router.name, for_s=away_s)
+        else:
+            draft.strike(Blow.PAUSE, at_s, router.name, for_s=away_s)
+
+
+Plot = Callable[[Draft], None]
+
+PLOTS: Final[tuple[tuple[Plot, float], ...]] = (
+    (storm, 6.0),
+    (router_leaves, 4.0),
+    (older_table, 4.0),
+    (controller_forgets, 4.0),
+    (all_begin_anew, 2.0),
+    (keys_move, 4.0),
+    (namesake, 1.0),
+    (stop_lanes, 3.0),
+    (hasty, 2.0),
+    (no_table, 1.0),
+    (slots_and_tables, 2.0),
+    (long_away, 0.5),
+)
+"""And how often each."""
+
+BY_NAME: Final = {plot.__name__: plot for plot, _ in PLOTS}
