@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import structs
 
 from simulation.mesh.history import FINISHED, Recorder
+from slotmesh.client.overdue import STOP_SLACK_S
 from tests.history.executions import check_at_most_once, check_gaps, check_one_at_a_time, check_order
 from tests.history.model import Call, Lane, Outcome, Violation
 from tests.history.outcomes import check_in_time, check_one_outcome, check_truth
@@ -28,7 +29,7 @@ def judge(recorder: Recorder, *, is_calm: bool) -> list[Violation]:
     found: list[Violation] = []
     for check in (check_one_outcome, check_truth, check_at_most_once, check_order, check_one_at_a_time):
         found += check(history)
-    found += check_in_time(replace(history, calls=[_patient(call) for call in history.calls]))
+    found += check_in_time(replace(history, calls=[_patient(call, recorder) for call in history.calls]))
     # A call that its caller gave up may be left out, or executed, as it happens.
     found += [each for each in check_gaps(history) if not recorder.given_up.intersection(each.tags)]
     found += _stopped_lanes(recorder, is_calm=is_calm)
@@ -45,9 +46,12 @@ def _stuck(recorder: Recorder) -> Iterator[Violation]:
             yield Violation(invariant="stuck", text=text, tags=(outcome.tag,))
 
 
-def _patient(call: Call) -> Call:
-    """The client itself gives a call up a second after its deadline, which takes a moment."""
-    return call if call.deadline is None else structs.replace(call, deadline=call.deadline + SLACK_S)
+def _patient(call: Call, recorder: Recorder) -> Call:
+    """The client itself gives a call up a second after its deadline, and later in a lane that stops."""
+    if call.deadline is None:
+        return call
+    slack_s = SLACK_S + (STOP_SLACK_S if call.tag in recorder.stop_lanes else 0.0)
+    return structs.replace(call, deadline=call.deadline + slack_s)
 
 
 def _stopped_lanes(recorder: Recorder, *, is_calm: bool) -> Iterator[Violation]:

@@ -3,9 +3,9 @@
 Purpose: a router that is alive tells of a deadline itself. Where none does, whoever waits hears of it here, long before
 the silence of the router is noticed. A timeout counts from when the call was made, whether it could be sent or not.
 Invariants: nobody hears before the deadline; of calls that were sent nobody does before `SLACK_S` more, which is the
-router's time to say more. Such a call counts as unanswered until its outcome is there, or the stream ends; it is not
-sent again. Calls without a timeout cost nothing, others a look each `LOOK_INTERVAL_S`, and a part of a run each, not a
-call.
+router's time to say more, or `STOP_SLACK_S` in lanes that stop. Such a call counts as unanswered until its outcome is
+there, or the stream ends; it is not sent again. Calls without a timeout cost nothing, others a look each
+`LOOK_INTERVAL_S`, and a part of a run each, not a call.
 Owner: the endpoint's `Connection`.
 """
 
@@ -22,6 +22,10 @@ from slotmesh.errors import Executed, Failure, Reason
 
 SLACK_S: Final = 0.5
 """What a router gets to tell what became of a call whose deadline has passed."""
+
+STOP_SLACK_S: Final = 5.0
+"""The same in a lane that stops at failures: longer than the silence by which a router is known to be gone. Later calls
+run where this one has ended well, so nobody else may say that it failed."""
 
 LOOK_INTERVAL_S: Final = 0.1
 """Between two looks at few calls."""
@@ -62,7 +66,10 @@ class Overdue:
         parts = self._pending().parts()
         for part in parts:
             timeout_s = part.spec.options.timeout_s
-            if timeout_s is not None and part.since + timeout_s + SLACK_S <= now:
+            if timeout_s is None:
+                continue
+            slack_s = STOP_SLACK_S if part.spec.stop_generation else SLACK_S
+            if part.since + timeout_s + slack_s <= now:
                 give_up(part, self._failure(timeout_s))
         delay_s = min(LOOK_INTERVAL_S + LOOK_INTERVAL_A_PART_S * len(parts), MAX_LOOK_INTERVAL_S)
         self._timer = self._loop.call_later(delay_s, self._look)

@@ -156,3 +156,16 @@ async def test_time_spent_waiting_is_not_given_again(
     assert await asyncio.gather(first, *late) == [b"1", *[key.encode() for key in keys]]
     timeouts_s = [batch.options.timeout.ToNanoseconds() / 1e9 for batch in router.batches[1:]]
     assert all(0 < timeout_s <= 60 - LOOK_INTERVAL_S / 2 for timeout_s in timeouts_s), timeouts_s
+
+
+async def test_in_a_lane_that_stops_nobody_but_the_replica_says_that_a_call_has_failed(
+    router: FakeRouter, digits: slotmesh.Endpoint
+) -> None:
+    router.held = True
+    hasty = digits.options(timeout=TIMEOUT_S)
+    lane = hasty.ordered("k", after_failure="stop")
+    first, later = lane.echo(b"1"), lane.echo(b"2")
+    assert_overdue(await end_of(hasty.echo(b"3")))
+    assert not first.done(), "it may have ended well, and then the later one runs"
+    router.release()
+    assert (await first, await later) == (b"1", b"2")
