@@ -73,9 +73,6 @@ class Pipe:
         self._start(Item(happen, args, size))
 
     def _start(self, item: Item) -> None:
-        if self._held:
-            self._held.append(item)
-            return
         self._arrives_at = max(self._arrives_at, self._timeline.now + self.way.delay_s(item.size))
         self._timeline.at(self._arrives_at, self._arrive, item)
 

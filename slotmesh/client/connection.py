@@ -51,6 +51,12 @@ _WORTH_ANOTHER_TRY: Final = frozenset(
 _SOUND_S: Final = 1.0
 """A stream that lasted for so long was a good one, even if it has answered nothing."""
 
+GAVE_UP: Final = Failure(
+    reason=Reason.CANCELLED,
+    message="taken back by its caller while its session moved",
+    executed=Executed.UNKNOWN,
+)
+
 _NO_ANSWER: Final = Failure(reason=Reason.ROUTER_LOST, message="no answer")
 
 log = logging.getLogger(__name__)
@@ -197,8 +203,7 @@ class Connection:
         """A stream that the router has answered: nothing is sent to a router that may not be there."""
         try:
             await call.wait_for_connection()
-            for part, at, _, count in self._pending.drain_unwanted():
-                part.settled(at, count)
+            self._fail(self._pending.drain_unwanted(), GAVE_UP)  # their lanes may stop by that
             wire = self._outbox.first_wire if self._outbox else self._pending.first_wire
             opening = router_service_pb2.OpenStream(endpoint=self._endpoint, features=[CHUNKS, TAKE_ITEMS])
             if wire is not None:

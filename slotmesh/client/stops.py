@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 GAVE_UP: Final = Failure(reason=Reason.CANCELLED, message="taken back by its caller before it was sent")
 
-_NEVER_SENT: Final = 2**63
+MAX_GENERATIONS: Final = 16
+"""Failed generations of a lane of which calls may still be unanswered: of more, those that are older are sent again."""
 
 
 class StopGenerations:
@@ -45,7 +46,7 @@ class StopGenerations:
 class LaneStop:
     """Whether calls of one ordering key that stop at failures go on."""
 
-    __slots__ = ("_failed_id", "_failure", "_generations", "_ordering_key", "failed", "generation", "methods")
+    __slots__ = ("_failed_ids", "_failure", "_generations", "_ordering_key", "failed", "generation", "methods")
 
     def __init__(self, generations: StopGenerations, ordering_key: str) -> None:
         self._generations = generations
@@ -54,8 +55,8 @@ class LaneStop:
         """Of calls that are made now."""
         self.failed = 0
         """The newest generation that has failed."""
-        self._failed_id = _NEVER_SENT
-        """The first call of it that failed, as far as it is known."""
+        self._failed_ids: dict[int, int] = {}
+        """By generation, the first call of it that failed and was sent, as far as it is known: of the newest ones."""
         self._failure: Failure = GAVE_UP
         self.methods: WeakSet[Any] = WeakSet()
         """Those that make calls of this lane, and follow when the next generation begins."""
@@ -71,22 +72,27 @@ class LaneStop:
 
         `call_id`: 0 where it was never sent. Then nothing that was sent comes after it.
         """
-        if generation < self.failed:
-            return
-        is_news = generation > self.failed
-        if is_news:
-            self.failed, self._failure, self._failed_id = generation, failure, _NEVER_SENT
+        if generation > self.failed:
+            self.failed, self._failure = generation, failure
             self._generations.newest_failed = max(self._generations.newest_failed, generation)
-        elif failure.executed is Executed.UNKNOWN and failure.reason is not Reason.PREDECESSOR_FAILED:
+        elif generation == self.failed and (
+            failure.executed is Executed.UNKNOWN and failure.reason is not Reason.PREDECESSOR_FAILED
+        ):
             self._failure = failure
-        was_waiting = self._failed_id == _NEVER_SENT
-        self._failed_id = min(self._failed_id, call_id or _NEVER_SENT)
-        if was_waiting and call_id:
+        if call_id:
+            self._note(queue, generation, call_id)
+
+    def _note(self, queue: CallQueue, generation: int, call_id: int) -> None:
+        before = self._failed_ids.get(generation)
+        self._failed_ids[generation] = call_id if before is None else min(before, call_id)
+        if before is None:
+            if len(self._failed_ids) > MAX_GENERATIONS:
+                del self._failed_ids[min(self._failed_ids)]
             self._generations.on_failure(queue, generation)
 
     def is_after_failure(self, generation: int, call_id: int) -> bool:
         """Whether a call that was sent comes after one that failed."""
-        return generation <= self.failed and call_id > self._failed_id
+        return any(generation <= failed and call_id > failed_id for failed, failed_id in self._failed_ids.items())
 
     def refusal(self, *, was_sent: bool = False) -> Failure:
         """What calls after the failed one are told.
