@@ -56,7 +56,11 @@ def adopt(
         ended: list[Owner] = []
         for member in brought.roster.members:
             owner = member.owner
-            if owner in departed or _is_known(observed, owner):
+            if owner in departed:
+                continue
+            if _is_known(observed, owner):
+                if observed.is_dead(owner) and owner not in roster.owners():
+                    ended.append(owner)  # no table of this generation has named it, so none says that it departed
                 continue
             if _rival(observed, member) is not None and owner.replica_id not in linked:
                 ended.append(owner)

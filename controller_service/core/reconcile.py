@@ -166,7 +166,9 @@ def reconcile_backend(
     actions += [DrainReplica(replica_id, message, grace_s) for replica_id, message in leaving.items()]
 
     recovered = backend is None or (ready if launches else len(live)) >= max(1, wanted)
-    forgotten, forget_after_s = _forgettable(everything, owners, now, keep_failures=not recovered)
+    # Of who served a generation that is not covered, a table may come yet that names it: then it has departed.
+    known = [it for it in everything if not it.served_under or desired.roster.covered_revision(it.served_under) >= 0]
+    forgotten, forget_after_s = _forgettable(known, owners, now, keep_failures=not recovered)
     actions += [ForgetReplica(replica_id) for replica_id in forgotten]
     return BackendOutcome(tuple(actions), _sooner(retry_after_s, forget_after_s))
 

@@ -46,9 +46,11 @@ class Acknowledgements:
         self._newest = 0
         """Number of the newest roster."""
         self._joined = 0
-        """Number of the roster that the newest replica was in which does not join any more."""
+        """Number of the newest roster of which no replica joins any more."""
+        self._joining: dict[Replica, int] = {}
+        """Replicas that join, and the number of the first roster with each."""
         self._lagging: dict[Session, None] = {}
-        """Sessions that replicas which join still wait for."""
+        """Sessions that these wait for."""
         self._join_by: float | None = None
         """When those wait no longer; None where none joins."""
 
@@ -62,6 +64,7 @@ class Acknowledgements:
     def left(self, session: Session) -> list[Replica]:
         """The connection is gone. Returns the replicas that join no longer."""
         self._connected.pop(session, None)
+        session.is_suspended = True
         return self._no_longer_lagging(session)
 
     def acknowledged(self, session: Session, version: RosterVersion, now: float) -> list[Replica]:
@@ -82,21 +85,26 @@ class Acknowledgements:
     def table_changed(self, now: float) -> list[Replica]:
         """There is a new table, perhaps with a new roster. Returns the replicas that join no longer."""
         version = self._topology.table.roster.version
-        if version in self._numbers:
+        joining = [replica for replica in self._topology.replicas.values() if replica.is_joining]
+        if version in self._numbers and all(replica in self._joining for replica in joining):
             return []
         self._newest += 1
+        self._numbers.pop(version, None)
         self._numbers[version] = self._newest
         if len(self._numbers) > MAX_NAMED:
             del self._numbers[next(iter(self._numbers))]
         self._out += [NameRoster(caller, version) for caller in self._connected.values()]
-        if not any(replica.is_joining for replica in self._topology.replicas.values()):
+        self._joining = {replica: self._joining.get(replica, self._newest) for replica in joining}
+        if not joining:
+            self._lagging.clear()
+            self._join_by = None
             return []
         self._lagging = {each: None for each in self._connected if not each.is_suspended}
-        if self._lagging:
-            if self._join_by is None:
-                self._join_by = now + PATIENCE_S
-            return []
-        return self._join()
+        if not self._lagging:
+            return self._join(self._newest, now)
+        if self._join_by is None:
+            self._join_by = now + PATIENCE_S
+        return []
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -105,12 +113,14 @@ class Acknowledgements:
         return self._join_by
 
     def expire(self, now: float) -> list[Replica]:
-        """Returns the replicas that join no longer, whether or not all clients know them."""
+        """Returns the replicas that join no longer: those that all know who are not suspended now."""
         if self._join_by is None or self._join_by > now:
             return []
-        for session in self._lagging:
+        first = min(self._joining.values())
+        for session in [each for each in self._lagging if each.acknowledged < first]:
+            del self._lagging[session]
             self._suspend(session, now)
-        return self._join()
+        return self._join(min((each.acknowledged for each in self._lagging), default=self._newest), now)
 
     # -- in here ---------------------------------------------------------------------------------------------------
 
@@ -118,16 +128,19 @@ class Acknowledgements:
         if session not in self._lagging:
             return []
         del self._lagging[session]
-        return [] if self._lagging else self._join()
+        return [] if self._lagging else self._join(self._newest)
 
-    def _join(self) -> list[Replica]:
-        self._lagging.clear()
-        self._join_by = None
-        self._joined = self._newest
-        joined = [replica for replica in self._topology.replicas.values() if replica.is_joining]
+    def _join(self, through: int, now: float = 0.0) -> list[Replica]:
+        """The replicas up to this roster join no longer; the others have their time from `now` on."""
+        joined = [replica for replica, number in self._joining.items() if number <= through]
         for replica in joined:
+            del self._joining[replica]
             replica.is_joining = False
             replica.backend.changed(replica)
+        self._joined = max(self._joined, through)
+        self._join_by = now + PATIENCE_S if self._joining else None
+        if not self._joining:
+            self._lagging.clear()
         return joined
 
     def _suspend(self, session: Session, now: float) -> None:
@@ -143,7 +156,5 @@ class Acknowledgements:
             self._intake.hold(part, now, admitted=True)
 
     def _release(self, session: Session, now: float) -> None:
-        held, session.held = session.held, []
-        for run, is_admitted in sorted(held, key=lambda each: (each[0].seq, each[0].cursor)):
-            if run.waiting:
-                self._intake.route(run, now, admitted=is_admitted)
+        for run, is_admitted in session.release():
+            self._intake.route(run, now, admitted=is_admitted)

@@ -88,10 +88,8 @@ class Intake:
         session = run.session
         if session is None:
             raise ValueError("calls without a session need no acknowledgement")
-        if not session.held:
-            session.held_since = now
-        session.held.append((run, admitted))
-        self._deadlines.watch(min(run.deadline, session.held_since + HOLD_S), run)
+        session.hold(run, now, is_admitted=admitted)
+        self._deadlines.watch(min(run.deadline, now + HOLD_S), run)
 
     def recover(self, run: Run, replica: Replica, now: float) -> None:
         """Asks the replica for the outcomes of calls that it has. Nothing of their keys is sent elsewhere meanwhile."""
@@ -162,7 +160,7 @@ class Intake:
         """Sees to it that the run is looked at when its time in the queue, or its time in all, is up."""
         when = min(run.deadline, run.asked_until) if not run.is_overdue else run.asked_until
         if run.account is not None and run.waiting:
-            when = min(run.account.too_late(run), run.arrived + run.account.max_queue_time_s)
+            when = min(run.account.too_late(run), run.arrived + run.account.max_queue_time_s, run.asked_until)
         if when != inf:
             self._deadlines.watch(when, run)
 

@@ -451,7 +451,7 @@ class Scheduler:
                     cancellation.drop_waiting(run, self._outcomes, failures.too_late(run, run.deadline - now))
             elif run.slot is not None:
                 self._slots.end_link_wait(run, withdrawn)
-            elif run.session is not None and run.session.held and run.session.held_since + HOLD_S <= now:
+            elif run.session is not None and run.session.held_since + HOLD_S <= now:
                 cancellation.drop_waiting(run, self._outcomes, failures.NOT_ACKNOWLEDGED)
             if run.unanswered:
                 self._intake.watch(run)
@@ -480,7 +480,7 @@ class Scheduler:
         for run in withdrawn.survivors:
             self._intake.watch(run)
         for run in withdrawn.asked:
-            run.asked_until = now + cancellation.PATIENCE_S
+            run.asked_until = min(run.asked_until, now + cancellation.PATIENCE_S)
             self._intake.watch(run)
         for sent in withdrawn.slices:
             self._answers.settle_partition(sent, now)

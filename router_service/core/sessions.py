@@ -11,7 +11,9 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import groupby
+from math import inf
 from typing import TYPE_CHECKING
 
 from router_service.core import failures
@@ -36,10 +38,13 @@ PATIENCE_S = 5.0
 its way."""
 
 
+_SWEEP_FROM = 1024
+
+
 class Session:
     """One connection of a session. Compared by identity."""
 
-    __slots__ = ("acknowledged", "epoch", "held", "held_since", "is_suspended", "resumption", "session_id")
+    __slots__ = ("_held", "_sweep_at", "acknowledged", "epoch", "is_suspended", "resumption", "session_id")
 
     def __init__(
         self, session_id: str, epoch: int, unanswered: Sequence[Span] = (), rosters: Sequence[RosterVersion] = ()
@@ -57,10 +62,29 @@ class Session:
         """The newest of this router's rosters that the client knows, by number."""
         self.is_suspended = True
         """The client does not know all replicas that calls go to: its own wait."""
-        self.held: list[tuple[Run, bool]] = []
-        """What waits for that, and whether it was admitted before."""
-        self.held_since = 0.0
-        """When the first of these began to wait, monotonic seconds."""
+        self._held: deque[tuple[Run, float, bool]] = deque()
+        """What waits for that, since when, and whether it was admitted before."""
+        self._sweep_at = _SWEEP_FROM
+
+    @property
+    def held_since(self) -> float:
+        """When the oldest of what waits began to wait, monotonic seconds; infinite where nothing does."""
+        while self._held and not self._held[0][0].waiting:
+            self._held.popleft()
+        return self._held[0][1] if self._held else inf
+
+    def hold(self, run: Run, now: float, *, is_admitted: bool) -> None:
+        """The run waits until the client knows all replicas that calls go to."""
+        self._held.append((run, now, is_admitted))
+        if len(self._held) > self._sweep_at:
+            self._held = deque(each for each in self._held if each[0].waiting)
+            self._sweep_at = max(_SWEEP_FROM, 2 * len(self._held))
+
+    def release(self) -> list[tuple[Run, bool]]:
+        """All that waits, by age, and whether it was admitted before. It waits no longer."""
+        held = sorted((each for each in self._held if each[0].waiting), key=lambda each: each[0].age)
+        self._held.clear()
+        return [(run, is_admitted) for run, _, is_admitted in held]
 
 
 class Sessions:
@@ -72,21 +96,22 @@ class Sessions:
         self._topology = topology
         self._outcomes = outcomes
         self._intake = intake
-        self._asking: dict[Session, Resumption] = {}
+        self._asking: dict[tuple[str, int], tuple[Session, Resumption]] = {}
+        """By session id and epoch, in the order in which they give up."""
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
     def opened(self, session: Session, now: float) -> None:
         """A client has connected. Where it had been elsewhere before, the replicas are asked."""
         if session.resumption is not None:
-            self._asking[session] = session.resumption
+            self._asking[session.session_id, session.epoch] = session, session.resumption
             session.resumption.give_up_at = now + PATIENCE_S
             self._ask(session, session.resumption)
             self._go_on(session, session.resumption, now)
 
     def left(self, session: Session) -> None:
         """The connection is gone."""
-        self._asking.pop(session, None)
+        self._asking.pop((session.session_id, session.epoch), None)
 
     def take(self, run: Run, now: float, *, resent: bool) -> bool:
         """Takes the run, if it was sent before or has to wait behind one that was."""
@@ -109,40 +134,44 @@ class Sessions:
 
     def link_up(self, replica: Replica) -> None:
         """The replica can be asked."""
-        for session, resumption in self._asking.items():
+        for session, resumption in self._asking.values():
             if replica in resumption.awaited:
                 self._out.append(AskReconcile(replica, session))
 
     def link_down(self, replica: Replica, now: float) -> None:
         """The replica was not heard: its process may be gone, and with it what it has done."""
-        for session, resumption in list(self._asking.items()):
-            self._give_up(session, resumption, [replica], now)
+        for session, resumption in list(self._asking.values()):
+            if replica in resumption.awaited:
+                self._give_up(resumption, [replica])
+                self._go_on(session, resumption, now)
 
     def reconciled(self, replica: Replica, session_id: str, epoch: int, found: Found, now: float) -> None:
         """A replica has answered. What nobody waits for any more changes nothing."""
-        for session, resumption in list(self._asking.items()):
-            if (session.session_id, session.epoch) == (session_id, epoch) and replica in resumption.awaited:
-                del resumption.awaited[replica]
-                resumption.trace(replica, found)
-                self._go_on(session, resumption, now)
+        session, resumption = self._asking.get((session_id, epoch), (None, None))
+        if session is not None and resumption is not None and replica in resumption.awaited:
+            del resumption.awaited[replica]
+            resumption.trace(replica, found)
+            self._go_on(session, resumption, now)
 
     def table_changed(self, now: float) -> None:
         """The table may cover now what none did before, and replicas may have left it."""
-        for session, resumption in list(self._asking.items()):
+        for session, resumption in list(self._asking.values()):
             self._ask(session, resumption)
-            self._give_up(session, resumption, [each for each in resumption.awaited if not each.listed], now)
+            self._give_up(resumption, [each for each in resumption.awaited if not each.listed])
+            self._go_on(session, resumption, now)
 
     # -- time ------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
         """When the first session has waited for long enough; None where none waits."""
-        return min((each.give_up_at for each in self._asking.values()), default=None)
+        return next((resumption.give_up_at for _, resumption in self._asking.values()), None)
 
     def expire(self, now: float) -> None:
         """Stops waiting for replicas that have had their time, and for a table that covers."""
-        for session, resumption in list(self._asking.items()):
-            if resumption.give_up_at <= now:
-                self._give_up(session, resumption, list(resumption.awaited), now)
+        while (first := next(iter(self._asking.values()), None)) is not None and first[1].give_up_at <= now:
+            session, resumption = first
+            self._give_up(resumption, list(resumption.awaited))
+            self._go_on(session, resumption, now)
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -161,13 +190,12 @@ class Sessions:
                 if replica.linked:
                     self._out.append(AskReconcile(replica, session))
 
-    def _give_up(self, session: Session, resumption: Resumption, replicas: Iterable[Replica], now: float) -> None:
+    @staticmethod
+    def _give_up(resumption: Resumption, replicas: Iterable[Replica]) -> None:
         """These replicas cannot be asked."""
         for replica in replicas:
-            if replica in resumption.awaited:
-                del resumption.awaited[replica]
-                resumption.deaf = replica.replica_id
-        self._go_on(session, resumption, now)
+            del resumption.awaited[replica]
+            resumption.deaf = replica.replica_id
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
@@ -177,7 +205,7 @@ class Sessions:
             return
         if resumption.is_covered or not resumption.rosters or resumption.give_up_at <= now:
             resumption.is_over = True
-            del self._asking[session]
+            del self._asking[session.session_id, session.epoch]
         held, resumption.held = resumption.held, []
         for run, resent in held:
             if not run.waiting:
@@ -220,9 +248,10 @@ class Sessions:
             return None  # their routers could not give them to anybody
         if resumption.deaf:
             return failures.not_heard(resumption.deaf)
-        if not resumption.is_covered:
+        roster = self._topology.table.roster
+        if not resumption.is_covered or (run.first_roster is not None and not roster.covers_all([run.first_roster])):
             return failures.NOT_COVERED
-        departed = self._topology.table.roster.lost_since(run.first_roster)
+        departed = roster.lost_since(run.first_roster)
         return failures.not_heard(departed) if departed else None
 
     def _unseen(self, run: Run, unknown: Failure | None, now: float) -> None:

@@ -45,6 +45,9 @@ Request = router_service_pb2.StreamCallsRequest
 Response = router_service_pb2.StreamCallsResponse
 StreamCall = grpc.aio.StreamStreamCall[Request, Response]
 
+_BEGUN_ELSEWHERE = frozenset({Reason.SESSION_FENCED, Reason.STALE_TABLE})
+"""What a router that the session has left says of calls that it cannot begin any more."""
+
 _TRANSPORT = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
 
 
@@ -270,7 +273,7 @@ class RouterLink:
     def _fail(self, ids: list[int], failure: Failure) -> None:
         told = False
         self._incoming.forget(ids)
-        if self._lingers and failure.reason is Reason.SESSION_FENCED and failure.executed is Executed.NO:
+        if self._lingers and failure.reason in _BEGUN_ELSEWHERE and failure.executed is Executed.NO:
             ids = self._send_elsewhere(ids)
         for part, at, _, count in self._pending.settle(ids):
             fail(part, at, count, failure, told=told)

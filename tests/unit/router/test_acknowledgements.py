@@ -168,3 +168,62 @@ def test_tables_that_change_nothing_of_the_roster_name_nothing() -> None:
     world.connect()
     world.push()
     assert not world.named
+
+
+def test_what_comes_back_to_a_suspended_client_goes_before_what_had_not_left() -> None:
+    world = World({"b": ["r1"]}, owner=("r1", 1))
+    client = world.connect()
+    world.link("r1", keyed_window=2)
+    world.submit([1, 2, 3, 4], by=client, ordering_key="k")
+    assert world.at_replica("r1") == [1, 2]
+    world.backends["b"].append("r2")
+    world.owner = ("r2", 2)
+    world.push()
+    world.at(PATIENCE_S)
+    world.refuse("r1", 1, 2, reason=Reason.STALE_TABLE)
+    world.acknowledge(client)
+    assert world.got("r2") == [1, 2, 3, 4]
+
+
+def test_a_client_that_keeps_up_is_not_suspended_however_often_rosters_change() -> None:
+    world = World({"b": ["r1"]}, slots=100)
+    client = world.connect()
+    rosters = []
+    for number in range(2, 40):
+        world.at(number * PATIENCE_S / 5)
+        join(world, f"r{number}")
+        rosters.append(world.roster)
+        if len(rosters) > 2:
+            world.acknowledge(client, rosters[-2])
+        assert client.session is not None
+        assert not client.session.is_suspended
+    assert sum(not replica.is_joining for replica in world.replicas.values()) > 30
+
+
+def test_calls_that_end_while_they_are_held_are_not_kept() -> None:
+    world = World({"b": ["r1"]})
+    client = world.connect(acknowledges=False)
+    for call_id in range(1, 5_000):
+        world.submit([call_id], by=client)
+        if call_id > 1:
+            world.cancel((call_id, call_id), by=client)
+    assert client.session is not None
+    assert len(client.session._held) < 2_100
+    world.at(HOLD_S - 1.0)
+    world.submit([5_000], by=client)
+    world.at(HOLD_S)
+    assert world.outcomes[1] == Reason.STALE_TABLE
+    assert 5_000 not in world.outcomes, "each has its time"
+    world.acknowledge(client)
+    assert world.got("r1") == [5_000]
+
+
+def test_a_roster_that_says_nothing_new_of_itself_lets_replicas_join_all_the_same() -> None:
+    world = World({"b": ["r1"]})
+    client = world.connect()
+    world.backends["b"].append("r2")
+    world._listed.add("r2")  # as a controller that does not number its rosters
+    world.push()
+    world.acknowledge(client)
+    world.submit([1, 2, 3, 4, 5, 6, 7, 8], by=client)
+    assert world.got("r2")

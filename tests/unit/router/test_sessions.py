@@ -357,3 +357,12 @@ def test_a_router_that_never_gets_a_table_says_that_it_does_not_know() -> None:
     fresh.at(PATIENCE_S)
     assert fresh.outcomes == {1: Reason.ROUTER_LOST}
     assert fresh.failures[1].executed is Executed.UNKNOWN
+
+
+def test_a_roster_that_the_client_did_not_name_must_be_covered_too() -> None:
+    world = pair()
+    client = world.connect(2, (1, 1))
+    world.resend([1], by=client, first_roster=RosterVersion("long ago", 1))
+    world.reconcile("r1", client)
+    world.reconcile("r2", client)
+    assert world.outcomes == {1: Reason.ROUTER_LOST}
