@@ -15,6 +15,8 @@ from controller_service.core.reconcile import (
     BROUGHT_WITHIN_S,
     FENCED_WITHIN_S,
     EndpointOutcome,
+    ForgetReplica,
+    reconcile_backend,
     reconcile_endpoint,
 )
 from controller_service.core.roster import Covered, Departure, Member, Roster
@@ -370,3 +372,24 @@ def test_a_table_that_was_not_read_yet_holds_up_everything() -> None:
     assert assign(TOLD, pending) == EndpointOutcome(retry_after_s=FENCED_WITHIN_S)
     left: Transition = transitions.router_left(pending, "r", "why")
     assert not left.observed.brought
+
+
+def test_a_replica_that_ended_before_a_table_named_it_has_departed() -> None:
+    stopped = Report(state=ReplicaState.STOPPED)
+    observed = attached(Observed(), life("r1"), generation="f")
+    observed = attached(observed, life("r5"), generation="f")
+    observed = transitions.reported(observed, "r5", "1", stopped, now=NOW).observed
+    state, observed, _ = take(TOLD, observed, table([life("r1"), life("r5")]))
+    assert listed(state, observed) == {life("r1")}
+    assert [it.owner for it in state.roster.departed] == [life("r5")]
+    assert state.roster.covered_revision("f") == 9
+
+
+def test_the_record_of_a_replica_that_has_ended_is_kept_until_a_table_may_have_named_it() -> None:
+    observed = attached(Observed(), life("r5"), generation="f")
+    observed = transitions.reported(observed, "r5", "1", Report(state=ReplicaState.STOPPED), now=NOW).observed
+    outcome = reconcile_backend("v1", TOLD, observed, NOW, owners=(), launches=False)
+    assert not outcome.actions
+    state, observed, _ = take(TOLD, observed, table([life("r5")]))
+    outcome = reconcile_backend("v1", state, observed, NOW, owners=(), launches=False)
+    assert outcome.actions == (ForgetReplica("r5"),)
