@@ -229,6 +229,24 @@ def long_away(draft: Draft) -> None:
             draft.strike(Blow.PAUSE, at_s, router.name, for_s=away_s)
 
 
+def replica_departs(draft: Draft) -> None:
+    """A replica ends, and departs, while calls of a session that hears nothing of it have run there; it moves then."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_routers(2)
+    draft.need_replicas(2)
+    draft.add_work(Work(kind=Kind.UNKEYED, run_s=0.2, burst=6, pause_s=0.1))
+    first, gone = draft.router(), draft.some_replica()
+    # What has begun is not answered: the router hears nothing of the replica, or the client nothing of the router.
+    source, target = chance.choice(((gone, first), (first, draft.clients[0].name)))
+    draft.strike(Blow.STALL, at_s, source, target, for_s=chance.choice((4.0, 8.0)))
+    blow = chance.choice((Blow.KILL, Blow.TERMINATE))
+    draft.strike(blow, at_s + chance.uniform(0.05, 0.5), gone, for_s=chance.choice((0.05, 0.5, -1.0)))
+    moves_at_s = at_s + chance.uniform(0.3, 4.0)
+    if chance.random() < 0.3:
+        draft.strike(Blow.KILL, at_s + chance.uniform(0.6, 1.5), "controller", for_s=0.05)
+    draft.strike(Blow.KILL, moves_at_s, first, for_s=chance.choice((1.0, 5.0)))
+
+
 Plot = Callable[[Draft], None]
 
 PLOTS: Final[tuple[tuple[Plot, float], ...]] = (
@@ -238,6 +256,7 @@ PLOTS: Final[tuple[tuple[Plot, float], ...]] = (
     (controller_forgets, 4.0),
     (all_begin_anew, 2.0),
     (keys_move, 4.0),
+    (replica_departs, 2.0),
     (namesake, 1.0),
     (stop_lanes, 3.0),
     (hasty, 2.0),

@@ -1,4 +1,7 @@
-"""One worker: `python -m simulation.mesh.worker SECONDS PLOT SEED…` writes a JSON line for each seed."""
+"""One worker: `python -m simulation.mesh.worker SECONDS PLOTS DEFECT SEED…` writes a JSON line for each seed.
+
+PLOTS are names with commas between them, which the seeds have in turn, or empty; DEFECT is a name, or empty.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +14,30 @@ from slotmesh.runtime.environment import set_grpc_environment
 
 set_grpc_environment()
 
-from simulation.mesh.generator import generate  # noqa: E402 - gRPC reads the environment when it is loaded
+from simulation.mesh.defects import DEFECTS  # noqa: E402 - gRPC reads the environment when it is loaded
+from simulation.mesh.generator import generate  # noqa: E402
+from simulation.mesh.patching import changed  # noqa: E402
 from simulation.mesh.world import run  # noqa: E402
 
 
 def main() -> None:
     """Ends without any clean-up."""
-    seconds, plot = float(sys.argv[1]), sys.argv[2]
-    for seed in map(int, sys.argv[3:]):
-        began = time.process_time()
-        result = run(generate(seed, seconds, plot))
-        said = {
-            "seed": seed,
-            "violations": [(each.invariant, each.text) for each in result.violations],
-            "digest": result.digest,
-            "calls": result.calls,
-            "virtual_s": result.seconds,
-            "cpu_s": time.process_time() - began,
-        }
-        sys.stdout.write(json.dumps(said) + "\n")
-        sys.stdout.flush()
+    seconds, plots, defect = float(sys.argv[1]), sys.argv[2].split(","), sys.argv[3]
+    with changed(DEFECTS[defect].changes if defect else ()) as reached:
+        for seed in map(int, sys.argv[4:]):
+            before, began = reached.count, time.process_time()
+            result = run(generate(seed, seconds, plots[seed % len(plots)]))
+            said = {
+                "seed": seed,
+                "violations": [(each.invariant, each.text) for each in result.violations],
+                "digest": result.digest,
+                "calls": result.calls,
+                "virtual_s": result.seconds,
+                "cpu_s": time.process_time() - began,
+                "reached": reached.count - before,
+            }
+            sys.stdout.write(json.dumps(said) + "\n")
+            sys.stdout.flush()
     os._exit(0)
 
 
