@@ -69,14 +69,14 @@ _ROUTER: Final = (
         ("router_service.core.resumption:Resumption.trace", "if found.forgotten:", "if False:"),
     ),
     _defect(
-        "any_generation",
-        "a router takes a table of another generation that does not cover its own",
+        "generations_merged",
+        "a router compares rosters by their revisions, of whatever generation they are",
         ONCE,
-        "controller_forgets all_begin_anew",
+        "generations_differ",
         (
-            "router_service.core.table:RoutingTable.supersedes",
-            "self.roster.covers_all([other.roster.version])",
-            "True",
+            "router_service.core.rosters:Roster.covers_all",
+            "known.get(version.generation, -1)",
+            "max(known.values())",
         ),
     ),
     _defect(
@@ -133,19 +133,12 @@ _ROUTER: Final = (
         "found_is_run_again",
         "calls that were found at a replica whose link is lost meanwhile run again",
         ONCE,
-        "replica_departs router_leaves",
+        "heard_and_lost",
         (
             "router_service.core.sessions:Sessions._settle",
             "failures.not_heard(trace.replica.replica_id), now)",
             "None, now)",
         ),
-    ),
-    _defect(
-        "old_refusal_forgotten",
-        "a partition is served at an epoch at which its owner has said that it is not the owner",
-        ORDER,
-        "keys_move controller_forgets",
-        ("router_service.core.partitions:Partition.refused", "max(self.refused_epoch, owner_epoch)", "-1"),
     ),
 )
 
@@ -179,7 +172,7 @@ _CLIENT: Final = (
         "epoch_used_twice",
         "a client that moves again uses the epoch that it has used",
         ONCE,
-        "router_leaves storm all_begin_anew",
+        "moves_twice",
         ("slotmesh.client.connection:Connection._identify", "self._epoch += 1", "self._epoch += self._epoch < 2"),
     ),
     _defect(
@@ -193,7 +186,7 @@ _CLIENT: Final = (
         "stopped_sent_again",
         "a client sends calls again that stand behind a failure in a lane that stops",
         STOPS,
-        "stop_lanes",
+        "stop_lanes_apart",
         (
             "slotmesh.client.resend:Resends.take",
             "if part.spec.stop_generation and part.is_after_failure(place):",
@@ -277,31 +270,24 @@ _REPLICA: Final = (
         ),
     ),
     _defect(
-        "starts_unheard",
-        "a replica starts calls of a router that it has not heard for long",
-        ORDER,
-        "storm keys_move router_leaves",
-        ("replica_service.shell.engine:Engine.open", "if echoes:", "if False:"),
-    ),
-    _defect(
         "order_by_arrival",
         "calls of a key start as they arrive, whatever has started of it before",
         ORDER,
-        "storm router_leaves",
+        "key_overtaken",
         ("replica_service.core.progress:Progress.is_passed", "return call_id < last", "return False"),
     ),
     _defect(
         "stop_not_noted",
         "that a call was taken back from a lane that stops is not noted where it runs",
         STOPS,
-        "stop_lanes",
+        "stop_lanes stop_lanes_apart",
         ("replica_service.shell.recalls:Recalls._stop", "note_failure(run, found[0][0] - run.first)", "pass"),
     ),
     _defect(
         "late_is_well",
         "a call that ends after its deadline in a lane that stops has ended well where it ran",
         STOPS,
-        "stop_lanes",
+        "stop_lanes_apart stop_lanes",
         (
             "replica_service.core.stops:is_late",
             "run.options.stop_generation > 0 and now >= run.deadline",
@@ -323,7 +309,7 @@ _REPLICA: Final = (
         "fence_answered_first",
         "a replica says that it is fenced, and goes on starting calls of older epochs",
         ORDER,
-        "controller_forgets keys_move",
+        "owners_fenced",
         (
             "replica_service.shell.engine:Engine.fence",
             "self._carry_out(self.scheduler.fence(epoch, self._now()))\n    return self.scheduler.busy()",
@@ -337,7 +323,7 @@ _CONTROLLER: Final = (
         "epochs_by_clock",
         "a controller that does not remember goes on with epochs from its clock alone",
         ORDER,
-        "controller_forgets keys_move",
+        "owners_fenced",
         (
             "controller_service.shell.reconcile_loop:ReconcileLoop._learn",
             "epoch_floor=learnt.epoch_floor if learnt.epoch_floor > desired.epoch_floor else 0",
@@ -406,7 +392,7 @@ _CONTROLLER: Final = (
         "given_before_fenced",
         "a controller gives keys away while a replica may start what an earlier one gave it",
         ORDER,
-        "controller_forgets keys_move",
+        "owners_fenced",
         (
             "controller_service.core.reconcile:_held_s",
             "if observed.awaits_fence() or observed.brought:",
@@ -417,7 +403,7 @@ _CONTROLLER: Final = (
         "given_before_brought",
         "a controller that does not remember does not wait for the tables of routers",
         ORDER,
-        "controller_forgets keys_move",
+        "controller_forgets owners_fenced",
         (
             "controller_service.core.reconcile:_held_s",
             "left_s = started_at + BROUGHT_WITHIN_S - now",
