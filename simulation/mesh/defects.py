@@ -334,7 +334,7 @@ _CONTROLLER: Final = (
         "owners_not_adopted",
         "a controller that does not remember does not take over who owns what",
         ORDER,
-        "controller_forgets keys_move",
+        "owner_unheard",
         ("controller_service.core.partitions:inherit", "if not changed:", "if True:"),
     ),
     _defect(
@@ -352,7 +352,7 @@ _CONTROLLER: Final = (
         "silent_is_dead",
         "a replica that the controller does not hear counts as ended",
         ORDER,
-        "keys_move controller_forgets",
+        "owner_unheard",
         (
             "controller_service.core.transitions:fell_silent",
             "record = replace(known, suspect_since=now)",
@@ -403,7 +403,7 @@ _CONTROLLER: Final = (
         "given_before_brought",
         "a controller that does not remember does not wait for the tables of routers",
         ORDER,
-        "controller_forgets owners_fenced",
+        "owner_unheard",
         (
             "controller_service.core.reconcile:_held_s",
             "left_s = started_at + BROUGHT_WITHIN_S - now",

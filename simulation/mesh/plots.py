@@ -242,8 +242,10 @@ def replica_departs(draft: Draft) -> None:
     blow = chance.choice((Blow.KILL, Blow.TERMINATE))
     draft.strike(blow, at_s + chance.uniform(0.05, 0.5), gone, for_s=chance.choice((0.05, 0.5, -1.0)))
     moves_at_s = at_s + chance.uniform(0.3, 4.0)
-    if chance.random() < 0.3:
-        draft.strike(Blow.KILL, at_s + chance.uniform(0.6, 1.5), "controller", for_s=0.05)
+    if chance.random() < 0.4:
+        forgets_at_s = at_s + chance.uniform(0.6, 2.0)
+        draft.strike(Blow.KILL, forgets_at_s, "controller", for_s=0.05)
+        moves_at_s = max(moves_at_s, forgets_at_s + chance.uniform(0.5, 1.5))
     draft.strike(Blow.KILL, moves_at_s, first, for_s=chance.choice((1.0, 5.0)))
 
 
@@ -336,21 +338,39 @@ def generations_differ(draft: Draft) -> None:
     draft.strike(blow, at_s + chance.uniform(0.9, 2.5), first, for_s=5.0)
 
 
-def owners_fenced(draft: Draft) -> None:
-    """The controller forgets, and only a router that it cannot reach knew who owns what; its replicas can be reached."""
-    chance, at_s = draft.chance, 1.5
+def _share_keys(draft: Draft) -> list[str]:
+    """Each router has a client of its own, all with the same keys, for long. Returns the routers."""
     draft.seconds = max(draft.seconds, 9.0)
     draft.need_routers(2)
     draft.need_replicas(2)
-    work = Work(kind=Kind.KEYED, key="fenced", keys=6, run_s=0.1, burst=6, pause_s=0.2)
+    work = Work(kind=Kind.KEYED, key="everybody", keys=6, run_s=0.1, burst=6, pause_s=0.2)
     names = [it.name for it in draft.routers]
-    draft.clients = [replace(draft.clients[0], name=f"client{n}", routers=(name,)) for n, name in enumerate(names)]
-    draft.clients = [replace(it, work=(work,), begins_s=0.6) for it in draft.clients]
+    draft.clients = [
+        replace(draft.clients[0], name=f"client{number}", routers=(name,), work=(work,), begins_s=0.6)
+        for number, name in enumerate(names)
+    ]
+    return names
+
+
+def owners_fenced(draft: Draft) -> None:
+    """The controller forgets, and only a router that it cannot reach knew who owns what."""
+    chance, at_s = draft.chance, 1.5
+    names = _share_keys(draft)
     draft.strike(Blow.CUT, at_s - 0.05, names[0], "controller", for_s=chance.choice((6.5, 8.0)))
     if chance.random() < 0.4:
         draft.strike(Blow.JUMP, at_s - 0.05, "controller", amount=chance.choice((-3600.0, -30.0)))
     for name in ("controller", *names[1:]):
         draft.strike(Blow.KILL, at_s, name, for_s=0.05)
+
+
+def owner_unheard(draft: Draft) -> None:
+    """The controller hears neither an owner of keys nor a router that goes on sending to it, and may forget them."""
+    chance, at_s = draft.chance, 1.5
+    names = _share_keys(draft)
+    for name in (names[0], draft.some_replica()):
+        draft.strike(Blow.CUT, at_s, name, "controller", for_s=chance.choice((5.0, 6.5, 8.0)))
+    if chance.random() < 0.5:
+        draft.strike(Blow.KILL, at_s + 0.1, "controller", for_s=0.05)
 
 
 Plot = Callable[[Draft], None]
@@ -368,6 +388,7 @@ PLOTS: Final[tuple[tuple[Plot, float], ...]] = (
     (stop_lanes_apart, 1.0),
     (generations_differ, 1.0),
     (owners_fenced, 0.5),
+    (owner_unheard, 0.5),
     (heard_and_lost, 1.0),
     (namesake, 1.0),
     (stop_lanes, 3.0),
