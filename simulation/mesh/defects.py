@@ -69,17 +69,6 @@ _ROUTER: Final = (
         ("router_service.core.resumption:Resumption.trace", "if found.forgotten:", "if False:"),
     ),
     _defect(
-        "generations_merged",
-        "a router compares rosters by their revisions, of whatever generation they are",
-        ONCE,
-        "generations_differ",
-        (
-            "router_service.core.rosters:Roster.covers_all",
-            "known.get(version.generation, -1)",
-            "max(known.values())",
-        ),
-    ),
-    _defect(
         "silent_is_unseen",
         "a replica that does not answer in time counts as one that has not seen the calls",
         ONCE,
@@ -142,6 +131,45 @@ _ROUTER: Final = (
     ),
 )
 
+_TAKEOVER: Final = (
+    _defect(
+        "kept_not_believed",
+        "a router that is told that an outcome is kept goes on as if it were not",
+        ONCE,
+        "router_leaves",
+        ("router_service.core.resumption:Resumption.trace", "(found.kept, False), ", ""),
+    ),
+    _defect(
+        "new_overtakes_resent",
+        "new calls of a key do not wait for those before them that were sent again",
+        ORDER,
+        "router_leaves keys_move",
+        (
+            "router_service.core.sessions:Sessions.take",
+            "if not resent and key not in resumption.keys:",
+            "if not resent:",
+        ),
+    ),
+    _defect(
+        "asked_not_fenced",
+        "a replica that is asked for calls goes on starting those of older epochs",
+        ONCE,
+        "router_leaves",
+        ("replica_service.shell.sessions:Sessions.reconcile", "self._meet(session_id, epoch)", "pass"),
+    ),
+    _defect(
+        "stop_forgotten",
+        "a replica does not look whether a call before the next one of a lane has failed",
+        STOPS,
+        "stop_lanes",
+        (
+            "replica_service.core.stops:Stops.is_stopped",
+            "generations is not None and generations.get(generation, call_id) < call_id",
+            "False",
+        ),
+    ),
+)
+
 _CLIENT: Final = (
     _defect(
         "rosters_not_said",
@@ -181,17 +209,6 @@ _CLIENT: Final = (
         ONCE,
         "router_leaves all_begin_anew",
         ("slotmesh.client.pending:PendingCalls.unanswered", "return ranges", "return ranges[1:]"),
-    ),
-    _defect(
-        "stopped_sent_again",
-        "a client sends calls again that stand behind a failure in a lane that stops",
-        STOPS,
-        "stop_lanes_apart",
-        (
-            "slotmesh.client.resend:Resends.take",
-            "if part.spec.stop_generation and part.is_after_failure(place):",
-            "if False:",
-        ),
     ),
 )
 
@@ -284,17 +301,6 @@ _REPLICA: Final = (
         ("replica_service.shell.recalls:Recalls._stop", "note_failure(run, found[0][0] - run.first)", "pass"),
     ),
     _defect(
-        "late_is_well",
-        "a call that ends after its deadline in a lane that stops has ended well where it ran",
-        STOPS,
-        "stop_lanes_apart stop_lanes",
-        (
-            "replica_service.core.stops:is_late",
-            "run.options.stop_generation > 0 and now >= run.deadline",
-            "False",
-        ),
-    ),
-    _defect(
         "emptied_too_soon",
         "a replica says that a partition is empty while calls of it run",
         ORDER,
@@ -305,38 +311,9 @@ _REPLICA: Final = (
             "True",
         ),
     ),
-    _defect(
-        "fence_answered_first",
-        "a replica says that it is fenced, and goes on starting calls of older epochs",
-        ORDER,
-        "owners_fenced",
-        (
-            "replica_service.shell.engine:Engine.fence",
-            "self._carry_out(self.scheduler.fence(epoch, self._now()))\n    return self.scheduler.busy()",
-            "return {}",
-        ),
-    ),
 )
 
 _CONTROLLER: Final = (
-    _defect(
-        "epochs_by_clock",
-        "a controller that does not remember goes on with epochs from its clock alone",
-        ORDER,
-        "owners_fenced",
-        (
-            "controller_service.shell.reconcile_loop:ReconcileLoop._learn",
-            "epoch_floor=learnt.epoch_floor if learnt.epoch_floor > desired.epoch_floor else 0",
-            "epoch_floor=0",
-        ),
-    ),
-    _defect(
-        "owners_not_adopted",
-        "a controller that does not remember does not take over who owns what",
-        ORDER,
-        "owner_unheard",
-        ("controller_service.core.partitions:inherit", "if not changed:", "if True:"),
-    ),
     _defect(
         "replicas_not_adopted",
         "a controller covers an earlier generation without listing its replicas",
@@ -360,11 +337,65 @@ _CONTROLLER: Final = (
         ),
     ),
     _defect(
+        "departure_not_listed",
+        "a replica leaves the table without being listed as departed",
+        ONCE,
+        "replica_departs",
+        (
+            "controller_service.core.roster:Roster.listing",
+            "changed._with_departures(left, generation=generation, now=now)",
+            "changed",
+        ),
+    ),
+    _defect(
+        "emptied_not_awaited",
+        "partitions get their new owner before the old one has given them up",
+        ORDER,
+        "keys_move",
+        (
+            "controller_service.core.partitions:assign",
+            "if of[number] not in dead and (owners[of[number]], number, current.epochs[number]) in emptied",
+            "if of[number] not in dead",
+        ),
+    ),
+)
+
+_OPEN: Final = (
+    _defect(
+        "opening_unacknowledged",
+        "a router gives away calls of a session before its client has acknowledged any roster there",
+        ONCE,
+        "moves_twice router_leaves older_table",
+        ("router_service.core.sessions:Session.__init__", "self.is_suspended = True", "self.is_suspended = False"),
+    ),
+    _defect(
+        "late_is_well",
+        "a call that ends after its deadline in a lane that stops has ended well where it ran",
+        STOPS,
+        "stop_lanes_apart stop_lanes",
+        (
+            "replica_service.core.stops:is_late",
+            "run.options.stop_generation > 0 and now >= run.deadline",
+            "False",
+        ),
+    ),
+    _defect(
         "namesake_replaces",
         "whoever attaches with the id of another replica takes its place",
         ORDER,
         "namesake",
         ("controller_service.core.transitions:_require_no_namesake", "if not may_live:", "if True:"),
+    ),
+    _defect(
+        "stopped_sent_again",
+        "a client sends calls again that stand behind a failure in a lane that stops",
+        STOPS,
+        "stop_lanes_apart",
+        (
+            "slotmesh.client.resend:Resends.take",
+            "if part.spec.stop_generation and part.is_after_failure(place):",
+            "if False:",
+        ),
     ),
     _defect(
         "departures_not_learnt",
@@ -378,14 +409,43 @@ _CONTROLLER: Final = (
         ),
     ),
     _defect(
-        "departure_not_listed",
-        "a replica leaves the table without being listed as departed",
-        ONCE,
-        "replica_departs",
+        "epochs_by_clock",
+        "a controller that does not remember goes on with epochs from its clock alone",
+        ORDER,
+        "owners_fenced",
         (
-            "controller_service.core.roster:Roster.listing",
-            "changed._with_departures(left, generation=generation, now=now)",
-            "changed",
+            "controller_service.shell.reconcile_loop:ReconcileLoop._learn",
+            "epoch_floor=learnt.epoch_floor if learnt.epoch_floor > desired.epoch_floor else 0",
+            "epoch_floor=0",
+        ),
+    ),
+    _defect(
+        "owners_not_adopted",
+        "a controller that does not remember does not take over who owns what",
+        ORDER,
+        "owner_unheard",
+        ("controller_service.core.partitions:inherit", "if not changed:", "if True:"),
+    ),
+    _defect(
+        "fence_answered_first",
+        "a replica says that it is fenced, and goes on starting calls of older epochs",
+        ORDER,
+        "owners_fenced",
+        (
+            "replica_service.shell.engine:Engine.fence",
+            "self._carry_out(self.scheduler.fence(epoch, self._now()))\n    return self.scheduler.busy()",
+            "return {}",
+        ),
+    ),
+    _defect(
+        "generations_merged",
+        "a router compares rosters by their revisions, of whatever generation they are",
+        ONCE,
+        "generations_differ",
+        (
+            "router_service.core.rosters:Roster.covers_all",
+            "known.get(version.generation, -1)",
+            "max(known.values())",
         ),
     ),
     _defect(
@@ -411,17 +471,22 @@ _CONTROLLER: Final = (
         ),
     ),
     _defect(
-        "emptied_not_awaited",
-        "partitions get their new owner before the old one has given them up",
-        ORDER,
-        "keys_move",
+        "draining_is_ended",
+        "a replica that drains counts as ended, though calls run there",
+        ONCE,
+        "replica_departs keys_move",
         (
-            "controller_service.core.partitions:assign",
-            "if of[number] not in dead and (owners[of[number]], number, current.epochs[number]) in emptied",
-            "if of[number] not in dead",
+            "controller_service.core.transitions:reported",
+            "gone=report.state is ReplicaState.STOPPED or",
+            "gone=report.state in {ReplicaState.DRAINING, ReplicaState.STOPPED} or",
         ),
     ),
 )
 
-DEFECTS: Final = {each.name: each for each in (*_ROUTER, *_CLIENT, *_REPLICA, *_CONTROLLER)}
-"""By name."""
+DEFECTS: Final = {each.name: each for each in (*_ROUTER, *_TAKEOVER, *_CLIENT, *_REPLICA, *_CONTROLLER)}
+"""By name: those that have to be found."""
+
+OPEN: Final = {each.name: each for each in _OPEN}
+"""Those that no seed has found yet: another rule guards what they break, or a story is missing."""
+
+BY_NAME: Final = {**DEFECTS, **OPEN}

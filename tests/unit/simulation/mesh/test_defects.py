@@ -11,9 +11,9 @@ import pytest
 
 from router_service.core.partitions import Partition
 from simulation.__main__ import main
-from simulation.mesh.defects import DEFECTS, Defect
+from simulation.mesh import plots
+from simulation.mesh.defects import BY_NAME, DEFECTS, Defect
 from simulation.mesh.patching import Change, Misfit, changed
-from simulation.mesh.plots import BY_NAME
 
 _REFUSED = "router_service.core.partitions:Partition.refused"
 _GUARANTEES = Path(__file__).parents[4] / "docs" / "guarantees.md"
@@ -29,7 +29,7 @@ def _code_of(change: Change) -> object:
     return found.__code__
 
 
-@pytest.mark.parametrize("defect", DEFECTS.values(), ids=DEFECTS)
+@pytest.mark.parametrize("defect", BY_NAME.values(), ids=BY_NAME)
 def test_it_changes_the_code_and_is_undone(defect: Defect) -> None:
     before = [_code_of(change) for change in defect.changes]
 
@@ -43,7 +43,7 @@ def test_there_are_thirty_at_least_of_all_processes() -> None:
     packages = [change.where.partition(".")[0] for defect in DEFECTS.values() for change in defect.changes]
 
     assert len(DEFECTS) >= 30
-    assert {name: packages.count(name) >= 4 for name in set(packages)} == {
+    assert {name: packages.count(name) > 3 for name in set(packages)} == {
         "router_service": True,
         "replica_service": True,
         "controller_service": True,
@@ -54,8 +54,8 @@ def test_there_are_thirty_at_least_of_all_processes() -> None:
 def test_each_names_plots_that_there_are_and_a_promise() -> None:
     promises = _GUARANTEES.read_text().lower()
 
-    for defect in DEFECTS.values():
-        assert set(defect.plots) <= BY_NAME.keys()
+    for defect in BY_NAME.values():
+        assert set(defect.plots) <= plots.BY_NAME.keys()
         assert defect.promise in promises
 
 
