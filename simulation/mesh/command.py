@@ -12,7 +12,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from simulation.mesh import defects
 from simulation.mesh.generator import generate
+from simulation.mesh.hunt import hunt_all, hunt_one
+from simulation.mesh.patching import changed
 from simulation.mesh.plots import BY_NAME
 from simulation.mesh.scenario import Scenario
 from simulation.mesh.shrink import shrink
@@ -31,9 +34,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
             command = [sys.executable, "-m", "simulation", "mesh", *(arguments or sys.argv[2:])]
             os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": HASH_SEED})  # noqa: S606 - itself again
-        return _one(asked.seed, asked.seconds, asked.plot, shrinks=not asked.no_shrink, is_traced=asked.trace)
+        with changed(defects.BY_NAME[asked.defect].changes if asked.defect else ()):
+            return _one(asked.seed, asked.seconds, asked.plot, shrinks=not asked.no_shrink, is_traced=asked.trace)
     first = asked.first if asked.first is not None else random.SystemRandom().randrange(10**9)
-    return _many(range(first, first + asked.seeds), asked.seconds, asked.plot, asked.processes)
+    seeds = range(first, first + asked.seeds)
+    if asked.defects:
+        return hunt_all(seeds, asked.seconds, asked.processes)
+    if asked.defect:
+        return hunt_one(asked.defect, seeds, asked.seconds, asked.processes)
+    return _many(seeds, asked.seconds, asked.plot, asked.processes)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -45,6 +54,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--seconds", type=float, default=SECONDS, metavar="S", help="virtual time of load (default: %(default)s)"
     )
     parser.add_argument("--plot", default="", choices=["", *BY_NAME], help="one plot only")
+    parser.add_argument(
+        "--defect",
+        default="",
+        choices=["", *defects.BY_NAME],
+        metavar="NAME",
+        help="with this seeded defect, until it is found",
+    )
+    parser.add_argument("--defects", action="store_true", help="which of the seeded defects are found")
     parser.add_argument("--trace", action="store_true", help="with --seed: all that happened")
     parser.add_argument("--no-shrink", action="store_true", help="with --seed: do not look for the smallest scenario")
     parser.add_argument(

@@ -229,6 +229,150 @@ def long_away(draft: Draft) -> None:
             draft.strike(Blow.PAUSE, at_s, router.name, for_s=away_s)
 
 
+def replica_departs(draft: Draft) -> None:
+    """A replica ends, and departs, while calls of a session that hears nothing of it have run there; it moves then."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_routers(2)
+    draft.need_replicas(2)
+    draft.add_work(Work(kind=Kind.UNKEYED, run_s=0.2, burst=6, pause_s=0.1))
+    first, gone = draft.router(), draft.some_replica()
+    # What has begun is not answered: the router hears nothing of the replica, or the client nothing of the router.
+    source, target = chance.choice(((gone, first), (first, draft.clients[0].name)))
+    draft.strike(Blow.STALL, at_s, source, target, for_s=chance.choice((4.0, 8.0)))
+    blow = chance.choice((Blow.KILL, Blow.TERMINATE))
+    draft.strike(blow, at_s + chance.uniform(0.05, 0.5), gone, for_s=chance.choice((0.05, 0.5, -1.0)))
+    moves_at_s = at_s + chance.uniform(0.3, 4.0)
+    if chance.random() < 0.4:
+        forgets_at_s = at_s + chance.uniform(0.6, 2.0)
+        draft.strike(Blow.KILL, forgets_at_s, "controller", for_s=0.05)
+        moves_at_s = max(moves_at_s, forgets_at_s + chance.uniform(0.5, 1.5))
+    draft.strike(Blow.KILL, moves_at_s, first, for_s=chance.choice((1.0, 5.0)))
+
+
+def moves_twice(draft: Draft) -> None:
+    """A session leaves one router, and soon the next one, which still has calls of it that wait."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_routers(3)
+    draft.need_replicas(1)
+    draft.press()
+    client = draft.clients[0]
+    for router in client.routers[:2]:
+        if chance.random() < 0.5:
+            draft.strike(Blow.TERMINATE, at_s, router)
+        else:
+            draft.strike(Blow.CUT, at_s, client.name, router, for_s=chance.choice((4.5, 8.0)))
+        at_s += chance.choice((0.3, 0.6, 1.0, 4.0))
+
+
+def heard_and_lost(draft: Draft) -> None:
+    """Of a session that moves, one replica tells what it has, and ends, while another one does not answer."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_routers(2)
+    draft.need_replicas(2)
+    draft.press()
+    first, silent, lost = draft.router(), draft.replicas[0].name, draft.replicas[1].name
+    for router in draft.routers:
+        if router.name != first:
+            draft.strike(Blow.STALL, at_s - 0.05, silent, router.name, for_s=chance.choice((2.0, 4.5)))
+    draft.strike(Blow.KILL, at_s, first, for_s=chance.choice((1.0, 5.0)))
+    draft.strike(Blow.KILL, at_s + chance.uniform(0.05, 1.5), lost, for_s=chance.choice((0.05, 0.5)))
+
+
+def key_overtaken(draft: Draft) -> None:
+    """Calls of a key are lost with a link, which their client does not hear; later ones run; then it moves."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_routers(2)
+    draft.need_replicas(1)
+    draft.add_work(Work(kind=Kind.KEYED, key="overtaken", run_s=0.15, burst=4, pause_s=0.2))
+    first, client = draft.router(), draft.clients[0].name
+    draft.strike(Blow.STALL, at_s, first, client, for_s=6.0)
+    for replica in draft.replicas:
+        draft.strike(Blow.RESET, at_s + chance.uniform(0.05, 0.4), first, replica.name, for_s=0.0)
+    draft.strike(Blow.KILL, at_s + chance.uniform(0.6, 2.0), first, for_s=1.0)
+
+
+def stop_lanes_apart(draft: Draft) -> None:
+    """Lanes that stop, while what is said of their failures does not arrive; sessions move then, or do not."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_routers(2)
+    draft.need_replicas(1)
+    run_s = chance.choice((0.05, 0.1, 0.3))
+    draft.add_work(
+        Work(
+            kind=Kind.STOP,
+            key="apart",
+            run_s=run_s,
+            burst=5,
+            pause_s=2 * run_s,
+            timeout_s=run_s * chance.uniform(0.9, 4.0) if chance.random() < 0.5 else 20.0,
+            swallows=chance.choice((0.0, 0.5)),
+            gives_up=chance.choice((0.1, 0.4)),
+        )
+    )
+    first, client = draft.router(), draft.clients[0].name
+    for_s = chance.choice((0.4, 1.0, 2.0, 5.0))
+    if chance.random() < 0.5:
+        for replica in draft.replicas:
+            draft.strike(Blow.STALL, at_s, first, replica.name, for_s=for_s)
+    else:
+        draft.strike(Blow.STALL, at_s, client, first, for_s=for_s)
+    if chance.random() < 0.6:
+        draft.strike(Blow.KILL, at_s + chance.uniform(0.1, 1.0), first, for_s=1.0)
+
+
+def generations_differ(draft: Draft) -> None:
+    """A router has an older table when the controller forgets; a session moves to it that used a newer replica."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_routers(2)
+    draft.need_replicas(1)
+    draft.press()
+    first = draft.router()
+    for router in draft.routers:
+        if router.name != first:
+            draft.strike(Blow.CUT, at_s - 0.3, "controller", router.name, for_s=1.2)
+    joins = draft.join(at_s - 0.2, max_ongoing=2)
+    for name in (first, joins):
+        draft.strike(Blow.CUT, at_s + 0.6, name, "controller", for_s=7.0)
+    draft.strike(Blow.KILL, at_s + 0.7, "controller", for_s=chance.choice((0.05, 0.3)))
+    blow = chance.choice((Blow.KILL, Blow.TERMINATE))
+    draft.strike(blow, at_s + chance.uniform(0.9, 2.5), first, for_s=5.0)
+
+
+def _share_keys(draft: Draft) -> list[str]:
+    """Each router has a client of its own, all with the same keys, for long. Returns the routers."""
+    draft.seconds = max(draft.seconds, 9.0)
+    draft.need_routers(2)
+    draft.need_replicas(2)
+    work = Work(kind=Kind.KEYED, key="everybody", keys=6, run_s=0.1, burst=6, pause_s=0.2)
+    names = [it.name for it in draft.routers]
+    draft.clients = [
+        replace(draft.clients[0], name=f"client{number}", routers=(name,), work=(work,), begins_s=0.6)
+        for number, name in enumerate(names)
+    ]
+    return names
+
+
+def owners_fenced(draft: Draft) -> None:
+    """The controller forgets, and only a router that it cannot reach knew who owns what."""
+    chance, at_s = draft.chance, 1.5
+    names = _share_keys(draft)
+    draft.strike(Blow.CUT, at_s - 0.05, names[0], "controller", for_s=chance.choice((6.5, 8.0)))
+    if chance.random() < 0.4:
+        draft.strike(Blow.JUMP, at_s - 0.05, "controller", amount=chance.choice((-3600.0, -30.0)))
+    for name in ("controller", *names[1:]):
+        draft.strike(Blow.KILL, at_s, name, for_s=0.05)
+
+
+def owner_unheard(draft: Draft) -> None:
+    """The controller hears neither an owner of keys nor a router that goes on sending to it, and may forget them."""
+    chance, at_s = draft.chance, 1.5
+    names = _share_keys(draft)
+    for name in (names[0], draft.some_replica()):
+        draft.strike(Blow.CUT, at_s, name, "controller", for_s=chance.choice((5.0, 6.5, 8.0)))
+    if chance.random() < 0.5:
+        draft.strike(Blow.KILL, at_s + 0.1, "controller", for_s=0.05)
+
+
 Plot = Callable[[Draft], None]
 
 PLOTS: Final[tuple[tuple[Plot, float], ...]] = (
@@ -238,6 +382,14 @@ PLOTS: Final[tuple[tuple[Plot, float], ...]] = (
     (controller_forgets, 4.0),
     (all_begin_anew, 2.0),
     (keys_move, 4.0),
+    (replica_departs, 2.0),
+    (moves_twice, 1.0),
+    (key_overtaken, 1.0),
+    (stop_lanes_apart, 1.0),
+    (generations_differ, 1.0),
+    (owners_fenced, 0.5),
+    (owner_unheard, 0.5),
+    (heard_and_lost, 1.0),
     (namesake, 1.0),
     (stop_lanes, 3.0),
     (hasty, 2.0),

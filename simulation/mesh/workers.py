@@ -10,7 +10,7 @@ import os
 import selectors
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,10 +30,14 @@ class Found:
     calls: int
     virtual_s: float
     cpu_s: float
+    reached: int
+    """How often the code that a defect changes was called."""
 
 
-def run_seeds(seeds: Sequence[int], seconds: float, plot: str, processes: int) -> Iterator[Found]:
-    """In no order."""
+def run_seeds(
+    seeds: Sequence[int], seconds: float, plot: str, processes: int, defect: str = ""
+) -> Generator[Found, None, None]:
+    """In no order. `plot`: a name, or several with commas between them, or empty; `defect`: a name, or empty."""
     size = min(SEEDS_A_WORKER, -(-len(seeds) // processes))
     chunks = [list(seeds[at : at + size]) for at in range(0, len(seeds), size)]
     chunks.reverse()
@@ -42,7 +46,7 @@ def run_seeds(seeds: Sequence[int], seconds: float, plot: str, processes: int) -
         with selectors.DefaultSelector() as selector:
             while chunks or running:
                 while chunks and len(running) < processes:
-                    worker = _start(chunks.pop(), seconds, plot)
+                    worker = _start(chunks.pop(), seconds, plot, defect)
                     if worker.stdout is None:
                         raise RuntimeError("a worker has no output")
                     running[worker.stdout.fileno()] = worker
@@ -64,8 +68,8 @@ def run_seeds(seeds: Sequence[int], seconds: float, plot: str, processes: int) -
             worker.communicate()
 
 
-def _start(seeds: list[int], seconds: float, plot: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "simulation.mesh.worker", str(seconds), plot, *map(str, seeds)]
+def _start(seeds: list[int], seconds: float, plot: str, defect: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "simulation.mesh.worker", str(seconds), plot, defect, *map(str, seeds)]
     environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, bufsize=1)
 

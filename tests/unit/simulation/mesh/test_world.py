@@ -61,7 +61,7 @@ def test_the_same_seed_shows_the_same(plot: str) -> None:
 
 
 def test_the_same_seeds_show_the_same_in_another_process() -> None:
-    command = [sys.executable, "-m", "simulation.mesh.worker", "3", "", "11", "12"]
+    command = [sys.executable, "-m", "simulation.mesh.worker", "3", "", "", "11", "12"]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
 
     one, other = (

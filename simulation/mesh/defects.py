@@ -1,0 +1,492 @@
+"""Seeded defects of the protocol, to see that the simulation finds them.
+
+Each one breaks one rule of docs/guarantees.md in the real code, by a change of one place or two, as somebody might who
+has not understood it. A defect that no seed finds says that the simulation lacks a story, or its judge an eye.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from simulation.mesh.patching import Change
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """One of them."""
+
+    name: str
+    breaks: str
+    promise: str
+    """Of docs/guarantees.md: what does not hold with it."""
+    plots: tuple[str, ...]
+    """The stories that are made for it, which are tried in turn."""
+    changes: tuple[Change, ...]
+
+
+ONCE: Final = "at most once"
+TRUE: Final = "`executed` is true"
+ORDER: Final = "in order"
+STOPS: Final = "lanes that stop"
+
+
+def _defect(name: str, breaks: str, promise: str, plots: str, *changes: tuple[str, str, str]) -> Defect:
+    return Defect(name, breaks, promise, tuple(plots.split()), tuple(Change(*each) for each in changes))
+
+
+_ROUTER: Final = (
+    _defect(
+        "coverage_assumed",
+        "a router takes its table for one that covers what the client has acknowledged",
+        ONCE,
+        "older_table controller_forgets all_begin_anew",
+        (
+            "router_service.core.sessions:Sessions._ask",
+            "self._topology.table.roster.covers_all(resumption.rosters)",
+            "True",
+        ),
+    ),
+    _defect(
+        "join_unacknowledged",
+        "replicas that join get calls before the clients have acknowledged a roster with them",
+        ONCE,
+        "router_leaves older_table",
+        ("router_service.core.acknowledgements:Acknowledgements.table_changed", "if self._lagging:", "if False:"),
+    ),
+    _defect(
+        "departures_ignored",
+        "a replica that has departed since a call was first sent counts as one that had not seen it",
+        ONCE,
+        "replica_departs",
+        ("router_service.core.rosters:Roster.lost_since", "return key[0]", "continue"),
+    ),
+    _defect(
+        "forgotten_is_unseen",
+        "a replica that says that it has forgotten counts as one that has not seen the calls",
+        ONCE,
+        "long_away",
+        ("router_service.core.resumption:Resumption.trace", "if found.forgotten:", "if False:"),
+    ),
+    _defect(
+        "silent_is_unseen",
+        "a replica that does not answer in time counts as one that has not seen the calls",
+        ONCE,
+        "replica_departs storm",
+        ("router_service.core.sessions:Sessions._give_up", "resumption.deaf = replica.replica_id", "pass"),
+    ),
+    _defect(
+        "first_answer_decides",
+        "a router that asks several replicas decides while one of them has not answered",
+        ONCE,
+        "router_leaves older_table",
+        (
+            "router_service.core.sessions:Sessions._go_on",
+            "if resumption.awaited:",
+            "if len(resumption.awaited) > 1:",
+        ),
+    ),
+    _defect(
+        "owner_overtaken",
+        "calls of a key go to the new owner while the earlier one owes answers",
+        ORDER,
+        "keys_move",
+        ("router_service.core.partitions:Partition.sendable", "and not self.stale", ""),
+    ),
+    _defect(
+        "earlier_sending_forgotten",
+        "a part of a run that was sent again does not know that it was",
+        TRUE,
+        "hasty router_leaves",
+        (
+            "router_service.core.calls:Run.slice",
+            "part.may_have_run, part.was_answered = self.may_have_run, self.was_answered",
+            "part.was_answered = self.was_answered",
+        ),
+    ),
+    _defect(
+        "unknown_is_no",
+        "calls that were sent before, and fail here, fail as not executed",
+        TRUE,
+        "hasty router_leaves",
+        ("router_service.core.outcomes:Outcomes._fail", "(run.attempt or run.may_have_run)", "run.attempt"),
+    ),
+    _defect(
+        "lost_is_retried",
+        "calls at a replica whose link is lost are sent to another one, idempotent or not",
+        ONCE,
+        "storm keys_move",
+        ("router_service.core.answers:Answers._retry_or_fail", "sent.run.options.idempotent and ", ""),
+    ),
+    _defect(
+        "found_is_run_again",
+        "calls that were found at a replica whose link is lost meanwhile run again",
+        ONCE,
+        "heard_and_lost",
+        (
+            "router_service.core.sessions:Sessions._settle",
+            "failures.not_heard(trace.replica.replica_id), now)",
+            "None, now)",
+        ),
+    ),
+)
+
+_TAKEOVER: Final = (
+    _defect(
+        "kept_not_believed",
+        "a router that is told that an outcome is kept goes on as if it were not",
+        ONCE,
+        "router_leaves",
+        ("router_service.core.resumption:Resumption.trace", "(found.kept, False), ", ""),
+    ),
+    _defect(
+        "new_overtakes_resent",
+        "new calls of a key do not wait for those before them that were sent again",
+        ORDER,
+        "router_leaves keys_move",
+        (
+            "router_service.core.sessions:Sessions.take",
+            "if not resent and key not in resumption.keys:",
+            "if not resent:",
+        ),
+    ),
+    _defect(
+        "asked_not_fenced",
+        "a replica that is asked for calls goes on starting those of older epochs",
+        ONCE,
+        "router_leaves",
+        ("replica_service.shell.sessions:Sessions.reconcile", "self._meet(session_id, epoch)", "pass"),
+    ),
+    _defect(
+        "stop_forgotten",
+        "a replica does not look whether a call before the next one of a lane has failed",
+        STOPS,
+        "stop_lanes",
+        (
+            "replica_service.core.stops:Stops.is_stopped",
+            "generations is not None and generations.get(generation, call_id) < call_id",
+            "False",
+        ),
+    ),
+)
+
+_CLIENT: Final = (
+    _defect(
+        "rosters_not_said",
+        "a client that moves does not say which rosters it has acknowledged",
+        ONCE,
+        "older_table router_leaves",
+        ("slotmesh.client.rosters:Rosters.at_opening", "return list(self._known.values())", "return []"),
+    ),
+    _defect(
+        "acknowledges_where_it_left",
+        "a client acknowledges rosters to a router that it has left",
+        ONCE,
+        "router_leaves",
+        ("slotmesh.client.link:RouterLink._learn_roster", "if not self._lingers:", "if True:"),
+    ),
+    _defect(
+        "first_roster_is_newest",
+        "calls that are sent again are said to have been sent first under the newest roster",
+        ONCE,
+        "replica_departs",
+        (
+            "slotmesh.client.link:RouterLink._resent_frame",
+            "self._batches.add_again(frame, resent, now)",
+            "resent.part.roster = self._rosters.newest; self._batches.add_again(frame, resent, now)",
+        ),
+    ),
+    _defect(
+        "epoch_used_twice",
+        "a client that moves again uses the epoch that it has used",
+        ONCE,
+        "moves_twice",
+        ("slotmesh.client.connection:Connection._identify", "self._epoch += 1", "self._epoch += self._epoch < 2"),
+    ),
+    _defect(
+        "unanswered_not_said",
+        "a client that moves does not say all calls that are unanswered",
+        ONCE,
+        "router_leaves all_begin_anew",
+        ("slotmesh.client.pending:PendingCalls.unanswered", "return ranges", "return ranges[1:]"),
+    ),
+)
+
+_REPLICA: Final = (
+    _defect(
+        "epoch_not_fenced",
+        "a replica takes calls of a session from a router that the session has left",
+        ONCE,
+        "router_leaves",
+        (
+            "replica_service.core.sessions:SessionTable.meet",
+            "if epoch < session.epoch:\n        return None",
+            "if epoch < session.epoch:\n        return _NOTHING",
+        ),
+    ),
+    _defect(
+        "overtaken_starts",
+        "what waits of an epoch that was overtaken starts all the same",
+        ONCE,
+        "router_leaves",
+        ("replica_service.core.sessions:SessionTable.meet", "if record.pending:", "if False:"),
+    ),
+    _defect(
+        "failure_leaves_no_trace",
+        "of a call that has started and failed, as by its timeout, nothing is kept",
+        ONCE,
+        "hasty",
+        (
+            "replica_service.shell.sessions:Sessions.ended",
+            "self._table.ended(record, lo, lo + count, outcome, 0)",
+            "self._table.unstarted(record, lo, lo + count)",
+        ),
+    ),
+    _defect(
+        "delivered_is_acknowledged",
+        "a result is forgotten when it is sent, before its client has it",
+        ONCE,
+        "router_leaves storm",
+        (
+            "replica_service.shell.sessions:Sessions.results",
+            "self._table.ended(record, lo, lo + len(payloads), payloads, size)",
+            "self._table.unstarted(record, lo, lo + len(payloads))",
+        ),
+    ),
+    _defect(
+        "forgotten_without_remnant",
+        "of a session that is forgotten a replica does not remember that it has forgotten calls",
+        ONCE,
+        "long_away",
+        (
+            "replica_service.core.forgotten:ForgottenSessions.find",
+            "return self._remnants.get(session_id)",
+            "return None",
+        ),
+    ),
+    _defect(
+        "running_not_told",
+        "a replica that is asked does not tell of calls that run",
+        ONCE,
+        "router_leaves",
+        (
+            "replica_service.core.sessions:SessionTable.reconcile",
+            "(running if known is None else kept).append(span)",
+            "known is None or kept.append(span)",
+        ),
+    ),
+    _defect(
+        "owner_epoch_not_fenced",
+        "a replica takes calls of partitions that it has given up",
+        ORDER,
+        "keys_move",
+        (
+            "replica_service.core.ownership:Ownership.admit",
+            "if epoch < floor:\n        return False",
+            "if epoch < floor:\n        return True",
+        ),
+    ),
+    _defect(
+        "order_by_arrival",
+        "calls of a key start as they arrive, whatever has started of it before",
+        ORDER,
+        "key_overtaken",
+        ("replica_service.core.progress:Progress.is_passed", "return call_id < last", "return False"),
+    ),
+    _defect(
+        "stop_not_noted",
+        "that a call was taken back from a lane that stops is not noted where it runs",
+        STOPS,
+        "stop_lanes stop_lanes_apart",
+        ("replica_service.shell.recalls:Recalls._stop", "note_failure(run, found[0][0] - run.first)", "pass"),
+    ),
+    _defect(
+        "emptied_too_soon",
+        "a replica says that a partition is empty while calls of it run",
+        ORDER,
+        "keys_move",
+        (
+            "replica_service.core.scheduler:Scheduler.is_emptied",
+            "not self._lanes.is_left(endpoint, partition)",
+            "True",
+        ),
+    ),
+)
+
+_CONTROLLER: Final = (
+    _defect(
+        "replicas_not_adopted",
+        "a controller covers an earlier generation without listing its replicas",
+        ONCE,
+        "controller_forgets",
+        (
+            "controller_service.core.adoption:adopt",
+            "observed = _with_taken(observed, brought, member, now)",
+            "pass",
+        ),
+    ),
+    _defect(
+        "silent_is_dead",
+        "a replica that the controller does not hear counts as ended",
+        ORDER,
+        "owner_unheard",
+        (
+            "controller_service.core.transitions:fell_silent",
+            "record = replace(known, suspect_since=now)",
+            "record = replace(known, suspect_since=now, gone=True)",
+        ),
+    ),
+    _defect(
+        "departure_not_listed",
+        "a replica leaves the table without being listed as departed",
+        ONCE,
+        "replica_departs",
+        (
+            "controller_service.core.roster:Roster.listing",
+            "changed._with_departures(left, generation=generation, now=now)",
+            "changed",
+        ),
+    ),
+    _defect(
+        "emptied_not_awaited",
+        "partitions get their new owner before the old one has given them up",
+        ORDER,
+        "keys_move",
+        (
+            "controller_service.core.partitions:assign",
+            "if of[number] not in dead and (owners[of[number]], number, current.epochs[number]) in emptied",
+            "if of[number] not in dead",
+        ),
+    ),
+)
+
+_OPEN: Final = (
+    _defect(
+        "opening_unacknowledged",
+        "a router gives away calls of a session before its client has acknowledged any roster there",
+        ONCE,
+        "moves_twice router_leaves older_table",
+        ("router_service.core.sessions:Session.__init__", "self.is_suspended = True", "self.is_suspended = False"),
+    ),
+    _defect(
+        "late_is_well",
+        "a call that ends after its deadline in a lane that stops has ended well where it ran",
+        STOPS,
+        "stop_lanes_apart stop_lanes",
+        (
+            "replica_service.core.stops:is_late",
+            "run.options.stop_generation > 0 and now >= run.deadline",
+            "False",
+        ),
+    ),
+    _defect(
+        "namesake_replaces",
+        "whoever attaches with the id of another replica takes its place",
+        ORDER,
+        "namesake",
+        ("controller_service.core.transitions:_require_no_namesake", "if not may_live:", "if True:"),
+    ),
+    _defect(
+        "stopped_sent_again",
+        "a client sends calls again that stand behind a failure in a lane that stops",
+        STOPS,
+        "stop_lanes_apart",
+        (
+            "slotmesh.client.resend:Resends.take",
+            "if part.spec.stop_generation and part.is_after_failure(place):",
+            "if False:",
+        ),
+    ),
+    _defect(
+        "departures_not_learnt",
+        "a controller that does not remember loses the departures that a router's table names",
+        ONCE,
+        "replica_departs",
+        (
+            "controller_service.core.roster:Roster.learning",
+            "told = [it if it.generation in trusted else as_of_now(it) for it in news]",
+            "told = [it for it in news if False]",
+        ),
+    ),
+    _defect(
+        "epochs_by_clock",
+        "a controller that does not remember goes on with epochs from its clock alone",
+        ORDER,
+        "owners_fenced",
+        (
+            "controller_service.shell.reconcile_loop:ReconcileLoop._learn",
+            "epoch_floor=learnt.epoch_floor if learnt.epoch_floor > desired.epoch_floor else 0",
+            "epoch_floor=0",
+        ),
+    ),
+    _defect(
+        "owners_not_adopted",
+        "a controller that does not remember does not take over who owns what",
+        ORDER,
+        "owner_unheard",
+        ("controller_service.core.partitions:inherit", "if not changed:", "if True:"),
+    ),
+    _defect(
+        "fence_answered_first",
+        "a replica says that it is fenced, and goes on starting calls of older epochs",
+        ORDER,
+        "owners_fenced",
+        (
+            "replica_service.shell.engine:Engine.fence",
+            "self._carry_out(self.scheduler.fence(epoch, self._now()))\n    return self.scheduler.busy()",
+            "return {}",
+        ),
+    ),
+    _defect(
+        "generations_merged",
+        "a router compares rosters by their revisions, of whatever generation they are",
+        ONCE,
+        "generations_differ",
+        (
+            "router_service.core.rosters:Roster.covers_all",
+            "known.get(version.generation, -1)",
+            "max(known.values())",
+        ),
+    ),
+    _defect(
+        "given_before_fenced",
+        "a controller gives keys away while a replica may start what an earlier one gave it",
+        ORDER,
+        "owners_fenced",
+        (
+            "controller_service.core.reconcile:_held_s",
+            "if observed.awaits_fence() or observed.brought:",
+            "if observed.brought:",
+        ),
+    ),
+    _defect(
+        "given_before_brought",
+        "a controller that does not remember does not wait for the tables of routers",
+        ORDER,
+        "owner_unheard",
+        (
+            "controller_service.core.reconcile:_held_s",
+            "left_s = started_at + BROUGHT_WITHIN_S - now",
+            "left_s = 0.0",
+        ),
+    ),
+    _defect(
+        "draining_is_ended",
+        "a replica that drains counts as ended, though calls run there",
+        ONCE,
+        "replica_departs keys_move",
+        (
+            "controller_service.core.transitions:reported",
+            "gone=report.state is ReplicaState.STOPPED or",
+            "gone=report.state in {ReplicaState.DRAINING, ReplicaState.STOPPED} or",
+        ),
+    ),
+)
+
+DEFECTS: Final = {each.name: each for each in (*_ROUTER, *_TAKEOVER, *_CLIENT, *_REPLICA, *_CONTROLLER)}
+"""By name: those that have to be found."""
+
+OPEN: Final = {each.name: each for each in _OPEN}
+"""Those that no seed has found yet: another rule guards what they break, or a story is missing."""
+
+BY_NAME: Final = {**DEFECTS, **OPEN}
