@@ -52,7 +52,7 @@ _ROUTER: Final = (
         "replicas that join get calls before the clients have acknowledged a roster with them",
         ONCE,
         "router_leaves older_table",
-        ("router_service.core.acknowledgements:Acknowledgements.table_changed", "if self._lagging:", "if False:"),
+        ("router_service.core.acknowledgements:Acknowledgements.table_changed", "if not self._lagging:", "if True:"),
     ),
     _defect(
         "departures_ignored",
