@@ -63,6 +63,7 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
         self.greets = True
         """It says what it can take when a router has connected; else it keeps silent."""
         self._broken = asyncio.Event()
+        self._writing = asyncio.Lock()
 
     @property
     def runs(self) -> list[replica_service_pb2.RunBatch]:
@@ -93,7 +94,7 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
             return
         self.slots.opened(opening.open.replica_id, opening.open.incarnation, self.address)
         if self.greets:
-            await context.write(Response(capacity=self.capacity))
+            await self._write(context, Response(capacity=self.capacity))
         while (request := await read_request(context)) is not None:
             self.frames.append(request)
             for batch in request.runs.batches:
@@ -103,7 +104,7 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
 
     async def _run(self, batch: replica_service_pb2.RunBatch, context: Context) -> None:
         if (response := self.answer(batch)) is not None:
-            await context.write(response)
+            await self._write(context, response)
         else:
             self.held.append(batch)
 
@@ -118,21 +119,26 @@ class FakeReplica(replica_service_pb2_grpc.ReplicaServiceServicer):
             self.capacity.others = self.slots.held_permits
             if outcome.HasField("slots"):
                 outcome.slots.capacity.CopyFrom(self.capacity)
-            await context.write(outcome)
+            await self._write(context, outcome)
 
     async def _tell_slots(self, context: Context) -> None:
         """The router hears when slots hold more permits, or less."""
         if self.capacity.others != self.slots.held_permits:
             self.capacity.others = self.slots.held_permits
-            await context.write(Response(capacity=self.capacity))
+            await self._write(context, Response(capacity=self.capacity))
 
     def break_link(self) -> None:
         """The newest router sees the stream break."""
         self._broken.set()
 
+    async def _write(self, context: Context, response: Response) -> None:
+        """One frame at a time: the transport takes no two at once, and a test speaks beside the reader."""
+        async with self._writing:
+            await context.write(response)
+
     async def say(self, response: Response) -> None:
         """Sends a frame to the newest router."""
-        await self.contexts[-1].write(response)
+        await self._write(self.contexts[-1], response)
 
     async def answer_held(self) -> None:
         """Echoes all that is held, in one frame."""
