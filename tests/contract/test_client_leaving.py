@@ -133,10 +133,11 @@ async def test_an_iteration_that_is_left_is_taken_back(leaving: Leaving) -> None
     await leaving.gone()
 
 
-async def test_an_iteration_that_had_not_begun_is_made_again_elsewhere(leaving: Leaving) -> None:
+@pytest.mark.parametrize("reason", [Reason.SESSION_FENCED, Reason.STALE_TABLE])
+async def test_an_iteration_that_had_not_begun_is_made_again_elsewhere(leaving: Leaving, reason: Reason) -> None:
     values = leaving.digits.count.stream(b"payload")
     stream = await leaving.begin()
-    stream.fail([1], Failure(reason=Reason.SESSION_FENCED, message="the session went on", executed=Executed.NO))
+    stream.fail([1], Failure(reason=reason, message="the session went on", executed=Executed.NO))
     assert [value async for value in values] == [b"payload"]
     await leaving.gone()
     _, again = leaving.two.batches

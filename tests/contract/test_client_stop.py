@@ -159,6 +159,20 @@ async def test_calls_behind_a_failure_are_not_sent_again() -> None:
         assert not second.breaches
 
 
+async def test_calls_behind_one_that_was_given_up_are_not_sent_again() -> None:
+    async with FakeRouter() as first, FakeRouter() as second:
+        first.held = first.deaf_to_cancels = True
+        async with slotmesh.connect([first.address, second.address], close_grace=0) as mesh:
+            lane = mesh.endpoint("digits").options(content_type=OCTET_STREAM).ordered("k", after_failure="stop")
+            calls = [lane.add(b"%d" % number) for number in range(3)]
+            await first.until(lambda: first.calls() == 3)
+            calls[1].cancel()
+            await first.stop()
+            assert await calls[0] == b"0"
+            assert (await refused(calls[2])).executed is Executed.UNKNOWN
+        assert [payload for each in second.batches for payload in each.payloads] == [b"0"]
+
+
 async def test_where_the_failed_call_may_have_run_those_behind_it_may_too() -> None:
     async with FakeRouter() as first, FakeRouter() as second:
         first.held = True

@@ -3,7 +3,7 @@ from __future__ import annotations
 from slotmesh.client.groups import LaneGroups
 from slotmesh.client.outbox import Outbox
 from slotmesh.client.runs import CallQueue
-from slotmesh.client.stops import LaneStop, StopGenerations
+from slotmesh.client.stops import MAX_GENERATIONS, LaneStop, StopGenerations
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.client.parts import make_call, make_spec
 
@@ -34,6 +34,20 @@ def test_a_failure_stops_what_was_sent_after_it_and_nothing_before() -> None:
     stop.fail(told.queue, 1, 3, FAILED)
     assert stop.is_after_failure(1, 4)
     assert told.failures == [1]
+
+
+def test_each_generation_that_has_failed_stops_its_own() -> None:
+    told = Told()
+    stop = told.stop()
+    stop.fail(told.queue, 1, 5, FAILED)
+    stop.fail(told.queue, 2, 9, FAILED)
+    assert [stop.is_after_failure(1, call_id) for call_id in (5, 6, 9)] == [False, True, True]
+    assert [stop.is_after_failure(2, call_id) for call_id in (7, 9, 10)] == [False, False, True]
+    stop.fail(told.queue, 1, 4, FAILED)
+    assert stop.is_after_failure(1, 5), "news of an older one comes, too"
+    for generation in range(3, 3 + MAX_GENERATIONS):
+        stop.fail(told.queue, generation, 10 * generation, FAILED)
+    assert not stop.is_after_failure(1, 6)
 
 
 def test_a_failure_that_was_never_sent_stops_nothing_that_was() -> None:

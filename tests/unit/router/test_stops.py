@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from router_service.core.callers import MAX_GENERATIONS, MAX_STOPS, Caller, Window
+from router_service.core.cancellation import PATIENCE_S
 from slotmesh.chunks import Announced
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import OK, World, options
@@ -33,6 +34,18 @@ def test_what_waits_behind_a_call_that_fails_does_not_run() -> None:
     assert world.reasons([2, 3, 4]) == STOPPED
     assert {world.failures[each].executed for each in (2, 3, 4)} == {Executed.NO}
     assert world.got("r") == [1]
+
+
+def test_a_silent_replica_is_not_waited_for_though_others_of_the_run_wait() -> None:
+    world, client = world_of(window=2)
+    submit(world, [1, 2, 3, 4], client)
+    world.cancel((1, 1), by=client)
+    assert 1 not in world.outcomes, "the replica says what became of it"
+    world.at(PATIENCE_S / 2)
+    world.cancel((2, 2), by=client)
+    world.at(PATIENCE_S)
+    assert world.outcomes[1] == Reason.CANCELLED
+    assert world.failures[1].executed is Executed.UNKNOWN
 
 
 def test_what_comes_later_does_not_run_either_until_a_new_generation() -> None:
