@@ -227,3 +227,11 @@ def test_a_roster_that_says_nothing_new_of_itself_lets_replicas_join_all_the_sam
     world.acknowledge(client)
     world.submit([1, 2, 3, 4, 5, 6, 7, 8], by=client)
     assert world.got("r2")
+
+
+def test_what_is_still_read_of_a_connection_that_is_gone_goes_nowhere() -> None:
+    world = World({"b": ["r1"]})
+    client = world.connect()
+    world.disconnect(client)
+    world.submit([1], by=client)
+    assert not world.got("r1")
