@@ -17,6 +17,7 @@ from slotmesh.config import LogFormat, LogLevel, SettingsError
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.loop_errors import log_loop_errors
 from slotmesh.runtime.tasks import TaskFailed
+from slotmesh.runtime.unwinding import run_unwound
 from slotmesh.telemetry.log import get_logger, setup_logging
 
 _log = get_logger(__name__)
@@ -48,7 +49,7 @@ def _run(main: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             log_loop_errors(runner.get_loop())
-            return runner.run(main()) or 0
+            return run_unwound(runner, main()) or 0
     except KeyboardInterrupt:
         return 130
     except SettingsError as error:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from slotmesh.client.mesh import connect
 from slotmesh.client.sync import SyncMesh
+from slotmesh.runtime.unwinding import run_unwound
 from slotmesh.testing.backends import Backend, Handler
 from slotmesh.testing.meshes import (
     CLOSE_GRACE_S,
@@ -117,7 +118,8 @@ def sync_mesh(
 
     def run() -> None:
         try:
-            asyncio.run(live())
+            with asyncio.Runner() as runner:
+                run_unwound(runner, live())
         except BaseException as error:  # noqa: BLE001 - raised in the thread of the test
             (ended if begun.done() else begun).set_exception(error)
         else:
