@@ -71,7 +71,7 @@ class Connection:
         routers: Routers,
         patience_s: float,
         outbox: Outbox,
-        on_unstarted: Callable[[CallSpec, bytes, Any], None],
+        on_unstarted: Callable[[CallSpec, bytes, Any, float], None],
     ) -> None:
         """`on_unstarted`: of calls that a router that leaves has not begun with, and that nobody else has."""
         self._on_unstarted = on_unstarted

@@ -64,13 +64,13 @@ class RouterLink:
         *,
         in_session: bool,
         on_leaving: Callable[[Sequence[str]], None],
-        on_unstarted: Callable[[CallSpec, bytes, Any], None],
+        on_unstarted: Callable[[CallSpec, bytes, Any, float], None],
     ) -> None:
         """`batches` writes them as this router understands them; `rosters` are what its client has acknowledged.
 
         `in_session`: the router keeps sessions, so that what is pending is sent again here; without, nothing is
         pending. `on_leaving` hears that the router leaves, and of the routers that it names instead; `on_unstarted`, of
-        calls that are to be made again elsewhere: what they are, their payload, and who waits.
+        calls that are to be made again elsewhere: what they are, their payload, who waits, and since when.
         """
         self._call = call
         self._outbox = outbox
@@ -295,7 +295,7 @@ class RouterLink:
             payload, sink = part.payloads[place], part.sinks[place]
             for _, at, _, count in self._pending.settle([call_id]):
                 part.settled(at, count)
-            self._on_unstarted(part.spec, payload, sink)
+            self._on_unstarted(part.spec, payload, sink, part.since)
         return left
 
     def _set_window(self, window: router_service_pb2.Window) -> None:

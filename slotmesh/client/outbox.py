@@ -110,6 +110,14 @@ class Outbox:
         self._append(spec.queue, WaitingRun(spec, payloads, [], gather, offset))
         spec.queue.tail = None
 
+    def add_again(self, spec: CallSpec, payload: bytes, sink: Any, since: float) -> None:
+        """A call of no lane that had left before, and has begun nowhere. Its timeout counts from `since` on."""
+        run = WaitingRun(spec, [payload], [sink])
+        if spec.options.timeout_s is not None:
+            run.made_at = since
+        self._append(spec.queue, run)
+        spec.queue.tail = None
+
     def take(
         self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False, large: LargeCalls | None = None
     ) -> list[Part]:

@@ -146,12 +146,13 @@ class CallStream:
         for part in self._outbox.take_stopped(queue, generation):
             refuse(part)
 
-    def _make_again(self, spec: CallSpec, payload: bytes, sink: Sink) -> None:
-        """A call that its router has not begun with before it left."""
+    def _make_again(self, spec: CallSpec, payload: bytes, sink: Sink, since: float) -> None:
+        """A call that its router has not begun with before it left. Its timeout counts from `since` on, as ever."""
         if self._closing:
             fail(Part(spec, [payload], 0, [sink]), 0, 1, CLOSED)
         else:
-            self.submit(spec, payload, sink)
+            self._outbox.add_again(spec, payload, sink, since)
+            self._wake()
 
     def _open_run(self, spec: CallSpec) -> WaitingRun:
         self._check_open()

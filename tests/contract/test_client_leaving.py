@@ -144,6 +144,19 @@ async def test_an_iteration_that_had_not_begun_is_made_again_elsewhere(leaving: 
     assert (list(again.ids), again.payloads) == ([3], [b"payload"])
 
 
+async def test_the_timeout_of_an_iteration_that_is_made_again_goes_on(leaving: Leaving) -> None:
+    values = leaving.digits.options(timeout=60).count.stream(b"payload")
+    unhurried = leaving.digits.count.stream(b"any time")
+    stream = await leaving.begin(iterations=2)
+    stream.fail([1, 2], Failure(reason=Reason.SESSION_FENCED, message="the session went on", executed=Executed.NO))
+    assert [value async for value in values] == [b"payload"]
+    assert [value async for value in unhurried] == [b"any time"]
+    await leaving.gone()
+    left = {batch.payloads[0]: batch.options.timeout.ToTimedelta().total_seconds() for batch in leaving.two.batches}
+    assert 0 < left[b"payload"] < 60
+    assert left[b"any time"] == 0, "there is none"
+
+
 async def test_an_iteration_of_a_lane_is_not_made_again_behind_later_calls(leaving: Leaving) -> None:
     values = leaving.digits.ordered("k").count.stream(b"payload")
     stream = await leaving.begin()
