@@ -85,7 +85,7 @@ class Chaos:
             await asyncio.sleep(seconds)
         finally:
             self._mesh.continue_process(pid)
-        self._note(f"SIGSTOP of {service.name}", at, "it stood still")
+        self._note(f"SIGSTOP of {service.name}", at, "it stood still", holds_calls=service in self._mesh.routers)
 
     async def _cut(self, proxy: TcpProxy, name: str, directions: frozenset[Direction], seconds: float) -> None:
         at = time.monotonic()
@@ -94,7 +94,9 @@ class Chaos:
             await asyncio.sleep(seconds)
         finally:
             proxy.heal()
-        self._note(f"{name} cut, {' and '.join(sorted(it.value for it in directions))}", at, "packets vanished")
+        what = f"{name} cut, {' and '.join(sorted(it.value for it in directions))}"
+        holds_calls = Direction.UP in directions and proxy in self._mesh.router_proxies
+        self._note(what, at, "packets vanished", holds_calls=holds_calls)
 
-    def _note(self, what: str, at: float, seen: str) -> None:
-        self._log.add(Fault(what=what, at=at, cleared_at=time.monotonic(), seen=seen))
+    def _note(self, what: str, at: float, seen: str, *, holds_calls: bool = False) -> None:
+        self._log.add(Fault(what=what, at=at, cleared_at=time.monotonic(), seen=seen, holds_calls=holds_calls))

@@ -72,6 +72,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, tag="fault"):
     """When it was whole again; `at` where that is not known or nothing is to be cleared."""
     seen: str = ""
     """The proof that it happened, as `died of SIGKILL`; empty where nobody saw it."""
+    holds_calls: bool = False
+    """Calls on their way to a router were held up, and came there when it was whole again."""
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True, tag="death"):

@@ -151,3 +151,35 @@ def test_many_violations_are_told_by_their_kinds() -> None:
     lines = told(violations).splitlines()
     assert lines[0] == "11 violations:"
     assert lines[1:] == [*(f"  late: {n}" for n in range(8)), "  late: ... and 2 more", "  lie: !"]
+
+
+def given_up(*executions: Execution, faults: tuple[Fault, ...], executed: str = "UNKNOWN") -> list[str]:
+    """Two calls with a timeout of 1 s that left at 10.0 and 10.1, and were given up at 11.2."""
+    calls = [
+        Call(tag=f"c/{n}", client="c", endpoint="e", sent_at=10 + n / 10, deadline=11 + n / 10) for n in range(2)
+    ]
+    outcomes = [Outcome(tag=it.tag, at=11.2, reason="DEADLINE_RUNNING", executed=executed) for it in calls]
+    history = History(calls=calls, outcomes=outcomes, executions=executions, faults=faults)
+    return [it.invariant for it in check(history)]
+
+
+def started(number: int, at: float, pid: int = 7) -> Execution:
+    return Execution(tag=f"c/{number}", pid=pid, started_at=at, ended_at=at + 0.1)
+
+
+def test_a_process_that_stood_still_starts_one_call_late() -> None:
+    stop = Fault(what="SIGSTOP of replica-1", at=10.5, cleared_at=13.0, seen="it stood still")
+    assert given_up(started(0, 13.0), faults=(stop,)) == []
+    assert given_up(started(0, 13.0, 7), started(1, 13.0, 8), faults=(stop,)) == []
+    assert given_up(started(0, 13.0), started(1, 13.0), faults=(stop,)) == ["late start"]
+    assert given_up(started(0, 13.0), faults=()) == ["late start"]
+
+
+def test_what_was_held_up_on_its_way_to_a_router_starts_within_its_timeout() -> None:
+    cut = Fault(what="router-1 cut", at=10.2, cleared_at=13.0, seen="packets vanished", holds_calls=True)
+    both = started(0, 13.2), started(1, 14.3)
+    assert given_up(*both, faults=(cut,)) == []
+    assert given_up(*both, faults=(msgspec.structs.replace(cut, holds_calls=False),)) == ["late start"] * 2
+    assert given_up(*both, faults=(msgspec.structs.replace(cut, at=10.7),)) == ["late start"] * 2
+    assert given_up(*both, faults=(msgspec.structs.replace(cut, cleared_at=12.0),)) == ["late start"]
+    assert given_up(started(0, 13.2), faults=(cut,), executed="NO") == ["lie", "late start"]
