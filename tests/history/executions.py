@@ -84,8 +84,8 @@ def check_no_late_start(history: History) -> Iterator[Violation]:
     """Nothing starts when its caller has an outcome already, as at a replica that was cut off and comes back.
 
     Each time that a process stands still, one call may be past the last check and before its handler's code: it starts
-    when the process goes on, and its caller was told that this is unknown. So is the caller of a call that was held up on
-    its way to a router: its timeout counts there from its arrival on.
+    when the process goes on, and its caller was told that this is unknown. So is the caller of a call that was held up
+    on its way to a router: its timeout counts there from its arrival on.
     """
     caught: set[tuple[int, float]] = set()
     calls = {call.tag: call for call in history.calls}
