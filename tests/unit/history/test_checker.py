@@ -155,9 +155,7 @@ def test_many_violations_are_told_by_their_kinds() -> None:
 
 def given_up(*executions: Execution, faults: tuple[Fault, ...], executed: str = "UNKNOWN") -> list[str]:
     """Two calls with a timeout of 1 s that left at 10.0 and 10.1, and were given up at 11.2."""
-    calls = [
-        Call(tag=f"c/{n}", client="c", endpoint="e", sent_at=10 + n / 10, deadline=11 + n / 10) for n in range(2)
-    ]
+    calls = [Call(tag=f"c/{n}", client="c", endpoint="e", sent_at=10 + n / 10, deadline=11 + n / 10) for n in range(2)]
     outcomes = [Outcome(tag=it.tag, at=11.2, reason="DEADLINE_RUNNING", executed=executed) for it in calls]
     history = History(calls=calls, outcomes=outcomes, executions=executions, faults=faults)
     return [it.invariant for it in check(history)]
