@@ -317,6 +317,7 @@ async def test_an_error_after_the_end_is_logged_and_changes_nothing(
     setting[1].unary = unary
     with caplog.at_level(logging.WARNING):
         assert (await failure(call(setting[2])))[1].reason is Reason.QUEUE_FULL
+        await wait_until(lambda: caplog.records)
     (record,) = caplog.records
     assert record.exc_info is not None
     assert str(record.exc_info[1]) == "in clean-up"

@@ -87,6 +87,7 @@ def check_no_late_start(history: History) -> Iterator[Violation]:
     when the process goes on, and its caller was told that this is unknown. So is the caller of a call that was held up
     on its way to a router: its timeout counts there from its arrival on.
     """
+    spare_s = LATE_START_S * history.patience
     caught: set[tuple[int, float]] = set()
     calls = {call.tag: call for call in history.calls}
     first: dict[str, Outcome] = {}
@@ -94,7 +95,7 @@ def check_no_late_start(history: History) -> Iterator[Violation]:
         first.setdefault(outcome.tag, outcome)
     for execution in history.executions:
         answer, call = first.get(execution.tag), calls.get(execution.tag)
-        if answer is not None and call is not None and execution.started_at > answer.at + LATE_START_S:
+        if answer is not None and call is not None and execution.started_at > answer.at + spare_s:
             stop = _newest_stop(history, execution)
             if stop is not None and answer.executed == "UNKNOWN" and (execution.pid, stop.at) not in caught:
                 caught.add((execution.pid, stop.at))
@@ -110,10 +111,11 @@ def _was_held_up(history: History, call: Call, execution: Execution) -> bool:
     """Whether the call may have come to its router so late that it was in time there."""
     if call.deadline is None:
         return False
-    spare_s = call.deadline - call.sent_at + LATE_START_S
+    way_s = LATE_START_S * history.patience
+    spare_s = call.deadline - call.sent_at + way_s
     return any(
         it.holds_calls
-        and it.at - LATE_START_S <= call.sent_at <= it.cleared_at
+        and it.at - way_s <= call.sent_at <= it.cleared_at
         and execution.started_at <= it.cleared_at + spare_s
         for it in history.faults
     )

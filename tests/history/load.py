@@ -20,7 +20,7 @@ def check_load(history: History, load: Load) -> Iterator[Violation]:
     clients = {call.tag: call.client for call in history.calls}
     before = [it for it in history.outcomes if first - BEFORE_S <= it.at < first]
     served = {clients[it.tag] for it in before if it.tag in clients}
-    if len(before) < load.outcomes_per_s * BEFORE_S or len(served) < load.clients:
+    if len(before) < load.outcomes_per_s * BEFORE_S / history.patience or len(served) < load.clients:
         text = (
             f"in the {BEFORE_S:g} s before the first fault, at {history.since_start(first)}, {len(served)} clients got "
             f"{len(before)} outcomes; the run counts only with {load.clients} and {load.outcomes_per_s:g}/s"

@@ -132,6 +132,8 @@ class History:
     faults: Sequence[Fault] = ()
     deaths: Mapping[int, float] = field(default_factory=dict)
     """Killed processes: until when each can have run, by process id."""
+    patience: float = 1.0
+    """What is in time is so many times as long as it should be: more than 1 where the machine may be busy."""
 
     @cached_property
     def began_at(self) -> float:

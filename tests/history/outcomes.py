@@ -35,11 +35,11 @@ def check_one_outcome(history: History) -> Iterator[Violation]:
 
 
 def check_in_time(history: History) -> Iterator[Violation]:
-    """No outcome is later than the call's deadline and a second."""
+    """No outcome is later than the call's deadline and a second, where the machine is not busy."""
     calls = {call.tag: call for call in history.calls}
     for outcome in history.outcomes:
         call = calls.get(outcome.tag)
-        if call is not None and call.deadline is not None and outcome.at > call.deadline + LATE_S:
+        if call is not None and call.deadline is not None and outcome.at > call.deadline + LATE_S * history.patience:
             late = outcome.at - call.deadline
             text = f"{call} got {outcome} {late:.3f} s after its deadline, at {history.since_start(outcome.at)}"
             yield Violation(invariant="late", text=text, tags=(call.tag,))

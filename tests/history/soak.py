@@ -35,7 +35,7 @@ def _survives(name: str, seconds: float, folder: Path) -> bool:
     own = folder / name
     own.mkdir(parents=True)
     try:
-        asyncio.run(run(name, seconds, own))
+        asyncio.run(run(name, seconds, own, patience=1.0))
     except AssertionError as error:
         sys.stdout.write(f"{name} FAILED: {error}\n")
         return False
