@@ -67,7 +67,9 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         window = Window(calls=settings.window_calls, bytes=settings.window_bytes)
         unary = UnaryCalls(dispatcher, settings.max_pending_unary)
         server = GrpcServer("router", host=settings.host, port=settings.port, insecure=settings.insecure)
-        servicer = RouterServicer(dispatcher, unary, settings.router_id, window, settings.max_payload_bytes)
+        servicer = RouterServicer(
+            dispatcher, unary, settings.router_id, window, settings.max_payload_bytes, server.turns
+        )
         slots = SlotServicer(SlotCalls(dispatcher, unary))
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
         server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)

@@ -23,6 +23,7 @@ from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, joined
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.duplex import read_request, run_stream
+from slotmesh.runtime.turns import Turns
 from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
@@ -52,13 +53,18 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         router_id: str,
         window: Window,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        turns: Turns | None = None,
     ) -> None:
-        """`window` is granted to each stream; its calls may have payloads of `max_payload_bytes`, in chunks."""
+        """`window` is granted to each stream; its calls may have payloads of `max_payload_bytes`, in chunks.
+
+        Large frames are dealt with in `turns`.
+        """
         self._max_payload_bytes = max_payload_bytes
         self._dispatcher = dispatcher
         self._unary = unary
         self._router_id = router_id
         self._window = window
+        self._turns = turns or Turns()
         self._streams: set[ClientStream] = set()
         self._sessions: dict[str, ClientStream] = {}
         """The newest stream of each session that is connected here."""
@@ -142,12 +148,13 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if failure := self._leaving() or _opening_mistake(opening):
             await abort(context, failure)
         open_stream = opening.open
-        session = convert.session_of(open_stream, self._window.calls)
+        del opening
+        session = await self._turns.take(convert.session_of(open_stream, self._window.calls))
         if isinstance(session, Failure):
             await abort(context, session)
         stream = ClientStream(
             open_stream.endpoint,
-            open_stream.default_options,
+            _alone(open_stream.default_options),
             self._window,
             self._dispatcher,
             context.write,
@@ -155,6 +162,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             features=open_stream.features,
             max_payload_bytes=self._max_payload_bytes,
         )
+        del open_stream  # it may have thousands of ranges
         if session is not None and (failure := self._take_over(session, stream)):
             await abort(context, failure)
         stream.say(self._opened(in_session=session is not None))
@@ -163,7 +171,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         counters.streams += 1
         self._streams.add(stream)
         try:
-            failure = await run_stream(stream.pump, _converse(context, stream))
+            failure = await run_stream(stream.pump, _converse(context, stream, self._turns))
         finally:
             if session is not None and self._sessions.get(session.session_id) is stream:
                 del self._sessions[session.session_id]
@@ -230,12 +238,12 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         return [address for address in known if address != self.address]
 
 
-async def _converse(context: Context, stream: ClientStream) -> Failure | None:
+async def _converse(context: Context, stream: ClientStream, turns: Turns) -> Failure | None:
     """Serves the client until all is answered, or a newer connection takes the session over; says what was wrong."""
     session = stream.caller.session
     if session is None:
-        return await _read(context, stream)
-    reading = asyncio.ensure_future(_read(context, stream))
+        return await _read(context, stream, turns)
+    reading = asyncio.ensure_future(_read(context, stream, turns))
     fenced = asyncio.ensure_future(stream.fenced.wait())
     try:
         await asyncio.wait((reading, fenced), return_when=asyncio.FIRST_COMPLETED)
@@ -246,7 +254,7 @@ async def _converse(context: Context, stream: ClientStream) -> Failure | None:
         await asyncio.gather(reading, fenced, return_exceptions=True)
 
 
-async def _read(context: Context, stream: ClientStream) -> Failure | None:
+async def _read(context: Context, stream: ClientStream, turns: Turns) -> Failure | None:
     """Reads until half-close, then waits for the answers; or says which frame broke the contract."""
     while (request := await read_request(context)) is not None:
         match request.WhichOneof("frame"):
@@ -254,14 +262,14 @@ async def _read(context: Context, stream: ClientStream) -> Failure | None:
                 for failure in stream.accept(request.calls):
                     if failure is not None:
                         return failure
-                    await asyncio.sleep(0)
+                    await turns.next()
             case "chunk":
                 stream.upload(request.chunk)
             case "take":
                 stream.take(request.take)
             case "cancel":
                 for _ in stream.cancel(request.cancel):
-                    await asyncio.sleep(0)
+                    await turns.next()
             case "ack":
                 stream.acknowledge(request.ack.through_frame)
             case "roster":
@@ -274,6 +282,13 @@ async def _read(context: Context, stream: ClientStream) -> Failure | None:
                 return _not_here(f"the frame {unknown or 'of a newer protocol'}")
     await stream.finish()
     return None
+
+
+def _alone(options: call_pb2.CallOptions) -> call_pb2.CallOptions:
+    """A copy: a part of a frame keeps all of it in memory."""
+    copy = call_pb2.CallOptions()
+    copy.CopyFrom(options)
+    return copy
 
 
 def _opening_mistake(request: StreamRequest) -> Failure | None:

@@ -2,7 +2,7 @@
 
 Purpose: two bytes of a frame can become a hundred of memory, and each element costs whoever walks over it; so elements
 are counted in the bytes, and the counting ends at the bound. The cost is once an element of a frame that is large, and
-nothing for small ones.
+nothing for small ones. Who counts does so in steps, with others between them.
 Invariants: what passes has at most `MAX_ELEMENTS` elements in the frame, and in what it consists of directly (batches,
 ranges, columns); in one of more than `LARGE_BYTES`, also in each of these. What is no message at all passes: the parser
 says so.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from google.protobuf.descriptor import FieldDescriptor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from google.protobuf.descriptor import Descriptor
 
@@ -28,6 +28,8 @@ LARGE_BYTES: Final = 1024 * 1024
 """Frames are cut at this size, unless one payload alone is larger: so one beyond it has few elements."""
 MAX_COLUMN_BYTES: Final = LARGE_BYTES
 """Of all columns of numbers in one frame."""
+STEP_FIELDS: Final = 4096
+"""That are counted at a time: some milliseconds."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _HIGH: Final = bytes(range(128, 256))
@@ -67,13 +69,18 @@ def shape_of(message: Descriptor) -> Shape:
     return Shape(_fields(message, 2), _fields(message, 3))
 
 
-def too_much(raw: bytes, shape: Shape) -> TooMuch | None:
-    """Which bound the frame passes; None where it keeps to all of them, or is no message."""
-    if len(raw) <= MAX_ELEMENTS:
+def is_small(raw: bytes) -> bool:
+    """Whether nothing in the frame need be counted."""
+    return len(raw) <= MAX_ELEMENTS
+
+
+def too_much(raw: bytes, shape: Shape) -> Generator[None, None, TooMuch | None]:
+    """Which bound the frame passes; None where it keeps to all of them, or is no message. In steps."""
+    if is_small(raw):
         return None
     count = _Count()
     try:
-        return count.walk(raw, 0, len(raw), shape.deep if len(raw) > LARGE_BYTES else shape.whole, "")
+        return (yield from count.walk(raw, 0, len(raw), shape.deep if len(raw) > LARGE_BYTES else shape.whole, ""))
     except IndexError:  # a field has no end
         return None
 
@@ -81,12 +88,16 @@ def too_much(raw: bytes, shape: Shape) -> TooMuch | None:
 class _Count:
     """What was counted so far in one frame."""
 
-    __slots__ = ("column_bytes", "elements", "fields")
+    __slots__ = ("column_bytes", "elements", "fields", "step_ends")
 
     def __init__(self) -> None:
         self.elements = self.fields = self.column_bytes = 0
+        self.step_ends = STEP_FIELDS
+        """How many fields are counted by then."""
 
-    def walk(self, raw: bytes, at: int, end: int, known: Mapping[int, Field], path: str) -> TooMuch | None:
+    def walk(
+        self, raw: bytes, at: int, end: int, known: Mapping[int, Field], path: str
+    ) -> Generator[None, None, TooMuch | None]:
         """Counts the fields between two places, and those inside them."""
         elements, fields = self.elements, self.fields
         while at < end:
@@ -100,8 +111,11 @@ class _Count:
                 elements += 1
                 if elements > MAX_ELEMENTS:
                     return _too_many(path, field)
-            if fields > MAX_FIELDS:
-                return _too_many(path, field)
+            if fields > self.step_ends:
+                if fields > MAX_FIELDS:
+                    return _too_many(path, field)
+                self.step_ends = min(fields + STEP_FIELDS, MAX_FIELDS)
+                yield
             kind = tag & 7
             if kind == _BYTES:
                 size = raw[at]
@@ -110,7 +124,7 @@ class _Count:
                     size, at = _varint(raw, at - 1)
                 if size and field is not None and (field.fields or field.is_column):
                     self.elements, self.fields = elements, fields
-                    if found := self._inside(raw, at, min(at + size, end), field, path):
+                    if found := (yield from self._inside(raw, at, min(at + size, end), field, path)):
                         return found
                     elements, fields = self.elements, self.fields
                 at += size
@@ -125,10 +139,10 @@ class _Count:
         self.elements, self.fields = elements, fields
         return None
 
-    def _inside(self, raw: bytes, at: int, end: int, field: Field, path: str) -> TooMuch | None:
+    def _inside(self, raw: bytes, at: int, end: int, field: Field, path: str) -> Generator[None, None, TooMuch | None]:
         name = f"{path}{field.name}"
         if not field.is_column:
-            return self.walk(raw, at, end, field.fields, f"{name}.")
+            return (yield from self.walk(raw, at, end, field.fields, f"{name}."))
         self.column_bytes += end - at
         if self.column_bytes > MAX_COLUMN_BYTES:
             return TooMuch(name, f"the numbers of one frame have at most {MAX_COLUMN_BYTES} bytes; send several frames")

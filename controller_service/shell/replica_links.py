@@ -34,6 +34,7 @@ from controller_service.shell.member_stream import MemberStream
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.store.protocol import Store
 from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.duplex import read_request
 from slotmesh.runtime.process_identity import has_ended
 from slotmesh.spec.model import Backend
 from slotmesh.status import to_exception
@@ -121,8 +122,8 @@ class ReplicaLinks:
 
     async def serve(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Runs one `AttachReplica`."""
-        first = await context.read()
-        if first is grpc.aio.EOF:
+        first = await read_request(context)
+        if first is None:
             return
         hello = hello_from_wire(first, generation=self._store.generation)
         self._attach(hello)

@@ -21,6 +21,7 @@ from controller_service.shell.member_stream import MemberStream
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.shell.table_board import TableBoard
 from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.duplex import read_request
 from slotmesh.status import to_exception
 from slotmesh.v1 import membership_service_pb2 as wire
 
@@ -53,8 +54,8 @@ class RouterLinks:
             return sent
 
         stream = RouterStream(context, next_frame)
-        first = await context.read()
-        if first is grpc.aio.EOF:
+        first = await read_request(context)
+        if first is None:
             return
         router = router_from_wire(first, started_at=self._state.clock.now())
         clock = self._state.clock

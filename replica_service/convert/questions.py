@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from replica_service.convert.options import bad_request
 from replica_service.core.ranges import Range
@@ -16,8 +16,8 @@ def ranges_of(ranges: Iterable[call_pb2.IdRange]) -> list[tuple[int, int]]:
     return [(each.first, each.last) for each in ranges]
 
 
-def questions_of(frame: replica_service_pb2.Reconcile) -> list[tuple[str, int, list[Range]]]:
-    """Session, epoch and calls, a session at a time.
+def questions_of(frame: replica_service_pb2.Reconcile) -> list[tuple[str, int, Iterator[Range]]]:
+    """Session, epoch and calls, a session at a time. Of sessions that are not known nobody need look at the calls.
 
     Raises:
         BadRequest: it asks about more ranges of calls than one frame may.
@@ -25,4 +25,6 @@ def questions_of(frame: replica_service_pb2.Reconcile) -> list[tuple[str, int, l
     if (asked := sum(len(each.calls) for each in frame.sessions)) > MAX_ELEMENTS:
         problem = f"at most {MAX_ELEMENTS} ranges in one frame, got {asked}"
         raise to_exception(bad_request("reconcile.sessions.calls", problem))
-    return [(each.session_id, each.epoch, ranges_of(each.calls)) for each in frame.sessions]
+    return [
+        (each.session_id, each.epoch, ((calls.first, calls.last) for calls in each.calls)) for each in frame.sessions
+    ]

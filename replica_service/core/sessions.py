@@ -300,6 +300,8 @@ class SessionTable:
         session = self._sessions.get(session_id)
         if session is None or session.epoch > epoch:
             return Report(is_incomplete=True)
+        if not (session.records or session.evicted or session.lost_through):
+            return Report([], [], [])  # nothing of it is known here: however much is asked, nobody looks at it
         wanted = merged(asked)
         running: list[Range] = []
         kept: list[Range] = []

@@ -22,7 +22,7 @@ from slotmesh.errors import Executed, Failure
 SWEEPS = 4
 """Sweeps in a session's time to live."""
 
-Question = tuple[str, int, Sequence[Range]]
+Question = tuple[str, int, Iterable[Range]]
 """Session, epoch, the calls asked for."""
 
 

@@ -6,7 +6,7 @@ Owner: pure functions of the router's edge.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from router_service.convert.runs import ranges_of
 from router_service.convert.spans import Spans, asked_of
@@ -19,13 +19,20 @@ from slotmesh.v1 import replica_service_pb2, router_service_pb2
 
 MAX_UNANSWERED_RANGES = 16_384
 """Twice the calls of the usual window; where windows are larger, as many as a window has calls."""
+STEP_RANGES = 1024
+"""That are dealt with at a time: some milliseconds."""
 MAX_ROSTERS = 64
 """One for each generation, of which there is a new one only where a controller that does not remember has started."""
 _SESSION_ID = re.compile("[0-9a-f]{32}")
 
 
-def session_of(opening: router_service_pb2.OpenStream, window_calls: int = 0) -> Session | Failure | None:
-    """The connection that a client opens; None where it wants no session. `window_calls`: how large its window is."""
+def session_of(
+    opening: router_service_pb2.OpenStream, window_calls: int = 0
+) -> Generator[None, None, Session | Failure | None]:
+    """The connection that a client opens; None where it wants no session. `window_calls`: how large its window is.
+
+    In steps.
+    """
     if not opening.session_id:
         for field in ("epoch", "unanswered", "rosters"):
             if getattr(opening, field):
@@ -41,12 +48,15 @@ def session_of(opening: router_service_pb2.OpenStream, window_calls: int = 0) ->
                 return _bad(field, "there is nothing before the first connection (epoch 1)")
     if failure := _too_many(opening, max(MAX_UNANSWERED_RANGES, window_calls)):
         return failure
-    unanswered = Spans(opening.unanswered)
+    unanswered = Spans()
     before = 0
-    for first, last in unanswered:
-        if not before < first <= last <= MAX_CALL_ID:
-            return _bad("unanswered", f"ranges ascend, within 1 … 2^53 - 1; got {first} … {last} after {before}")
-        before = last
+    for at in range(0, len(opening.unanswered), STEP_RANGES):
+        if at:
+            yield
+        for first, last in unanswered.add(opening.unanswered[at : at + STEP_RANGES]):
+            if not before < first <= last <= MAX_CALL_ID:
+                return _bad("unanswered", f"ranges ascend, within 1 … 2^53 - 1; got {first} … {last} after {before}")
+            before = last
     return Session(opening.session_id, opening.epoch, unanswered, [*map(roster_from_wire, opening.rosters)])
 
 

@@ -1,14 +1,16 @@
 """The calls that a session has unanswered, as its client has told: small, and ready to be asked for.
 
 Purpose: a session that moves can bring thousands of ranges, each replica is asked about all of them, and they are kept
-for as long as the connection. So they are two numbers each, and what replicas are asked is written once.
+for as long as the connection. So they are two numbers each, and what replicas are asked is written once, a part at a
+time.
 Owner: the session.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import overload
 
 from router_service.core.resumption import Span
@@ -18,26 +20,26 @@ from slotmesh.v1 import call_pb2, replica_service_pb2
 class Spans(Sequence[Span]):
     """Ranges of call ids, both ends included."""
 
-    __slots__ = ("_asked", "_ends", "_ranges")
+    __slots__ = ("_asked", "_ends")
 
-    def __init__(self, ranges: Iterable[call_pb2.IdRange]) -> None:
-        self._ranges: Iterable[call_pb2.IdRange] = ranges
-        """Needed until replicas are asked."""
-        self._asked = b""
+    def __init__(self, ranges: Sequence[call_pb2.IdRange] = ()) -> None:
+        self._asked = bytearray()
         self._ends = array("q")
         """First and last id of each, in turn."""
-        for each in ranges:
-            self._ends.append(each.first)
-            self._ends.append(each.last)
+        self.add(ranges)
+
+    def add(self, ranges: Sequence[call_pb2.IdRange]) -> list[Span]:
+        """These come behind what there is. Returns them."""
+        spans = [(each.first, each.last) for each in ranges]
+        self._ends.extend(chain.from_iterable(spans))
+        # What two messages hold is what both hold in turn, as bytes.
+        self._asked += replica_service_pb2.SessionCalls(calls=ranges).SerializeToString()
+        return spans
 
     @property
     def asked(self) -> bytes:
         """`SessionCalls` with these calls."""
-        if not self._asked:
-            question = replica_service_pb2.SessionCalls()
-            question.calls.MergeFrom(self._ranges)
-            self._asked, self._ranges = question.SerializeToString(), ()
-        return self._asked
+        return bytes(self._asked)
 
     def __len__(self) -> int:
         return len(self._ends) // 2

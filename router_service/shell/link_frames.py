@@ -3,8 +3,8 @@
 Purpose: everything that waits for the replica waits as what it means, and becomes a frame when one can leave, so that
 what comes meanwhile joins, and few calls wait for a moment where more are about to come (`slotmesh.pacing`). The
 replica's own queues are the core's; what else there is to say is kept here.
-Invariants: signs of life go first, then what makes room, then what only routers wait for, then slots, runs and chunks
-in turn; run ids are those of the link that is up, and nothing is kept beyond it.
+Invariants: signs of life go first, then what makes room and slots, then questions, runs and chunks: no two questions
+without runs between them, where there are any. Run ids are those of the link that is up, and nothing is kept beyond it.
 Owner: the `ReplicaLink`.
 """
 
@@ -58,6 +58,8 @@ class LinkFrames:
         """Payloads of calls on their way, by run id."""
         self._is_chunk_due = False
         """A chunk may go before the next other frame."""
+        self._is_question_due = True
+        """A question may go before the next runs: each keeps the replica busy for as long as thousands of calls."""
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
@@ -122,16 +124,21 @@ class LinkFrames:
         """What leaves now; None where nothing does."""
         if (frame := self._small_frame()) is not None:
             return frame
+        if self._questions and self._is_question_due:
+            return self._question_frame()
+        self._is_question_due = True
         if self._chunks and self._is_chunk_due:
             return self._chunk_frame()
         frame = self._run_frame() if self._replica.outbox else None
+        if frame is None and self._questions:
+            return self._question_frame()
         if frame is None and self._chunks:
             return self._chunk_frame()
         self._is_chunk_due = True
         return frame
 
     def _small_frame(self) -> Request | None:
-        """The sign of life first, then what makes room, then what only routers wait for, then slots."""
+        """The sign of life first, then what makes room, then slots."""
         if self._echo:
             stamp, self._echo = self._echo, 0
             return Request(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
@@ -148,11 +155,13 @@ class LinkFrames:
         if self._takes:
             takes = {run_id: self._takes.pop(run_id) for run_id in list(islice(self._takes, MAX_FRAME_RANGES))}
             return Request(take=convert.takes_to_wire(takes))
-        if self._questions:
-            return Request(reconcile=convert.reconcile_of(self._cut_questions()))
         if (acked := self._acks.take()) is not None:
             return Request(ack=replica_service_pb2.AckRuns(runs=convert.ranges_to_wire(acked)))
         return self._slots_frame() if self._is_up and self._replica.ops else None
+
+    def _question_frame(self) -> Request:
+        self._is_question_due = False
+        return Request(reconcile=convert.reconcile_of(self._cut_questions()))
 
     def _cut_questions(self) -> list[Session]:
         """Sessions for the next frame: one as a whole, and more where these fit."""

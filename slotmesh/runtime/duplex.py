@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from slotmesh.runtime.large_frames import LargeFrame
 from slotmesh.runtime.pump import StreamPump
 
 T = TypeVar("T")
@@ -32,8 +33,10 @@ async def read_frame(call: grpc.aio.StreamStreamCall[Any, Frame]) -> Frame | Non
 
 
 async def read_request(context: grpc.aio.ServicerContext[Frame, Any]) -> Frame | None:
-    """The client's next frame; None after half-close."""
+    """The client's next frame; None after half-close. The only way to read where frames are guarded."""
     frame: Any = await context.read()
+    if type(frame) is LargeFrame:
+        frame = await frame.message()
     return None if frame is grpc.aio.EOF else frame
 
 

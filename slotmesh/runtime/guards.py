@@ -2,9 +2,10 @@
 
 Purpose: wraps the handlers of a service once, at registration, so that no interceptor runs for each rpc.
 Invariants: bytes that are no valid message end the rpc with INVALID_ARGUMENT, and so does a frame of a stream that
-holds more than one may (`slotmesh.frame_bounds`), before it is parsed; a `SlotmeshError` ends it with its status and
-details; a client that is gone is no error; anything else is logged with its traceback, and the client reads INTERNAL
-and nothing more. Nothing is added to the messages of a stream.
+holds more than one may (`slotmesh.frame_bounds`), before it is parsed: a large one is counted where it is read, in
+turn with others (`LargeFrame`). A `SlotmeshError` ends it with its status and details; a client that is gone is no
+error; anything else is logged with its traceback, and the client reads INTERNAL and nothing more. Nothing is added to
+the messages of a stream.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
-from slotmesh.frame_bounds import shape_of, too_much
+from slotmesh.frame_bounds import is_small, shape_of
+from slotmesh.runtime.large_frames import LargeFrame
+from slotmesh.runtime.turns import Turns
 from slotmesh.status import abort, to_exception
 from slotmesh.telemetry.log import get_logger
 
@@ -37,10 +40,11 @@ class GuardedRegistration:
     of its own, and looks at all of these tasks for each rpc: with fifteen methods a fiftieth of an rpc's time.
     """
 
-    def __init__(self, server: grpc.aio.Server, name: str) -> None:
-        """`name` is whose log a client is sent to."""
+    def __init__(self, server: grpc.aio.Server, name: str, turns: Turns) -> None:
+        """`name` is whose log a client is sent to. Large frames are counted in `turns`."""
         self._server = server
         self._name = name
+        self._turns = turns
         self.services: list[str] = []
         """Full names, in the order of registration."""
 
@@ -49,7 +53,7 @@ class GuardedRegistration:
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
         guarded = {
-            method: guard(handler, method=f"{service}/{method}", server=self._name)
+            method: guard(handler, method=f"{service}/{method}", server=self._name, turns=self._turns)
             for method, handler in handlers.items()
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, guarded),))
@@ -57,13 +61,13 @@ class GuardedRegistration:
             self.services.append(service)
 
 
-def guard(handler: Handler, *, method: str, server: str) -> Handler:
+def guard(handler: Handler, *, method: str, server: str, turns: Turns) -> Handler:
     """The same handler, guarded. It is made of coroutine functions, or of async generators where it streams.
 
-    `method` is its full name; `server` is whose log the client is sent to.
+    `method` is its full name; `server` is whose log the client is sent to. Large frames are counted in `turns`.
     """
     end = _Ending(method, server)
-    parse = _parser(handler.request_deserializer, is_stream=bool(handler.request_streaming))
+    parse = _parser(handler.request_deserializer, turns if handler.request_streaming else None)
     behavior: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     serialise: Any = handler.response_serializer
     # Where the request is one message it is parsed in here: grpc.aio would report a failure to parse it by itself.
@@ -136,31 +140,26 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _parser(deserializer: Parse | None, *, is_stream: bool) -> Parse | None:
-    """`is_stream`: it gets frames, of which a peer may send any number; how much one may hold is bounded."""
+def _parser(deserializer: Parse | None, turns: Turns | None) -> Parse | None:
+    """`turns`: it gets frames, of which a peer may send any number; how much one may hold is bounded."""
     if deserializer is None:
         return None
     # `FromString` is a bound method of the generated message class.
     message = getattr(getattr(deserializer, "__self__", None), "DESCRIPTOR", None)
     name = message.full_name if message is not None else "message"
-    shape = shape_of(message) if message is not None and is_stream else None
+    shape = shape_of(message) if message is not None and turns is not None else None
 
     def parse(raw: bytes) -> Any:
-        if shape is not None and (found := too_much(raw, shape)) is not None:
-            failure = Failure(
-                reason=Reason.BAD_REQUEST,
-                message=f"{found.field}: {found.problem}",
-                executed=Executed.UNKNOWN,  # frames before this one were taken
-                metadata={"field": found.field},
-            )
-            raise to_exception(failure)
         try:
             return deserializer(raw)
         except DecodeError as error:
             failure = Failure(reason=Reason.BAD_REQUEST, message=f"not a valid {name}: malformed protobuf")
             raise to_exception(failure) from error
 
-    return parse
+    def parse_or_leave(raw: bytes) -> Any:
+        return parse(raw) if shape is None or turns is None or is_small(raw) else LargeFrame(raw, shape, parse, turns)
+
+    return parse if shape is None else parse_or_leave
 
 
 def _unary(behavior: Callable[..., Any], parse: Parse | None, serialise: Callable[[Any], bytes], end: _Ending) -> Any:

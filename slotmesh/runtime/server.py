@@ -18,6 +18,7 @@ from slotmesh.runtime import health, reflection
 from slotmesh.runtime.channels import server_options
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.guards import GuardedRegistration
+from slotmesh.runtime.turns import Turns
 from slotmesh.telemetry.log import get_logger
 from slotmesh.units import join_host_port
 
@@ -63,6 +64,8 @@ class GrpcServer:
         self._server: grpc.aio.Server | None = None
         self._health: health.Health | None = None
         self._bound_port = 0
+        self.turns = Turns()
+        """For what streams bring and one step cannot deal with."""
 
     def add(self, register: Callable[[ServicerT, Any], None], servicer: ServicerT) -> None:
         """Mounts a servicer: `add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)`."""
@@ -77,7 +80,7 @@ class GrpcServer:
             CannotStart: the port is taken, or the host is not one of this machine.
         """
         server = grpc.aio.server(options=server_options(so_reuseport=self._so_reuseport))
-        registration = GuardedRegistration(server, self._name)
+        registration = GuardedRegistration(server, self._name, self.turns)
         for register, servicer in self._servicers:
             register(servicer, registration)
         state = health.Health()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -48,6 +48,16 @@ class Client:
         asking = Record(self.name, 1, [call_id], 1, attempt=0, recovers=True)
         ((_, _, record, _),) = self.table.find(asking)
         return record
+
+
+def test_nobody_looks_at_what_is_asked_of_a_session_that_is_not_known() -> None:
+    def ranges() -> Iterator[tuple[int, int]]:
+        raise AssertionError("they may be thousands")
+        yield
+
+    table = SessionTable()
+    table.meet("s", 2, 0.0)
+    assert table.reconcile("s", 2, ranges()) == Report([], [], [])
 
 
 def test_a_call_is_found_beside_one_that_was_sent_again() -> None:

@@ -12,9 +12,10 @@ from router_service.core.commands import CancelRun
 from router_service.core.replicas import Replica
 from router_service.core.sessions import Session
 from router_service.shell.acks import MAX_FRAME_SPANS
+from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.link_frames import MAX_FRAME_RANGES, LinkFrames, Request
 from tests.fakes.clock import FakeClock
-from tests.unit.router.world import World
+from tests.unit.router.world import World, caller
 
 
 @pytest.fixture
@@ -55,6 +56,23 @@ async def test_one_session_is_asked_about_as_a_whole(frames: LinkFrames) -> None
         frames.reconcile(session(number, ranges))
     told = [[len(each.calls) for each in frame.reconcile.sessions] for frame in all_of(frames)]
     assert told == [[1], [3 * MAX_FRAME_RANGES], [1]]
+
+
+@pytest.mark.asyncio
+async def test_runs_go_between_questions() -> None:
+    """Each question keeps the replica busy for as long as thousands of calls."""
+    world = World({"b": ["r"]}, lazy=True)
+    replica = world.replicas["r"]
+    dispatcher = Dispatcher(world.scheduler, FakeClock(), lambda *_: None)  # type: ignore[arg-type]
+    frames = LinkFrames(replica, dispatcher, FakeClock(), lambda: None)
+    for number in range(3):
+        frames.reconcile(session(number, MAX_FRAME_RANGES))
+    told: list[str | None] = []
+    for frame in all_of(frames):
+        told.append(frame.WhichOneof("frame"))
+        if len(told) == 1:
+            world.do(world.scheduler.submit(caller(), "e", [(NO_OPTIONS, [1], [b""])], world.now))
+    assert told == ["reconcile", "runs", "reconcile", "reconcile"]
 
 
 @pytest.mark.asyncio
