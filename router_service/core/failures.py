@@ -166,6 +166,19 @@ def uploads_full(size: int, under_way: int, limit: int, retry_delay_s: float) ->
     )
 
 
+def uploads_full_of_one(size: int, under_way: int, share: int, retry_delay_s: float) -> Failure:
+    """The caller's own payloads that are under way leave no room for one more."""
+    return Failure(
+        reason=Reason.QUEUE_FULL,
+        message=(
+            f"{under_way} bytes of this stream's payloads in chunks are under way, and {size} more pass the share of "
+            f"{share} that one stream has: wait for their outcomes, or raise max_upload_bytes"
+        ),
+        retry_delay_s=retry_delay_s,
+        metadata={"actual": str(under_way + size), "limit": str(share)},
+    )
+
+
 def upload_stalled(patience_s: float) -> Failure:
     """The payload of a call does not come."""
     return Failure(

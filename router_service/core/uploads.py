@@ -4,7 +4,8 @@ Purpose: such a call keeps its place among those of its ordering key; all other 
 payload is complete.
 Invariants: calls of one caller and ordering key begin in the order in which they came. A call that ends before, by its
 deadline or because it was taken back, keeps nobody waiting. Nothing here outlives the caller. What all callers together
-have announced, and what waits behind that, is bounded in bytes; who brings nothing more loses what is under way.
+have announced, and what waits behind that, is bounded in bytes, and of this no caller has all; who brings nothing more
+loses what is under way.
 Owner: the scheduler.
 """
 
@@ -25,13 +26,18 @@ if TYPE_CHECKING:
     from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
 
-MAX_UPLOAD_BYTES = 256 * 1024 * 1024
+MAX_UPLOAD_BYTES = 56 * 1024 * 1024
+"""With the rest of what there is, less than the largest payload. That one is taken where it is alone."""
+SHARE = 0.75
+"""Of the bound, for all payloads of one caller that has several."""
+RESERVE = 0.125
+"""Of the bound, beyond it, for callers that have nothing here and announce no more than `FLOOR_BYTES`."""
 FLOOR_BYTES = 1024 * 1024
-"""What a caller that has nothing here may announce even where others have taken all: up to twice the bound in all."""
 STALL_S = 30.0
 """A caller that brings nothing for so long brings nothing any more."""
-CROWDED_BYTES = 64 * 1024 * 1024
-"""Where more than that has come of payloads under way, callers have to bring something every `CROWDED_STALL_S`."""
+CROWDED = 0.5
+"""Where more than this part of the bound has come of payloads under way, callers have to bring something every
+`CROWDED_STALL_S`."""
 CROWDED_STALL_S = 2.0
 RETRY_DELAY_S = 1.0
 
@@ -52,7 +58,7 @@ class Entry:
 class Line:
     """What one caller has that waits."""
 
-    __slots__ = ("entries", "heard_at", "held", "incomplete")
+    __slots__ = ("entries", "heard_at", "held", "incomplete", "size")
 
     def __init__(self, now: float) -> None:
         self.held: Held[Run] = Held()
@@ -60,6 +66,8 @@ class Line:
         """All that is held."""
         self.incomplete: dict[int, Run] = {}
         """By call id."""
+        self.size = 0
+        """Bytes of all entries."""
         self.heard_at = now
         """When the caller brought something last, monotonic seconds."""
 
@@ -85,11 +93,13 @@ class Uploads:
         line = self.lines.get(run.caller)
         if not self.size or not _waits(run, line):
             return None
-        size = _size(run)
-        most = 2 * self._max_bytes if line is None and size <= FLOOR_BYTES else self._max_bytes
-        if self.size + size <= most:
+        size, limit = _size(run), self._max_bytes
+        if line is not None and line.size + size > (share := int(SHARE * limit)):
+            return failures.uploads_full_of_one(size, line.size, share, RETRY_DELAY_S)
+        reserve = max(FLOOR_BYTES, int(RESERVE * limit)) if line is None and size <= FLOOR_BYTES else 0
+        if self.size + size <= limit + reserve:
             return None
-        return failures.uploads_full(size, self.size, self._max_bytes, RETRY_DELAY_S)
+        return failures.uploads_full(size, self.size, limit, RETRY_DELAY_S)
 
     def take(self, run: Run, now: float) -> bool:
         """Keeps the run, if it waits for its payload (then it is one call), or behind one of its key that does."""
@@ -101,6 +111,7 @@ class Uploads:
             self._due = min(self._due, now + self._patience_s)
         entry = line.entries[run] = Entry(run.ids[0], _size(run))
         self.size += entry.size
+        line.size += entry.size
         if isinstance(run.payloads[0], Announced):
             run.awaits = True
             line.held.add_incomplete(run, run.options.ordering_key)
@@ -180,21 +191,26 @@ class Uploads:
 
     @property
     def _patience_s(self) -> float:
-        return CROWDED_STALL_S if self.here > CROWDED_BYTES else STALL_S
+        return CROWDED_STALL_S if self._is_crowded else STALL_S
+
+    @property
+    def _is_crowded(self) -> bool:
+        return self.here > CROWDED * self._max_bytes
 
     # -- in here ---------------------------------------------------------------------------------------------------
 
     def _came(self, entry: Entry, size: int, now: float) -> None:
-        was_crowded = self.here > CROWDED_BYTES
+        was_crowded = self._is_crowded
         entry.here += size
         self.here += size
-        if not was_crowded and self.here > CROWDED_BYTES:
+        if not was_crowded and self._is_crowded:
             self._due = now  # patience is shorter from now on
 
     def _gone(self, caller: Caller, line: Line, runs: Iterable[Run]) -> None:
         """These do not wait here any more."""
         for run in runs:
             entry = line.entries.pop(run)
+            line.size -= entry.size
             self.size -= entry.size
             self.here -= entry.here
         if not line.incomplete:

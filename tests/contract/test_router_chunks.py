@@ -10,6 +10,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from router_service.core.uploads import MAX_UPLOAD_BYTES, SHARE
 from slotmesh.chunks import CHUNK_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 from tests.fakes.replica import FakeReplica
@@ -186,6 +187,31 @@ async def test_sizes_that_make_no_sense_reject_the_batch(mesh: RouterBench, batc
     await call.write(batch)
     rejected = (await next_frame(call)).rejected
     assert (rejected.failure.reason, rejected.failure.metadata["field"]) == ("BAD_REQUEST", "chunked_sizes")
+
+
+@pytest.mark.asyncio
+async def test_the_largest_payload_reaches_the_replica(mesh: RouterBench) -> None:
+    call = await mesh.open()
+    await call.write(announced(1, MAX_PAYLOAD_BYTES))
+    await upload(call, 1, bytes(MAX_PAYLOAD_BYTES))
+    assert list((await outcomes(call, 1))[0]) == [1]
+    await wait_until(lambda: sum(len(each.data) for each in chunks_at(mesh.replicas[0])) == MAX_PAYLOAD_BYTES)
+
+
+@pytest.mark.asyncio
+async def test_uploads_that_stop_leave_room_for_those_of_others(mesh: RouterBench) -> None:
+    """One stream has a share of what there is, and who has nothing under way is always let in with a little."""
+    stopped, others = await mesh.open(), await mesh.open()
+    share = int(SHARE * MAX_UPLOAD_BYTES)
+    window = 16 * 1024 * 1024
+    for call_id, size in enumerate((share - window // 2, window // 2, 300_000), 1):
+        await stopped.write(announced(call_id, size))
+    _, failed = await outcomes(stopped, 1)
+    assert {call_id: each.reason for call_id, each in failed.items()} == {3: "QUEUE_FULL"}
+    assert {each.executed for each in failed.values()} == {call_pb2.EXECUTED_NO}
+    await others.write(announced(1, len(LARGE)))
+    await upload(others, 1, LARGE)
+    assert list((await outcomes(others, 1))[0]) == [1]
 
 
 @pytest.mark.asyncio

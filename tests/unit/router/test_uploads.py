@@ -6,8 +6,8 @@ import pytest
 
 from router_service.core.callers import Caller
 from router_service.core.scheduler import Scheduler
-from router_service.core.uploads import CROWDED_BYTES, CROWDED_STALL_S, FLOOR_BYTES, STALL_S
-from slotmesh.chunks import Announced, PayloadParts
+from router_service.core.uploads import CROWDED, CROWDED_STALL_S, FLOOR_BYTES, MAX_UPLOAD_BYTES, STALL_S
+from slotmesh.chunks import MAX_PAYLOAD_BYTES, Announced, PayloadParts
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.world import OK, World, caller, options
 
@@ -158,6 +158,36 @@ def test_who_has_little_under_way_is_let_in_where_others_have_taken_all() -> Non
     assert world.got("r") == [2]
 
 
+def test_no_caller_has_all_of_it_with_several_payloads() -> None:
+    world, client, other = bounded(8 * MB), caller(), caller()
+    announce(world, 1, client, 5 * MB)
+    announce(world, 2, client, MB)
+    announce(world, 3, client, MB)
+    assert world.reasons([3]) == {Reason.QUEUE_FULL}
+    assert world.failures[3].metadata["limit"] == str(6 * MB)
+    announce(world, 4, other, 2 * MB)
+    upload(world, 4, other)
+    upload(world, 1, client)
+    announce(world, 5, client, 5 * MB)
+    upload(world, 5, client)
+    assert world.got("r") == [4, 1, 5]
+
+
+def test_callers_with_little_have_no_more_than_a_reserve_together() -> None:
+    world, large, many = bounded(16 * MB), caller(), [caller() for _ in range(4)]
+    announce(world, 1, large, 16 * MB)
+    for call_id, by in enumerate(many, 2):
+        announce(world, call_id, by, 600_000)
+    assert {each for each in range(2, 6) if each in world.failures} == {5}
+
+
+def test_the_largest_payload_is_taken_where_nothing_else_is_under_way() -> None:
+    world, client = World({"b": ["r"]}), caller()
+    announce(world, 1, client, MAX_PAYLOAD_BYTES)
+    upload(world, 1, client)
+    assert world.got("r") == [1]
+
+
 def test_one_payload_is_always_taken_however_large() -> None:
     world, client = bounded(MB), caller()
     announce(world, 1, client, 9 * MB)
@@ -166,10 +196,10 @@ def test_one_payload_is_always_taken_however_large() -> None:
 
 
 def test_what_waits_behind_a_payload_counts_until_it_goes_on() -> None:
-    world, client = bounded(2 * MB), caller()
+    world, client = bounded(11 * MB // 4), caller()
     announce(world, 1, client, MB, ordering_key="k")
     announce(world, 2, client, MB, ordering_key="k")
-    world.do(world.scheduler.submit(client, "e", [(options(ordering_key="k"), [3], [b"x" * 10])], world.now))
+    world.do(world.scheduler.submit(client, "e", [(options(ordering_key="k"), [3], [b"x" * 100_000])], world.now))
     assert world.reasons([3]) == {Reason.QUEUE_FULL}
     world.submit([4], by=client, ordering_key="j")
     upload(world, 2, client)
@@ -225,8 +255,9 @@ def test_who_brings_nothing_more_loses_what_is_under_way() -> None:
 
 def test_memory_that_is_short_is_not_left_to_who_brings_nothing() -> None:
     world, stopped, slow = World({"b": ["r"]}), caller(), caller()
-    announce(world, 1, stopped, CROWDED_BYTES)
-    bring(world, 1, stopped, CROWDED_BYTES - 1)
+    crowded = int(CROWDED * MAX_UPLOAD_BYTES)
+    announce(world, 1, stopped, crowded)
+    bring(world, 1, stopped, crowded - 1)
     announce(world, 2, slow, MB)
     world.at(CROWDED_STALL_S + 1)
     assert not world.failures
