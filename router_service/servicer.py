@@ -16,6 +16,7 @@ from router_service.core.callers import Window
 from router_service.core.calls import CallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.sessions import Session
+from router_service.core.unread import Unread
 from router_service.shell.client_stream import ClientStream
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.unary import UnaryCalls
@@ -65,6 +66,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self._router_id = router_id
         self._window = window
         self._turns = turns or Turns()
+        self._unread = Unread(dispatcher.clock.now)
         self._streams: set[ClientStream] = set()
         self._sessions: dict[str, ClientStream] = {}
         """The newest stream of each session that is connected here."""
@@ -152,11 +154,14 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         session = await self._turns.take(convert.session_of(open_stream, self._window.calls))
         if isinstance(session, Failure):
             await abort(context, session)
+        if failure := self._leaving():  # that may have begun while others had their turns
+            await abort(context, failure)
         stream = ClientStream(
             open_stream.endpoint,
             _alone(open_stream.default_options),
             self._window,
             self._dispatcher,
+            self._unread,
             context.write,
             session,
             features=open_stream.features,

@@ -266,6 +266,15 @@ def not_heard(replica_id: str) -> Failure:
     )
 
 
+NOT_READ = Failure(
+    reason=Reason.RESULT_EVICTED,
+    message="the call was executed; its client did not read, and the router had no room for the result: read always, "
+    "or use a session",
+    executed=Executed.YES,
+)
+"""A client without a session does not read its results, and others need the room."""
+
+
 def result_evicted(replica: Replica) -> Failure:
     """The replica has executed the calls, and keeps the outcome no longer."""
     return Failure(

@@ -19,6 +19,7 @@ from router_service.core.calls import Batch, CallOptions, CallPayload
 from router_service.core.commands import DeliverFailure, Delivery
 from router_service.core.rosters import RosterVersion
 from router_service.core.sessions import Session
+from router_service.core.unread import Unread
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.result_outbox import MAX_UNREAD_BYTES, ResultOutbox
 from router_service.shell.uploads import Uploads
@@ -53,13 +54,14 @@ class ClientStream:
         default_options: call_pb2.CallOptions,
         window: Window,
         dispatcher: Dispatcher,
+        unread: Unread,
         write: Callable[[Response], Awaitable[object]],
         session: Session | None = None,
         *,
         features: Collection[str] = (),
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        """`features`: the client's."""
+        """`unread`: what all streams hold of their clients' results. `features`: the client's."""
         self.caller = Caller(window, session=session)
         self.pump = StreamPump(write, self.next_frame)
         self._endpoint = endpoint
@@ -72,6 +74,7 @@ class ClientStream:
             endpoint,
             dispatcher,
             self._pacer,
+            unread,
             takes_chunks=CHUNKS in features,
             takes_items=TAKE_ITEMS in features,
         )
@@ -160,6 +163,7 @@ class ClientStream:
     def ended(self) -> None:
         """The stream is gone, however: nobody is left to be answered."""
         self._pacer.stop()
+        self._results.close()
         self._all_answered.set()
 
     def say(self, response: Response) -> None:
@@ -182,7 +186,14 @@ class ClientStream:
         self.pump.wake()
 
     def next_frame(self) -> Response | None:
-        """Everything that is ready, up to the bounds of a frame."""
+        """Everything that is ready, up to the bounds of a frame. The frame before this was written."""
+        self._results.written()
+        frame = self._next_frame()
+        if frame is not None:
+            self._results.leaves()
+        return frame
+
+    def _next_frame(self) -> Response | None:
         if self._control:
             response = self._control.popleft()
             self._rejected_ids -= len(response.rejected.call_ids)

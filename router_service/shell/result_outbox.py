@@ -1,8 +1,9 @@
 """Outcomes on their way to one client: gathered into frames, and kept small where the client does not read.
 
 Purpose: the answering half of a stream. What replicas keep for a session need not be kept here as well: above
-`MAX_UNREAD_BYTES` the payloads of its results are dropped, and fetched again when the client reads. A few outcomes wait
-for a moment where more are about to come (`slotmesh.pacing`).
+`MAX_UNREAD_BYTES`, and where all streams together hold too much (`core/unread.py`), the payloads of its results are
+dropped, and fetched again when the client reads. A few outcomes wait for a moment where more are about to come
+(`slotmesh.pacing`).
 Invariants: outcomes leave in the order in which they became known, but for those that were fetched; each leaves once.
 A call counts against the caller's window until its outcome was put into a frame. What a frame has brought is kept by
 replicas until the client acknowledges the frame.
@@ -14,8 +15,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 from router_service import convert
+from router_service.core import failures
 from router_service.core.callers import Caller
 from router_service.core.commands import (
     DeliverDone,
@@ -23,9 +26,9 @@ from router_service.core.commands import (
     DeliverResults,
     DeliverValues,
     Delivery,
-    Outcome,
 )
 from router_service.core.replicas import Replica
+from router_service.core.unread import CALL_BYTES, Unread
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.singly import singly, values_singly
 from router_service.shell.taking import Taking
@@ -42,6 +45,8 @@ MAX_FRAME_CALLS = 16_384
 MAX_FRAME_BYTES = 1024 * 1024
 MAX_UNREAD_BYTES = 4 * 1024 * 1024
 """Results that may wait for a client that does not read."""
+MIN_DROPPED_BYTES = 512
+"""Smaller results are not worth to be dropped."""
 MAX_UNACKED_RUNS = 16_384
 """Of a client that never acknowledges: replicas forget by themselves what is older."""
 
@@ -58,11 +63,15 @@ class ResultOutbox:
         endpoint: str,
         dispatcher: Dispatcher,
         pacer: Pacer,
+        unread: Unread,
         *,
         takes_chunks: bool = False,
         takes_items: bool = False,
     ) -> None:
-        """`takes_chunks`: the client puts large results together. `takes_items`: it says which values it has taken."""
+        """`unread` is what all streams hold.
+
+        `takes_chunks`: the client puts large results together. `takes_items`: it says which values it has taken.
+        """
         self.taking = Taking(dispatcher, caller.streams, by_caller=takes_items)
         self._lines: Lines[Delivery] = Lines()
         """Calls with a large value under way, and what waits behind each."""
@@ -75,6 +84,12 @@ class ResultOutbox:
         self._chunked: dict[DeliverResults, int] = {}
         """Results that chunks have brought, and their sizes."""
         self._unread_bytes = 0
+        self._unread = unread
+        self._leaving = 0
+        """Bytes of the frame that is being written."""
+        self._left_at = inf
+        """When the newest frame of the stream left; infinite once it was written."""
+        self._is_closed = False
         self._pacer = pacer
         self._caller = caller
         self._endpoint = endpoint
@@ -98,8 +113,51 @@ class ResultOutbox:
         """Results that wait for the client, without those of which one is always allowed."""
         return self._unread_bytes + max(0, self._large_bytes - MAX_PAYLOAD_BYTES)
 
+    @property
+    def stuck_since(self) -> float:
+        """When the frame left that is being written; infinite where none is."""
+        return self._left_at
+
+    def leaves(self) -> None:
+        """A frame of the stream is being written."""
+        self._left_at = self._dispatcher.clock.now()
+
+    def written(self) -> None:
+        """All frames of the stream were written."""
+        self.taking.written()
+        self._left_at = inf
+        self._leaves(-self._leaving)
+
+    def close(self) -> None:
+        """Nobody is left to be told anything."""
+        self._is_closed = True
+        self._unread.left(self)
+        self._leaves(-self._leaving)
+
+    def shed(self, *, is_stuck: bool) -> None:
+        """Drops results that replicas keep; where nobody keeps them, and the client is stuck, they are lost."""
+        in_session = self._caller.session is not None
+        if not (in_session or is_stuck):
+            return
+        outcomes, self._outcomes = self._outcomes, deque()
+        for outcome in outcomes:
+            size = _bytes_of(outcome)
+            if not isinstance(outcome, DeliverResults) or outcome.options.streaming or size <= MIN_DROPPED_BYTES:
+                self._outcomes.append(outcome)
+                continue
+            self._unread_bytes -= size
+            self._queue(-_held_by(outcome))
+            if in_session:
+                self._drop(outcome, size)
+                continue
+            kept = (outcome.replica, outcome.first, outcome.links)
+            lost = DeliverFailure(outcome.caller, outcome.ids, failures.NOT_READ, outcome.size, *kept)
+            self._append(lost, _bytes_of(lost))
+
     def add(self, outcome: Delivery) -> None:
         """Outcomes or values of calls, for the next frame."""
+        if self._is_closed:
+            return
         if isinstance(outcome, DeliverValues):
             self._add_values(outcome)
             return
@@ -126,12 +184,11 @@ class ResultOutbox:
         ):
             self._drop(outcome, size)
             return
-        self._outcomes.append(outcome)
-        self._unread_bytes += size
+        self._append(outcome, size)
 
     def next_frame(self) -> Response | None:
         """All that is ready, up to the bounds of a frame; None where nothing is. The frame before this was written."""
-        self.taking.written()
+        self.written()
         if self._large and (self._is_chunk_due or not self._outcomes):
             self._is_chunk_due = False
             return self._chunk_frame()
@@ -153,14 +210,16 @@ class ResultOutbox:
         response = Response()
         frame = response.results
         frame.frame_no = self._frame_no
-        calls = size = request_bytes = 0
+        calls = size = request_bytes = leaving = 0
         batch: call_pb2.ResultBatch | None = None
         values: call_pb2.ResultBatch | None = None
         value_bytes = 0
         keeps = self._caller.session is not None
         chunked, streams = self._chunked, self._caller.streams
-        while self._outcomes and calls < most and size + value_bytes < MAX_FRAME_BYTES:
-            outcome = self._outcomes.popleft()
+        most_bytes = min(MAX_FRAME_BYTES, self._unread.frame_bytes)
+        while self._outcomes and calls < most and size + value_bytes < most_bytes:
+            outcome = self._take_next(most_bytes)
+            leaving += _held_by(outcome)
             if isinstance(outcome, DeliverValues):
                 values = self._put_values(frame, values, outcome)
                 value_bytes += sum(map(len, outcome.payloads))
@@ -190,8 +249,24 @@ class ResultOutbox:
             else:
                 frame.errors.add(call_ids=outcome.ids, failure=to_wire(outcome.failure))
         self._unread_bytes -= size
+        self._leaves(leaving)
         self._caller.released(calls, request_bytes)
         return response
+
+    def _take_next(self, most_bytes: int) -> Delivery:
+        """What comes next; of many results no more than fit into a frame, but one in any case."""
+        outcome = self._outcomes.popleft()
+        self._queue(-_held_by(outcome))
+        if not isinstance(outcome, DeliverResults) or len(outcome.ids) == 1 or _bytes_of(outcome) <= most_bytes:
+            return outcome
+        count, size = 1, len(outcome.payloads[0])
+        while (size := size + len(outcome.payloads[count])) <= most_bytes:
+            count += 1
+        ids, payloads, first = outcome.ids, outcome.payloads, outcome.first
+        rest = replace(outcome, ids=ids[count:], payloads=payloads[count:], first=first + count)
+        self._outcomes.appendleft(rest)
+        self._queue(_held_by(rest))
+        return replace(outcome, ids=ids[:count], payloads=payloads[:count], size=0)
 
     def _holds_back(self, ended: int, unanswered: int) -> bool:
         """Whether so few calls have ended that their outcomes better wait for those of others. Values never wait."""
@@ -223,7 +298,7 @@ class ResultOutbox:
         """They are never dropped, and count for nothing: no more wait here than the credit of each call."""
         lines = self._lines
         if max(map(len, values.payloads)) <= CHUNK_BYTES and not (lines and lines.concern(values.ids)):
-            self._outcomes.append(values)
+            self._append(values, 0)
             return
         for each in values_singly(values):
             (payload,) = each.payloads
@@ -234,9 +309,10 @@ class ResultOutbox:
                     lines.begin(each.ids[0])
                     each.payloads = [Announced(len(payload))]
                     self._large.add(each, payload)
+                    self._queue(len(payload))
                     continue
                 each.payloads = [joined(payload)]
-            self._outcomes.append(each)
+            self._append(each, 0)
 
     def _put_values(
         self, frame: call_pb2.ResultFrame, batch: call_pb2.ResultBatch | None, values: DeliverValues
@@ -259,9 +335,19 @@ class ResultOutbox:
         batch.payloads.extend(values.payloads)  # type: ignore[arg-type]  # what is larger was joined, or cut
         return batch
 
-    def _append(self, outcome: Outcome, size: int) -> None:
+    def _append(self, outcome: Delivery, size: int) -> None:
+        """`size`: what the client is to read before it may send more."""
         self._outcomes.append(outcome)
         self._unread_bytes += size
+        self._queue(_held_by(outcome))
+
+    def _queue(self, size: int) -> None:
+        if not self._is_closed:
+            self._unread.queue(self, size)
+
+    def _leaves(self, size: int) -> None:
+        self._leaving += size
+        self._unread.leaving += size
 
     def _drop(self, outcome: DeliverResults, size: int) -> None:
         """Its call counts on, the bytes of its arguments do not: nobody has them any more."""
@@ -282,6 +368,7 @@ class ResultOutbox:
             outcome.payloads = (b"",)
             self._large.add(outcome, payload)
             self._large_bytes += size
+            self._queue(size)
         elif size <= MAX_INLINE_BYTES and self._unread_bytes + size > MAX_UNREAD_BYTES and may_drop:
             self._drop(outcome, size)
         elif size <= MAX_INLINE_BYTES:
@@ -297,9 +384,11 @@ class ResultOutbox:
         """The next chunk. Behind the last one of a result comes its outcome."""
         chunk = self._large.take()
         outcome = chunk.owner
+        self._queue(-len(chunk.data))
+        self._leaves(len(chunk.data))
         if chunk.is_last:
             if isinstance(outcome, DeliverValues):
-                self._outcomes.append(outcome)
+                self._append(outcome, 0)
             else:
                 self._large_bytes -= chunk.total
                 self._chunked[outcome] = chunk.total
@@ -330,8 +419,16 @@ def _singly(outcome: DeliverResults) -> Iterator[DeliverResults]:
         yield replace(outcome, ids=outcome.ids[at : at + 1], payloads=(payload,), size=size, first=outcome.first + at)
 
 
-def _bytes_of(outcome: Outcome) -> int:
-    """What the outcome adds to a frame, near enough."""
+def _held_by(outcome: Delivery) -> int:
+    """What the outcome takes here. Payloads in chunks are counted apart."""
+    size = CALL_BYTES * len(outcome.ids)
+    if isinstance(outcome, DeliverValues):
+        return size if isinstance(outcome.payloads[0], Announced) else size + sum(map(len, outcome.payloads))
+    return size + _bytes_of(outcome)
+
+
+def _bytes_of(outcome: Delivery) -> int:
+    """What the outcome adds to a frame, near enough. Values are counted by credits."""
     if isinstance(outcome, DeliverResults):
         return sum(map(len, outcome.payloads))
     return len(outcome.failure.message) if isinstance(outcome, DeliverFailure) else 0

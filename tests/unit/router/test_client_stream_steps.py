@@ -9,6 +9,7 @@ import pytest
 from router_service.core.callers import Window
 from router_service.core.calls import NO_OPTIONS, Batch, Run
 from router_service.core.scheduler import Scheduler
+from router_service.core.unread import Unread
 from router_service.shell.client_stream import MAX_STEP, MAX_UNREAD_REJECTED_IDS, MAX_UNREAD_REJECTIONS, ClientStream
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
@@ -46,7 +47,7 @@ def dispatcher() -> Recorded:
 def stream(dispatcher: Recorded) -> ClientStream:
     async def write(_: object) -> None: ...
 
-    return ClientStream("e", call_pb2.CallOptions(), Window(8192, 2**20), dispatcher, write)
+    return ClientStream("e", call_pb2.CallOptions(), Window(8192, 2**20), dispatcher, Unread(lambda: 0.0), write)
 
 
 def frame(*batches: CallBatch) -> router_service_pb2.CallFrame:

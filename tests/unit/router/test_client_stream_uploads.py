@@ -6,6 +6,7 @@ import pytest
 
 from router_service.core.callers import Window
 from router_service.core.scheduler import Scheduler
+from router_service.core.unread import Unread
 from router_service.shell.client_stream import ClientStream
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.chunks import CHUNK_BYTES
@@ -24,7 +25,8 @@ class StreamOnPaper(ClientStream):
 
         self.clock = FakeClock()
         self.dispatcher = Dispatcher(Scheduler(lambda: 0.5), self.clock, no_link)  # type: ignore[arg-type]
-        super().__init__("e", call_pb2.CallOptions(), Window(1024, 2**30), self.dispatcher, self._write)
+        unread = Unread(self.clock.now)
+        super().__init__("e", call_pb2.CallOptions(), Window(1024, 2**30), self.dispatcher, unread, self._write)
         self.dispatcher.attach(self.caller, self)
 
     async def _write(self, frame: router_service_pb2.StreamCallsResponse) -> None: ...

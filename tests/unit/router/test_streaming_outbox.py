@@ -14,6 +14,7 @@ from router_service.core.replicas import Replica
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions import Session
 from router_service.core.table import BackendRoute, ReplicaRoute, RoutingTable
+from router_service.core.unread import Unread
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.result_outbox import MAX_UNREAD_BYTES, ResultOutbox
 from router_service.shell.taking import TAKE_BYTES, TAKE_VALUES
@@ -66,7 +67,9 @@ class Client:
         dispatcher.apply(RoutingTable(generation="g", revision=1, endpoints={}, backends={"b": backend}))
         self.replica: Replica = next(iter(dispatcher.scheduler.topology.replicas.values()))
         self.caller = session_caller()
-        self.outbox = ResultOutbox(self.caller, "e", dispatcher, Pacer(lambda: None, clock.now), **features)
+        self.outbox = ResultOutbox(
+            self.caller, "e", dispatcher, Pacer(lambda: None, clock.now), Unread(clock.now), **features
+        )
 
     def values(self, *values: tuple[int, Payload], content_type: str = "") -> None:
         """Values have come: the call of each, and its payload."""

@@ -1,0 +1,84 @@
+"""What clients have not read of their results, of all streams of a router together.
+
+Purpose: each stream holds what its client has not read, and hundreds of clients that do not read at all would hold as
+many times that. Whoever reads gets its results as ever: what others hold up is at replicas already.
+Invariants: what is queued is bounded: above that, who has most queued lets go first, of what replicas keep; of what
+nobody keeps only where the client has read nothing for `STUCK_S`. What is being written cannot be taken back: the more
+of that there is, the less goes into one frame. Below the bounds nothing of this happens.
+Owner: the router's streams, one for all. Pure; `now` is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
+MAX_LEAVING_BYTES: Final = 8 * 1024 * 1024
+"""Frames that are being written are in memory several times: as messages, as bytes, and in the transport."""
+FRAMES: Final = 8
+"""One frame takes no larger part of what is left than one in so many."""
+MIN_FRAME_BYTES: Final = 16 * 1024
+"""A frame may take so much in any case."""
+CALL_BYTES: Final = 64
+"""What an outcome takes besides its payload."""
+STUCK_S: Final = 0.25
+AGAIN_S: Final = 0.1
+"""Where not enough was let go, this passes before all are asked again, or an eighth of the bound more comes."""
+
+
+class Holder(Protocol):
+    """One stream. Compared by identity."""
+
+    @property
+    def stuck_since(self) -> float:
+        """When the frame left that its client has not read yet; infinite where there is none."""
+
+    def shed(self, *, is_stuck: bool) -> None:
+        """Lets go of what can be had again; and of what cannot, where the client is stuck."""
+
+
+class Unread:
+    """Bytes by stream."""
+
+    def __init__(self, now: Callable[[], float], max_bytes: int = MAX_QUEUED_BYTES) -> None:
+        """`max_bytes` of results may be queued."""
+        self.queued = 0
+        self.leaving = 0
+        """Bytes of frames that are being written."""
+        self._now = now
+        self._max_bytes = max_bytes
+        self._queued_by: dict[Holder, int] = {}
+        self._again_at = 0.0
+        self._again_bytes = 0
+
+    @property
+    def frame_bytes(self) -> int:
+        """What the next frame may take."""
+        return max(MIN_FRAME_BYTES, (MAX_LEAVING_BYTES - self.leaving) // FRAMES)
+
+    def queue(self, holder: Holder, size: int) -> None:
+        """The stream has so many bytes more queued, or fewer."""
+        if queued := self._queued_by.get(holder, 0) + size:
+            self._queued_by[holder] = queued
+        else:
+            self._queued_by.pop(holder, None)
+        self.queued += size
+        if size > 0 and self.queued > self._max_bytes:
+            now = self._now()
+            if now >= self._again_at or self.queued >= self._again_bytes:
+                self._make_room(now)
+
+    def left(self, holder: Holder) -> None:
+        """The stream is gone, and all that it had queued."""
+        self.queued -= self._queued_by.pop(holder, 0)
+
+    def _make_room(self, now: float) -> None:
+        for holder in sorted(self._queued_by, key=self._queued_by.__getitem__, reverse=True):
+            if self.queued <= self._max_bytes:
+                return
+            holder.shed(is_stuck=holder.stuck_since + STUCK_S <= now)
+        self._again_at = now + AGAIN_S
+        self._again_bytes = self.queued + self._max_bytes // 8

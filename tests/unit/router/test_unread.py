@@ -1,0 +1,187 @@
+"""What clients do not read is bounded over all streams: who has most of it lets go first."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from router_service.core.callers import Caller, Window
+from router_service.core.commands import DeliverFailure, DeliverResults
+from router_service.core.scheduler import Scheduler
+from router_service.core.unread import (
+    AGAIN_S,
+    CALL_BYTES,
+    FRAMES,
+    MAX_LEAVING_BYTES,
+    MIN_FRAME_BYTES,
+    STUCK_S,
+    Unread,
+)
+from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.result_outbox import ResultOutbox
+from slotmesh.errors import Reason
+from slotmesh.runtime.pacer import Pacer
+from slotmesh.v1 import call_pb2
+from tests.fakes.clock import FakeClock
+from tests.unit.router.world import World, options, session_caller
+
+MAX_BYTES = 1_000_000
+SIZE = 10_000
+
+
+class Holder:
+    """Lets go of everything, or of nothing."""
+
+    def __init__(self, unread: Unread, *, can_shed: bool = True) -> None:
+        self.unread = unread
+        self.can_shed = can_shed
+        self.stuck_since = inf
+        self.size = 0
+        self.asked: list[bool] = []
+
+    def queue(self, size: int) -> None:
+        self.size += size
+        self.unread.queue(self, size)
+
+    def shed(self, *, is_stuck: bool) -> None:
+        self.asked.append(is_stuck)
+        if self.can_shed:
+            self.queue(-self.size)
+
+
+class Stream:
+    """An outbox that nobody reads, unless a frame is taken."""
+
+    def __init__(self, unread: Unread, clock: FakeClock, *, in_session: bool = False) -> None:
+        dispatcher = Dispatcher(Scheduler(lambda: 0.5), clock, lambda *_: None)  # type: ignore[arg-type]
+        self.caller = session_caller() if in_session else Caller(Window(8192, 2**30))
+        self.replica = World({"b": ["r"]}).replicas["r"]
+        self.outbox = ResultOutbox(self.caller, "e", dispatcher, Pacer(lambda: None, clock.now), unread)
+
+    def results(self, first: int, count: int, size: int = SIZE) -> None:
+        ids, payloads = range(first, first + count), [b"x" * size] * count
+        self.caller.admit(ids, 0)
+        self.outbox.add(DeliverResults(self.caller, ids, payloads, "", self.replica, 0, first, 0, options()))
+
+    def frame(self) -> call_pb2.ResultFrame:
+        """The next one, which nobody has read yet."""
+        frame = self.outbox.next_frame()
+        assert frame is not None
+        self.outbox.leaves()
+        return frame.results
+
+    @property
+    def queued(self) -> list[type]:
+        return [type(each) for each in self.outbox._outcomes]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def unread(clock: FakeClock) -> Unread:
+    return Unread(clock.now, MAX_BYTES)
+
+
+def test_who_has_most_lets_go_and_no_other(unread: Unread) -> None:
+    holders = [Holder(unread) for _ in range(3)]
+    for holder, size in zip(holders, (100_000, 700_000, 200_000), strict=True):
+        holder.queue(size)
+    assert not any(each.asked for each in holders)
+    holders[0].queue(1)
+    assert [len(each.asked) for each in holders] == [0, 1, 0]
+    assert unread.queued == 300_001
+
+
+def test_who_can_let_go_of_nothing_is_not_asked_for_each_result(unread: Unread, clock: FakeClock) -> None:
+    holder = Holder(unread, can_shed=False)
+    holder.queue(MAX_BYTES + 1)
+    for _ in range(10):
+        holder.queue(1)
+    assert len(holder.asked) == 1
+    clock.advance(AGAIN_S)
+    holder.queue(1)
+    assert len(holder.asked) == 2
+    holder.queue(MAX_BYTES // 8)
+    assert len(holder.asked) == 3
+
+
+def test_what_a_stream_had_goes_with_it(unread: Unread) -> None:
+    holder = Holder(unread)
+    holder.queue(500_000)
+    unread.left(holder)
+    unread.left(holder)
+    assert unread.queued == 0
+
+
+def test_the_more_is_being_written_the_smaller_is_the_next_frame(unread: Unread) -> None:
+    assert unread.frame_bytes == MAX_LEAVING_BYTES // FRAMES
+    sizes = []
+    for _ in range(200):  # none of which is ever read
+        sizes.append(unread.frame_bytes)
+        unread.leaving += sizes[-1]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] == MIN_FRAME_BYTES
+    assert unread.leaving <= MAX_LEAVING_BYTES + 200 * MIN_FRAME_BYTES
+
+
+def test_results_of_a_session_are_dropped_for_replicas_have_them(unread: Unread, clock: FakeClock) -> None:
+    streams = [Stream(unread, clock, in_session=True) for _ in range(5)]
+    for stream in streams:
+        stream.results(1, 40)
+    assert unread.queued <= MAX_BYTES
+    assert [bool(each.queued) for each in streams].count(False) == 3
+    assert all(each.outbox for each in streams), "the others fetch theirs"
+
+
+def test_what_nobody_else_has_is_kept_while_the_client_reads(unread: Unread, clock: FakeClock) -> None:
+    reads, stuck = Stream(unread, clock), Stream(unread, clock)
+    for stream in (reads, stuck):
+        stream.results(1, 60)
+    stuck.frame()
+    clock.advance(STUCK_S)
+    reads.frame()
+    reads.results(61, 60)
+    stuck.results(61, 60)
+    assert reads.queued == [DeliverResults]
+    assert set(stuck.queued) == {DeliverFailure}
+    (errors,) = stuck.frame().errors[:1]
+    assert errors.failure.reason == Reason.RESULT_EVICTED
+    assert errors.failure.executed == call_pb2.EXECUTED_YES
+
+
+@pytest.mark.parametrize("in_session", [False, True])
+def test_all_is_counted_until_it_was_written(unread: Unread, clock: FakeClock, in_session: bool) -> None:
+    stream = Stream(unread, clock, in_session=in_session)
+    stream.results(1, 50)
+    assert (unread.queued, unread.leaving) == (50 * (SIZE + CALL_BYTES), 0)
+    frame = stream.frame()
+    taken = sum(len(each.call_ids) for each in frame.batches)
+    assert (unread.queued + unread.leaving, unread.leaving) == (50 * (SIZE + CALL_BYTES), taken * (SIZE + CALL_BYTES))
+    while stream.outbox:
+        stream.frame()
+    stream.outbox.written()
+    assert (unread.queued, unread.leaving) == (0, 0)
+    stream.results(51, 10)
+    stream.frame()
+    stream.results(61, 10)
+    stream.outbox.close()
+    stream.results(71, 10)
+    assert (unread.queued, unread.leaving) == (0, 0)
+
+
+def test_results_that_came_together_leave_in_frames_that_fit(unread: Unread, clock: FakeClock) -> None:
+    stream = Stream(unread, clock)
+    stream.results(1, 50)
+    unread.leaving = MAX_LEAVING_BYTES
+    told = []
+    while stream.outbox:
+        frame = stream.frame()
+        assert sum(len(payload) for batch in frame.batches for payload in batch.payloads) <= 2 * MIN_FRAME_BYTES
+        told += [call_id for batch in frame.batches for call_id in batch.call_ids]
+        unread.leaving = MAX_LEAVING_BYTES
+    assert told == list(range(1, 51))
+    assert stream.caller.calls == 0
