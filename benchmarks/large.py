@@ -47,7 +47,9 @@ async def measure(*, rounds: int, quiet_s: float, haul_bytes: int = HAUL_BYTES) 
     beside_s: list[float] = []
     hauls: list[Haul] = []
     async with process_mesh(SPEC, routers=0) as mesh, AsyncExitStack() as stack:
-        router = await mesh.add_router(f"--window-bytes={WINDOW_BYTES}B", "--metrics-port=-1")
+        router = await mesh.add_router(
+            f"--window-bytes={WINDOW_BYTES}B", f"--max-upload-bytes={2 * WINDOW_BYTES}B", "--metrics-port=-1"
+        )
         await mesh.wait_ready()
         channel = await stack.enter_async_context(open_channel(router.address))
         async with frame_stream(channel, ENDPOINT, METHOD) as stream:
