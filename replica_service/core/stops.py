@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 MAX_LANES = 65_536
 """Lanes that a session remembers."""
-MAX_GENERATIONS = 4
-"""Generations that a lane remembers: re-sent calls may belong to one that is over."""
+MAX_GENERATIONS = 16
+"""Generations that a lane remembers, as many as its client does: calls may belong to one that is over."""
 
 
 class Stops:

@@ -43,8 +43,8 @@ START_WINDOW = Window(calls=1024, bytes=4 * 1024 * 1024)
 
 MAX_STOPS = 65_536
 """Ordering keys of one caller that are known to have stopped; of more, the oldest are forgotten."""
-MAX_GENERATIONS = 4
-"""Of one key: calls of some that are over may come back from replicas."""
+MAX_GENERATIONS = 16
+"""Of one key, as many as its client knows: calls of some that are over may wait, or come back from replicas."""
 
 
 class Flow:

@@ -56,6 +56,13 @@ def test_a_lane_remembers_its_newest_generations(failed: Stops) -> None:
     assert failed.is_stopped("e", "k", 4, 41)
 
 
+def test_an_older_generation_stops_though_several_newer_ones_have_failed_before(failed: Stops) -> None:
+    for generation in range(5, 11):
+        failed.failed("e", "k", generation, 10 * generation)
+    failed.failed("e", "k", 4, 41)
+    assert failed.is_stopped("e", "k", 4, 42)
+
+
 def test_a_session_remembers_its_newest_lanes(failed: Stops, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stops, "MAX_LANES", 2)
     failed.failed("e", "second", 1, 20)

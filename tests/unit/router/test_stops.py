@@ -159,6 +159,18 @@ def test_the_newest_generations_of_a_key_are_known() -> None:
     assert not caller.stop("k", 1, 10), "it is over"
 
 
+def test_an_older_generation_stops_though_several_newer_ones_have_failed_before() -> None:
+    world, client = world_of(window=1)
+    submit(world, [1, 2], client)
+    for generation in range(2, 8):
+        call_id = 10 * generation
+        submit(world, [call_id], client, generation=generation)
+        world.cancel((call_id, call_id), by=client)
+    world.fail("r")
+    assert world.reasons([2]) == STOPPED
+    assert world.got("r") == [1]
+
+
 def test_a_call_that_is_handed_back_when_a_newer_generation_has_failed_does_not_run() -> None:
     world, client = world_of()
     submit(world, [1], client)
