@@ -35,8 +35,9 @@ from slotmesh.spec import model
 from tests.history.model import Violation
 
 PORT: Final = 7000
-DRAIN_S: Final = 45.0
-"""What is unanswered so long after the last call and the last fault hangs."""
+DRAIN_S: Final = 60.0
+"""What is unanswered so long after the last call and the last fault hangs: a call may wait for 30 s in the queue of a
+router, and the one that its key gets then, for 20 s."""
 GRACE: Final = timedelta(seconds=2)
 _MESH: Final = model.Mesh(
     backends=(model.Backend(name=BACKEND, graceful_timeout_s=2.0),),
