@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
             command = [sys.executable, "-m", "simulation", "mesh", *(arguments or sys.argv[2:])]
             os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": HASH_SEED})  # noqa: S606 - itself again
-        with changed(defects.BY_NAME[asked.defect].changes if asked.defect else ()):
+        with changed(defects.DEFECTS[asked.defect].changes if asked.defect else ()):
             return _one(asked.seed, asked.seconds, asked.plot, shrinks=not asked.no_shrink, is_traced=asked.trace)
     first = asked.first if asked.first is not None else random.SystemRandom().randrange(10**9)
     seeds = range(first, first + asked.seeds)
@@ -57,7 +57,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--defect",
         default="",
-        choices=["", *defects.BY_NAME],
+        choices=["", *defects.DEFECTS],
         metavar="NAME",
         help="with this seeded defect, until it is found",
     )

@@ -29,6 +29,7 @@ ONCE: Final = "at most once"
 TRUE: Final = "`executed` is true"
 ORDER: Final = "in order"
 STOPS: Final = "lanes that stop"
+EPOCHS: Final = "epochs go on above every epoch"
 
 
 def _defect(name: str, breaks: str, promise: str, plots: str, *changes: tuple[str, str, str]) -> Defect:
@@ -129,6 +130,17 @@ _ROUTER: Final = (
             "None, now)",
         ),
     ),
+    _defect(
+        "generations_merged",
+        "a router compares rosters by their revisions, of whatever generation they are",
+        ONCE,
+        "generations_differ",
+        (
+            "router_service.core.rosters:Roster.covers_all",
+            "known.get(version.generation, -1)",
+            "max(known.values())",
+        ),
+    ),
 )
 
 _TAKEOVER: Final = (
@@ -209,6 +221,17 @@ _CLIENT: Final = (
         ONCE,
         "router_leaves all_begin_anew",
         ("slotmesh.client.pending:PendingCalls.unanswered", "return ranges", "return ranges[1:]"),
+    ),
+    _defect(
+        "stopped_sent_again",
+        "a client sends calls again that stand behind a failure in a lane that stops",
+        STOPS,
+        "stop_lanes_apart",
+        (
+            "slotmesh.client.resend:Resends.take",
+            "if part.spec.stop_generation and part.is_after_failure(place):",
+            "if False:",
+        ),
     ),
 )
 
@@ -304,11 +327,33 @@ _REPLICA: Final = (
         "emptied_too_soon",
         "a replica says that a partition is empty while calls of it run",
         ORDER,
-        "keys_move",
+        "owners_change keys_move",
         (
             "replica_service.core.scheduler:Scheduler.is_emptied",
             "not self._lanes.is_left(endpoint, partition)",
             "True",
+        ),
+    ),
+    _defect(
+        "late_is_well",
+        "a call that ends after its deadline in a lane that stops has ended well where it ran",
+        STOPS,
+        "stop_lanes_late",
+        (
+            "replica_service.core.stops:is_late",
+            "run.options.stop_generation > 0 and now >= run.deadline",
+            "False",
+        ),
+    ),
+    _defect(
+        "fence_answered_first",
+        "a replica says that it is fenced, and goes on starting calls of older epochs",
+        ORDER,
+        "owners_fenced",
+        (
+            "replica_service.shell.engine:Engine.fence",
+            "self._carry_out(self.scheduler.fence(epoch, self._now()))\n    return self.scheduler.busy()",
+            "return {}",
         ),
     ),
 )
@@ -351,32 +396,11 @@ _CONTROLLER: Final = (
         "emptied_not_awaited",
         "partitions get their new owner before the old one has given them up",
         ORDER,
-        "keys_move",
+        "owners_change keys_move",
         (
             "controller_service.core.partitions:assign",
             "if of[number] not in dead and (owners[of[number]], number, current.epochs[number]) in emptied",
             "if of[number] not in dead",
-        ),
-    ),
-)
-
-_OPEN: Final = (
-    _defect(
-        "opening_unacknowledged",
-        "a router gives away calls of a session before its client has acknowledged any roster there",
-        ONCE,
-        "moves_twice router_leaves older_table",
-        ("router_service.core.sessions:Session.__init__", "self.is_suspended = True", "self.is_suspended = False"),
-    ),
-    _defect(
-        "late_is_well",
-        "a call that ends after its deadline in a lane that stops has ended well where it ran",
-        STOPS,
-        "stop_lanes_apart stop_lanes",
-        (
-            "replica_service.core.stops:is_late",
-            "run.options.stop_generation > 0 and now >= run.deadline",
-            "False",
         ),
     ),
     _defect(
@@ -387,36 +411,25 @@ _OPEN: Final = (
         ("controller_service.core.transitions:_require_no_namesake", "if not may_live:", "if True:"),
     ),
     _defect(
-        "stopped_sent_again",
-        "a client sends calls again that stand behind a failure in a lane that stops",
-        STOPS,
-        "stop_lanes_apart",
+        "draining_is_ended",
+        "a replica that drains counts as ended, though calls run there",
+        ORDER,
+        "owners_change",
         (
-            "slotmesh.client.resend:Resends.take",
-            "if part.spec.stop_generation and part.is_after_failure(place):",
-            "if False:",
+            "controller_service.core.transitions:reported",
+            "gone=report.state is ReplicaState.STOPPED or",
+            "gone=report.state in {ReplicaState.DRAINING, ReplicaState.STOPPED} or",
         ),
     ),
     _defect(
         "departures_not_learnt",
         "a controller that does not remember loses the departures that a router's table names",
         ONCE,
-        "replica_departs",
+        "departures_forgotten",
         (
             "controller_service.core.roster:Roster.learning",
             "told = [it if it.generation in trusted else as_of_now(it) for it in news]",
             "told = [it for it in news if False]",
-        ),
-    ),
-    _defect(
-        "epochs_by_clock",
-        "a controller that does not remember goes on with epochs from its clock alone",
-        ORDER,
-        "owners_fenced",
-        (
-            "controller_service.shell.reconcile_loop:ReconcileLoop._learn",
-            "epoch_floor=learnt.epoch_floor if learnt.epoch_floor > desired.epoch_floor else 0",
-            "epoch_floor=0",
         ),
     ),
     _defect(
@@ -427,43 +440,10 @@ _OPEN: Final = (
         ("controller_service.core.partitions:inherit", "if not changed:", "if True:"),
     ),
     _defect(
-        "fence_answered_first",
-        "a replica says that it is fenced, and goes on starting calls of older epochs",
-        ORDER,
-        "owners_fenced",
-        (
-            "replica_service.shell.engine:Engine.fence",
-            "self._carry_out(self.scheduler.fence(epoch, self._now()))\n    return self.scheduler.busy()",
-            "return {}",
-        ),
-    ),
-    _defect(
-        "generations_merged",
-        "a router compares rosters by their revisions, of whatever generation they are",
-        ONCE,
-        "generations_differ",
-        (
-            "router_service.core.rosters:Roster.covers_all",
-            "known.get(version.generation, -1)",
-            "max(known.values())",
-        ),
-    ),
-    _defect(
-        "given_before_fenced",
-        "a controller gives keys away while a replica may start what an earlier one gave it",
-        ORDER,
-        "owners_fenced",
-        (
-            "controller_service.core.reconcile:_held_s",
-            "if observed.awaits_fence() or observed.brought:",
-            "if observed.brought:",
-        ),
-    ),
-    _defect(
         "given_before_brought",
         "a controller that does not remember does not wait for the tables of routers",
         ORDER,
-        "owner_unheard",
+        "tables_late",
         (
             "controller_service.core.reconcile:_held_s",
             "left_s = started_at + BROUGHT_WITHIN_S - now",
@@ -471,22 +451,28 @@ _OPEN: Final = (
         ),
     ),
     _defect(
-        "draining_is_ended",
-        "a replica that drains counts as ended, though calls run there",
-        ONCE,
-        "replica_departs keys_move",
+        "given_before_fenced",
+        "a controller gives keys away while a replica may start what an earlier one gave it",
+        ORDER,
+        "fence_unheard",
         (
-            "controller_service.core.transitions:reported",
-            "gone=report.state is ReplicaState.STOPPED or",
-            "gone=report.state in {ReplicaState.DRAINING, ReplicaState.STOPPED} or",
+            "controller_service.core.reconcile:_held_s",
+            "if observed.awaits_fence() or observed.brought:",
+            "if observed.brought:",
+        ),
+    ),
+    _defect(
+        "epochs_by_clock",
+        "a controller that does not remember goes on with epochs from its clock alone",
+        EPOCHS,
+        "clock_goes_back",
+        (
+            "controller_service.shell.reconcile_loop:ReconcileLoop._learn",
+            "epoch_floor=learnt.epoch_floor if learnt.epoch_floor > desired.epoch_floor else 0",
+            "epoch_floor=0",
         ),
     ),
 )
 
 DEFECTS: Final = {each.name: each for each in (*_ROUTER, *_TAKEOVER, *_CLIENT, *_REPLICA, *_CONTROLLER)}
-"""By name: those that have to be found."""
-
-OPEN: Final = {each.name: each for each in _OPEN}
-"""Those that no seed has found yet: another rule guards what they break, or a story is missing."""
-
-BY_NAME: Final = {**DEFECTS, **OPEN}
+"""By name. Each has to be found."""

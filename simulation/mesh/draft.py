@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from simulation.mesh.scenario import CALM_S, SETTLE_S, Blow, Client, Fault, Kind, Replica, Router, Work
+from simulation.mesh.scenario import CALM_S, SETTLE_S, Blow, Client, Fault, Kind, Moment, Replica, Router, Work
 
 
 @dataclass(slots=True)
@@ -18,6 +18,10 @@ class Draft:
     replicas: list[Replica]
     clients: list[Client]
     faults: list[Fault]
+    asks_again: bool = False
+    """Each key is asked again at the end, whatever chance says."""
+    is_edge: bool = False
+    """Were anything else to go wrong, more would than is promised (docs/guarantees.md)."""
 
     @property
     def begins_s(self) -> float:
@@ -25,9 +29,18 @@ class Draft:
         return self.chance.uniform(SETTLE_S + 0.3, max(SETTLE_S + 0.4, self.seconds - 2 * CALM_S))
 
     def strike(
-        self, blow: Blow, at_s: float, who: str, other: str = "", *, for_s: float = -1.0, amount: float = 0.0
+        self,
+        blow: Blow,
+        at_s: float,
+        who: str,
+        other: str = "",
+        *,
+        for_s: float = -1.0,
+        amount: float = 0.0,
+        moment: Moment | None = None,
     ) -> None:
-        self.faults.append(Fault(blow=blow, at_s=at_s, who=who, other=other, for_s=for_s, amount=amount))
+        fault = Fault(blow=blow, at_s=at_s, who=who, other=other, for_s=for_s, amount=amount, moment=moment)
+        self.faults.append(fault)
 
     def names(self) -> list[str]:
         """Of all but the controller."""

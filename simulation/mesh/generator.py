@@ -23,7 +23,7 @@ def generate(seed: int, seconds: float = 5.0, plot_name: str = "") -> Scenario:
     if plot_name:
         plot = BY_NAME[plot_name]
     plot(draft)
-    if plot is not storm and chance.random() < 0.25:
+    if plot is not storm and not draft.is_edge and chance.random() < 0.25:
         storm(draft)
     return Scenario(
         seed=seed,
@@ -33,7 +33,7 @@ def generate(seed: int, seconds: float = 5.0, plot_name: str = "") -> Scenario:
         replicas=tuple(draft.replicas),
         clients=tuple(draft.clients),
         faults=tuple(draft.faults),
-        asks_again=chance.random() < 0.25,
+        asks_again=chance.random() < 0.25 or draft.asks_again,
     )
 
 

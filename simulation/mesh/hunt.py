@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from simulation.mesh.defects import BY_NAME, DEFECTS, Defect
+from simulation.mesh.defects import DEFECTS, Defect
 from simulation.mesh.workers import run_seeds
 
 _MAX_WORDS: Final = 160
@@ -55,7 +55,7 @@ def hunt(defect: Defect, seeds: Sequence[int], seconds: float, processes: int) -
 
 def hunt_one(name: str, seeds: Sequence[int], seconds: float, processes: int) -> int:
     """Returns the exit status: 1 where it was not found."""
-    defect = BY_NAME[name]
+    defect = DEFECTS[name]
     sys.stdout.write(f"{name}: {defect.breaks} ({defect.promise}; plots: {', '.join(defect.plots) or 'all'})\n")
     hunted = hunt(defect, seeds, seconds, processes)
     _tell(hunted)

@@ -12,7 +12,16 @@ from typing import Final
 
 from simulation.mesh.draft import Draft
 from simulation.mesh.faults import draw_faults
-from simulation.mesh.scenario import CALM_S, Blow, Kind, Replica, Work
+from simulation.mesh.owners import (
+    clock_goes_back,
+    fence_unheard,
+    namesake,
+    owner_unheard,
+    owners_change,
+    owners_fenced,
+    tables_late,
+)
+from simulation.mesh.scenario import CALM_S, Blow, Kind, Work
 
 
 def storm(draft: Draft) -> None:
@@ -144,22 +153,12 @@ def keys_move(draft: Draft) -> None:
         )
 
 
-def namesake(draft: Draft) -> None:
-    """A second process has the id of a replica that lives."""
-    draft.need_replicas(1)
-    draft.add_work(Work(kind=Kind.KEYED, key="twins", keys=4, run_s=0.05, burst=4))
-    name = draft.replicas[0].name
-    draft.replicas.append(Replica(name=f"{name}twin", begins_s=draft.begins_s, twin_of=name))
-    if draft.chance.random() < 0.5:
-        draft.strike(Blow.CUT, draft.begins_s, name, "controller", for_s=draft.chance.choice((1.0, 4.0)))
-
-
 def stop_lanes(draft: Draft) -> None:
     """Lanes that stop at a failure: timeouts near the run time, cancels, handlers that go on all the same."""
     chance = draft.chance
     draft.need_replicas(1)
     for number in range(chance.randint(1, 2)):
-        run_s = chance.choice((0.02, 0.05, 0.1))
+        run_s = chance.choice((0.02, 0.05, 0.1, 0.3))
         draft.add_work(
             Work(
                 kind=Kind.STOP,
@@ -320,6 +319,43 @@ def stop_lanes_apart(draft: Draft) -> None:
         draft.strike(Blow.KILL, at_s + chance.uniform(0.1, 1.0), first, for_s=1.0)
 
 
+def stop_lanes_late(draft: Draft) -> None:
+    """Lanes that stop, of which calls end after their deadline, while word of that does not reach the replica.
+
+    Each call has a deadline of its own, and the next one is there when it ends.
+    """
+    chance, at_s = draft.chance, draft.begins_s
+    draft.replicas.clear()
+    draft.join(0.0, max_ongoing=8)
+    for number in range(4):
+        run_s = chance.choice((0.3, 0.5))
+        draft.add_work(
+            Work(
+                kind=Kind.STOP,
+                key=f"late{number}",
+                run_s=run_s,
+                burst=1,
+                pause_s=run_s * chance.uniform(0.4, 0.8),
+                timeout_s=run_s * chance.uniform(1.2, 2.5),
+            )
+        )
+    draft.strike(Blow.STALL, at_s, draft.router(), draft.some_replica(), for_s=chance.choice((0.5, 1.0, 2.0)))
+
+
+def departures_forgotten(draft: Draft) -> None:
+    """A replica has departed when the controller forgets; a session moves that had calls there, and heard nothing."""
+    chance, at_s = draft.chance, draft.begins_s
+    draft.need_routers(2)
+    draft.need_replicas(2)
+    draft.add_work(Work(kind=Kind.UNKEYED, run_s=0.1, burst=6, pause_s=0.1))
+    draft.seconds = max(draft.seconds, at_s + 6.0)
+    first = draft.router()
+    draft.strike(Blow.STALL, at_s, first, draft.clients[0].name, for_s=8.0)
+    draft.strike(Blow.TERMINATE, at_s + chance.uniform(0.05, 0.3), draft.some_replica())
+    # It stays for two seconds for the sake of outcomes that were not acknowledged.
+    draft.strike(Blow.KILL, at_s + chance.uniform(2.3, 2.8), "controller", for_s=0.05)
+
+
 def generations_differ(draft: Draft) -> None:
     """A router has an older table when the controller forgets; a session moves to it that used a newer replica."""
     chance, at_s = draft.chance, draft.begins_s
@@ -334,43 +370,11 @@ def generations_differ(draft: Draft) -> None:
     for name in (first, joins):
         draft.strike(Blow.CUT, at_s + 0.6, name, "controller", for_s=7.0)
     draft.strike(Blow.KILL, at_s + 0.7, "controller", for_s=chance.choice((0.05, 0.3)))
+    # The new generation soon has as many revisions as the old one had.
+    for _ in range(chance.randint(0, 3)):
+        draft.join(at_s + chance.uniform(0.8, 1.2))
     blow = chance.choice((Blow.KILL, Blow.TERMINATE))
     draft.strike(blow, at_s + chance.uniform(0.9, 2.5), first, for_s=5.0)
-
-
-def _share_keys(draft: Draft) -> list[str]:
-    """Each router has a client of its own, all with the same keys, for long. Returns the routers."""
-    draft.seconds = max(draft.seconds, 9.0)
-    draft.need_routers(2)
-    draft.need_replicas(2)
-    work = Work(kind=Kind.KEYED, key="everybody", keys=6, run_s=0.1, burst=6, pause_s=0.2)
-    names = [it.name for it in draft.routers]
-    draft.clients = [
-        replace(draft.clients[0], name=f"client{number}", routers=(name,), work=(work,), begins_s=0.6)
-        for number, name in enumerate(names)
-    ]
-    return names
-
-
-def owners_fenced(draft: Draft) -> None:
-    """The controller forgets, and only a router that it cannot reach knew who owns what."""
-    chance, at_s = draft.chance, 1.5
-    names = _share_keys(draft)
-    draft.strike(Blow.CUT, at_s - 0.05, names[0], "controller", for_s=chance.choice((6.5, 8.0)))
-    if chance.random() < 0.4:
-        draft.strike(Blow.JUMP, at_s - 0.05, "controller", amount=chance.choice((-3600.0, -30.0)))
-    for name in ("controller", *names[1:]):
-        draft.strike(Blow.KILL, at_s, name, for_s=0.05)
-
-
-def owner_unheard(draft: Draft) -> None:
-    """The controller hears neither an owner of keys nor a router that goes on sending to it, and may forget them."""
-    chance, at_s = draft.chance, 1.5
-    names = _share_keys(draft)
-    for name in (names[0], draft.some_replica()):
-        draft.strike(Blow.CUT, at_s, name, "controller", for_s=chance.choice((5.0, 6.5, 8.0)))
-    if chance.random() < 0.5:
-        draft.strike(Blow.KILL, at_s + 0.1, "controller", for_s=0.05)
 
 
 Plot = Callable[[Draft], None]
@@ -388,7 +392,13 @@ PLOTS: Final[tuple[tuple[Plot, float], ...]] = (
     (stop_lanes_apart, 1.0),
     (generations_differ, 1.0),
     (owners_fenced, 0.5),
+    (fence_unheard, 0.5),
     (owner_unheard, 0.5),
+    (tables_late, 0.5),
+    (owners_change, 0.5),
+    (clock_goes_back, 0.5),
+    (departures_forgotten, 0.5),
+    (stop_lanes_late, 0.5),
     (heard_and_lost, 1.0),
     (namesake, 1.0),
     (stop_lanes, 3.0),

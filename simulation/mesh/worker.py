@@ -14,7 +14,7 @@ from slotmesh.runtime.environment import set_grpc_environment
 
 set_grpc_environment()
 
-from simulation.mesh.defects import BY_NAME  # noqa: E402 - gRPC reads the environment when it is loaded
+from simulation.mesh.defects import DEFECTS  # noqa: E402 - gRPC reads the environment when it is loaded
 from simulation.mesh.generator import generate  # noqa: E402
 from simulation.mesh.patching import changed  # noqa: E402
 from simulation.mesh.world import run  # noqa: E402
@@ -23,7 +23,7 @@ from simulation.mesh.world import run  # noqa: E402
 def main() -> None:
     """Ends without any clean-up."""
     seconds, plots, defect = float(sys.argv[1]), sys.argv[2].split(","), sys.argv[3]
-    changes = BY_NAME[defect].changes if defect else ()
+    changes = DEFECTS[defect].changes if defect else ()
     for seed in map(int, sys.argv[4:]):
         began = time.process_time()
         scenario = generate(seed, seconds, plots[seed % len(plots)])

@@ -12,7 +12,7 @@ import pytest
 from router_service.core.partitions import Partition
 from simulation.__main__ import main
 from simulation.mesh import plots
-from simulation.mesh.defects import BY_NAME, DEFECTS, Defect
+from simulation.mesh.defects import DEFECTS, Defect
 from simulation.mesh.patching import Change, Misfit, changed
 
 _REFUSED = "router_service.core.partitions:Partition.refused"
@@ -29,7 +29,7 @@ def _code_of(change: Change) -> object:
     return found.__code__
 
 
-@pytest.mark.parametrize("defect", BY_NAME.values(), ids=BY_NAME)
+@pytest.mark.parametrize("defect", DEFECTS.values(), ids=DEFECTS)
 def test_it_changes_the_code_and_is_undone(defect: Defect) -> None:
     before = [_code_of(change) for change in defect.changes]
 
@@ -54,7 +54,7 @@ def test_there_are_thirty_at_least_of_all_processes() -> None:
 def test_each_names_plots_that_there_are_and_a_promise() -> None:
     promises = _GUARANTEES.read_text().lower()
 
-    for defect in BY_NAME.values():
+    for defect in DEFECTS.values():
         assert set(defect.plots) <= plots.BY_NAME.keys()
         assert defect.promise in promises
 
