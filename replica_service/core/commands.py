@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class StartCalls:
 class StartTurn:
     """Execute the calls from `lo` up to `hi` of the run one after another, while time lasts and the link is fresh."""
 
-    __slots__ = ("hi", "lane", "lo", "next", "run", "started_at", "stop")
+    __slots__ = ("hi", "lane", "lo", "next", "over", "run", "started_at", "stop")
 
     def __init__(self, lane: Lane, run: Run, lo: int, hi: int, now: float) -> None:
         self.lane = lane
@@ -44,7 +45,9 @@ class StartTurn:
         self.lo = lo
         self.hi = hi
         self.next = lo
-        """The executor moves it: the first call that has not started."""
+        """Claims move it: the first call that has not started."""
+        self.over = inf
+        """From then on only a call that has started goes on; monotonic seconds. Set by the first claim."""
         self.stop = hi
         """Calls from here on must not start any more."""
         self.started_at = now

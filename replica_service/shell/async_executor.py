@@ -17,6 +17,7 @@ Owner: the engine, on its event loop.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import copy_context
@@ -24,10 +25,10 @@ from typing import Any, cast
 
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
-from replica_service.core.lanes import MAX_TURN_S
-from replica_service.core.stops import is_late, is_stopped
-from replica_service.core.verdicts import CANCELLED, CUT_OFF, EXPIRED, LATE, TAKEN_BACK
-from replica_service.shell.batches import Invocation, invocations, is_fresh, is_of
+from replica_service.core.stops import is_late
+from replica_service.core.turns import Skip, Start, Turns, claim, may_begin
+from replica_service.core.verdicts import CUT_OFF, LATE, TAKEN_BACK
+from replica_service.shell.batches import Invocation, invocations, is_of
 from replica_service.shell.handler_errors import HandlerErrors
 from replica_service.shell.lateness import in_time
 from replica_service.shell.methods import Method
@@ -55,12 +56,14 @@ class AsyncExecutor:
         errors: HandlerErrors,
         now: Callable[[], float],
         loop: asyncio.AbstractEventLoop | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """`loop` is where calls run; the running one where it is None."""
+        """`loop` is where calls run, and `turns` what claims them; the running one and one of its own where None."""
         self._methods = methods
         self._sink = sink
         self._errors = errors
         self._now = now
+        self._turns = turns or Turns()
         self._queue: deque[Work] = deque()
         self._tasks: set[asyncio.Task[None] | None] = set()
         self._sites: dict[asyncio.Task[Any], TaskPlace] = {}
@@ -118,7 +121,7 @@ class AsyncExecutor:
             task.cancel()
 
     def hold(self, turn: StartTurn) -> None:
-        turn.stop = turn.next
+        self._turns.hold(turn)
 
     def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
         return [
@@ -148,20 +151,17 @@ class AsyncExecutor:
 
     def _follower(self, turn: StartTurn) -> StartTurn | None:
         """The next work, where it goes on with a streak: from here on it has started."""
-        work = self._queue.popleft()
-        if follows(work, turn):
-            work.next = work.hi
+        try:
+            work = self._queue.popleft()
+        except IndexError:  # another thread has taken it in this moment
+            return None
+        if follows(work, turn) and self._turns.go_on(work, work.lo):
             return work
         self._queue.appendleft(work)
         return None
 
-    def _claim(self, turn: StartTurn, hi: int) -> int:
-        """The turn's calls before index `hi` start now. Returns up to where they may."""
-        turn.next = hi
-        return hi
-
     def _claimed(self, _turn: StartTurn, _lo: int, payloads: Iterable[bytes]) -> Iterable[bytes]:
-        """The payloads of the turn's calls from index `lo` on, for as long as these may start."""
+        """The payloads of the turn's calls from index `lo` on, which were claimed, for as long as they may start."""
         return payloads
 
     # -- runners ---------------------------------------------------------------------------------------------------
@@ -239,20 +239,21 @@ class AsyncExecutor:
 
     async def _run_calls(self, work: StartCalls, generation: int) -> None:
         run, sink = work.run, self._sink
-        link = run.link
         while (lo := work.lo) < work.hi:
             now = self._now()
-            if now >= run.deadline:
-                sink.failed(run, lo, work.hi - lo, EXPIRED)
-                sink.calls_ended(run, work.hi - lo)
-                return
-            if now >= link.fresh_until:
+            found = claim(run, lo, work.hi, now)
+            if found is None:
                 sink.returned(work)
                 return
+            if isinstance(found, Skip):
+                sink.failed(run, lo, found.hi - lo, found.failure)
+                sink.calls_ended(run, found.hi - lo)
+                work.lo = found.hi
+                continue
             if now >= self._until:
                 self._queue.appendleft(work)
                 return
-            reached = await self._execute(work, lo, generation, min(self._until, run.deadline, link.fresh_until))
+            reached = await self._execute(work, lo, found, generation, self._until)
             if generation != self._generation:
                 sink.calls_ended(run, 1, waited=True)  # `_hand_over` has seen to the others
                 return
@@ -262,56 +263,41 @@ class AsyncExecutor:
 
     async def _run_turn(self, turn: StartTurn, generation: int) -> None:
         run, sink = turn.run, self._sink
-        link = run.link
         index = turn.lo
         until = self._until
-        over = until - STEP_S + MAX_TURN_S
         stops = run.options.stop_generation > 0
-        while index < turn.stop:
+        while True:
             now = self._now()
-            if now >= run.deadline:
-                if (stop := self._claim(turn, turn.stop)) > index:
-                    sink.failed(run, index, stop - index, EXPIRED)
-                    index = stop
+            if now >= until and turn.lo < index < turn.stop:
+                turn.next = index
+                await asyncio.sleep(0)
+                now = self._now()
+                until = now + STEP_S
+            is_first = generation == self._generation
+            found = self._turns.claim(turn, index, now, sys.maxsize if is_first else 1)
+            if found is None:
                 break
-            if now >= link.fresh_until:
-                break
-            if index > turn.lo:
-                if now >= over:
-                    break
-                if now >= until:
-                    turn.next = index
-                    await asyncio.sleep(0)
-                    until = self._now() + STEP_S
-                    continue
-            if stops and is_stopped(run, index):
-                break  # the lane's next turn answers the rest
-            if run.withdrawn is not None and index in run.withdrawn:
-                if self._claim(turn, index + 1) == index:
-                    break
-                sink.failed(run, index, 1, CANCELLED)
-                index += 1
-            elif run.withdrawn is None and not stops and generation == self._generation:
-                index = await self._execute(turn, index, generation, min(until, run.deadline, link.fresh_until))
+            if isinstance(found, Skip):
+                sink.failed(run, index, found.hi - index, found.failure)
+                index = found.hi
+            elif is_first and not stops:
+                index = await self._execute(turn, index, found, generation, until)
             else:
-                if self._claim(turn, index + 1) == index:
-                    break
-                index += await self._execute_one(run, index)
+                index += await self._execute_one(run, index, found)
         sink.turn_ended(turn, index)
 
     async def _run_streak(self, turn: StartTurn, generation: int) -> None:
         """Executes turns of one call each, of neighbours, for as long as none of them waits or raises."""
         run, lo = turn.run, turn.lo
-        now = self._now()
-        if now >= run.deadline or now >= run.link.fresh_until:
-            await self._run_turn(turn, generation)
-            return
-        limit = min(run.deadline, run.link.fresh_until)
-        until = min(self._until, limit)
         sink, queue, payloads, clock = self._sink, self._queue, run.payloads, self._now
-        if self._claim(turn, turn.hi) == turn.lo:
-            sink.turn_ended(turn, turn.lo)
+        found = self._turns.claim(turn, lo, clock())
+        if not isinstance(found, Start):
+            if found is not None:
+                sink.failed(run, lo, 1, found.failure)
+            sink.turn_ended(turn, lo if found is None else turn.hi)
             return
+        limit = found.until
+        until = min(self._until, limit)
         values: list[Any] = []
         streak = Streak(turn)
         self._streak, self._streak_lo, self._streak_values = streak, lo, values
@@ -369,7 +355,7 @@ class AsyncExecutor:
 
     async def _run_batch(self, batch: StartBatch) -> None:
         sink = self._sink
-        if not is_fresh(batch, self._now()):
+        if not may_begin(batch.parts, self._now()):
             sink.returned(batch)
             return
         method = self._methods[batch.batcher.method]
@@ -385,7 +371,7 @@ class AsyncExecutor:
             invocation: Invocation | None = whole
             if batch.began is not None:
                 invocation = in_time(whole, batch, method, self._now(), sink.failed)
-            elif not is_fresh(batch, self._now()):
+            elif not may_begin(batch.parts, self._now()):
                 sink.returned(batch)  # as a whole: nobody has heard of those that are unsound
                 return
             tell_unsound()
@@ -407,13 +393,17 @@ class AsyncExecutor:
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    async def _execute(self, work: StartCalls | StartTurn, lo: int, generation: int, until: float) -> int:
+    async def _execute(
+        self, work: StartCalls | StartTurn, lo: int, claimed: Start, generation: int, until: float
+    ) -> int:
         """Executes calls from index `lo` on, in this very step of the loop, until one has waited or raised.
 
         Stops at `until`, after one call at least, unless it is too late for that one when its arguments are there.
         Returns the index behind the last call that it executed.
         """
         run = work.run
+        limit = claimed.until
+        until = min(until, limit)
         now = self._now
         values: list[Any] = []
         append = values.append
@@ -425,11 +415,7 @@ class AsyncExecutor:
         try:
             start = self._methods[run.options.method].start(run.options.content_type)
             # Where calls wait, runners take one each: a copy of all that is left would be too much for that.
-            hi = work.hi if isinstance(work, StartCalls) else work.stop
-            if self._runners > 1:
-                hi = min(hi, lo + MAX_RUNNERS)
-            if isinstance(work, StartTurn):
-                hi = self._claim(work, hi)
+            hi = claimed.hi if self._runners == 1 else min(claimed.hi, lo + MAX_RUNNERS)
             if asking.is_known:
                 payloads: Iterable[bytes] = marking(run, lo, hi, now)
             else:
@@ -437,7 +423,6 @@ class AsyncExecutor:
                 current_place.set(site)
             if isinstance(work, StartTurn):
                 payloads = self._claimed(work, lo, payloads)
-            limit = min(run.deadline, run.link.fresh_until)
             for payload in payloads:
                 if values and len(payload) > LARGE_BYTES and now() >= until:
                     break  # or it would be decoded twice
@@ -469,7 +454,7 @@ class AsyncExecutor:
             index += 1
         return index
 
-    async def _execute_one(self, run: Run, index: int) -> int:
+    async def _execute_one(self, run: Run, index: int, claimed: Start) -> int:
         """Executes one call; returns 0 where it was too late for it when its arguments were there."""
         task = _this_task()
         site = self._sites[task] = TaskPlace(run, index, (), self._now, task)
@@ -477,7 +462,7 @@ class AsyncExecutor:
         try:
             start = self._methods[run.options.method].start(run.options.content_type)
             awaited = start(run.payloads[index])
-            if self._now() >= min(run.deadline, run.link.fresh_until) and _is_dropped(awaited):
+            if self._now() >= claimed.until and _is_dropped(awaited):
                 return 0
             value = await awaited
             await self._uncancelled(task)  # but the handler went on

@@ -171,11 +171,6 @@ def _take(parts: deque[Part], count: int) -> list[Part]:
     return taken
 
 
-def is_fresh(batch: StartBatch, now: float) -> bool:
-    """Whether all of its calls may start: their links are fresh, and their deadlines have not passed."""
-    return all(now < run.link.fresh_until and now < run.deadline for run, _, _ in batch.parts)
-
-
 def is_of(work: StartCalls | StartBatch, is_wanted: Callable[[Run], bool]) -> bool:
     """Whether calls of a wanted run are in it."""
     if isinstance(work, StartCalls):

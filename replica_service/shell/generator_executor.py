@@ -21,11 +21,10 @@ from typing import Any, NamedTuple
 
 from replica_service.core.calls import MAX_CREDIT, Link, Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
-from replica_service.core.lanes import MAX_TURN_S
-from replica_service.core.stops import is_stopped
+from replica_service.core.turns import Skip, Start, Turns, claim, may_begin
 from replica_service.core.verdicts import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, TAKEN_BACK
 from replica_service.shell.async_drive import AsyncDrive
-from replica_service.shell.batches import Invocation, invocations, is_fresh
+from replica_service.shell.batches import Invocation, invocations
 from replica_service.shell.drives import Drive, Script, Stage
 from replica_service.shell.handler_errors import HandlerErrors
 from replica_service.shell.handler_loop import HandlerLoop
@@ -66,6 +65,7 @@ class GeneratorExecutor:
         self._sink = sink
         self._now = now
         self._in_thread = in_thread
+        self._turns = Turns()
         self._loop = asyncio.get_running_loop()
         self._stage = Stage(
             sink=sink, errors=errors, now=now, context=contextvars.copy_context(), lock=threading.Lock()
@@ -79,12 +79,12 @@ class GeneratorExecutor:
         if isinstance(work, StartCalls):
             self._start_calls(work)
         elif isinstance(work, StartTurn):
-            self._go_on(work, work.lo, self._now() + MAX_TURN_S)
+            self._go_on(work, work.lo)
         else:
             self._start_batch(work)
 
     def hold(self, turn: StartTurn) -> None:
-        turn.stop = turn.next
+        self._turns.hold(turn)
 
     def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
         del is_wanted
@@ -154,32 +154,28 @@ class GeneratorExecutor:
         for index in range(lo, work.hi):
             self._drive_call(run, index, then_of(index))
 
-    def _go_on(self, turn: StartTurn, index: int, over: float) -> None:
+    def _go_on(self, turn: StartTurn, index: int) -> None:
         """Goes on with the call of the turn that starts next, if one does."""
         run, sink = turn.run, self._sink
         mistake = mistake_in(run)
-        while index < turn.stop:
-            now = self._now()
-            if now >= run.deadline:
-                sink.failed(run, index, turn.stop - index, EXPIRED)
-                index = turn.stop
-                break
-            if (index > turn.lo and now >= over) or not _may_start(run, now) or is_stopped(run, index):
-                break
-            failure = CANCELLED if run.withdrawn is not None and index in run.withdrawn else mistake
-            if failure is None:
-                turn.next = index + 1
+        while (found := self._turns.claim(turn, index, self._now(), most=1)) is not None:
+            if isinstance(found, Skip):
+                sink.failed(run, index, found.hi - index, found.failure)
+                index = found.hi
+                continue
+            if mistake is not None:
+                sink.failed(run, index, 1, mistake)
+                index += 1
+                continue
 
-                def then(has_begun: bool, index: int = index) -> None:
-                    if has_begun:
-                        self._go_on(turn, index + 1, over)
-                    else:
-                        sink.turn_ended(turn, index)
+            def then(has_begun: bool, index: int = index) -> None:
+                if has_begun:
+                    self._go_on(turn, index + 1)
+                else:
+                    sink.turn_ended(turn, index)
 
-                self._drive_call(run, index, then)
-                return
-            sink.failed(run, index, 1, failure)
-            index += 1
+            self._drive_call(run, index, then)
+            return
         sink.turn_ended(turn, index)
 
     def _drive_call(self, run: Run, index: int, then: Callable[[bool], None]) -> None:
@@ -191,7 +187,7 @@ class GeneratorExecutor:
             values_of=None,
             recipients=(recipient_of(run, index),),
             place=SinglePlace(run, index, self._now),
-            may_begin=lambda: not self._is_cut_off and _may_start(run, self._now()),
+            may_begin=lambda: not self._is_cut_off and isinstance(claim(run, index, index + 1, self._now()), Start),
             then=then,
         )
         self._drive(method, script)
@@ -212,12 +208,10 @@ class GeneratorExecutor:
 
         recipients = [recipient_of(run, index) for run, lo, hi in invocation.parts for index in range(lo, hi)]
 
-        def may_begin() -> bool:
+        def begins() -> bool:
             if not is_first:
                 return True
-            if self._is_cut_off or not is_fresh(batch, self._now()):
-                return False
-            if any(_is_fenced(run) for run, _, _ in batch.parts):
+            if self._is_cut_off or not may_begin(batch.parts, self._now()):
                 return False
             if calls.unsound:
                 self._loop.call_soon_threadsafe(calls.tell_unsound, context=self._stage.context)
@@ -242,7 +236,7 @@ class GeneratorExecutor:
             values_of=lambda value: invocation.checked(value, method),
             recipients=recipients,
             place=batch_place(invocation.parts, self._now),
-            may_begin=may_begin,
+            may_begin=begins,
             then=then,
         )
         self._drive(method, script)
@@ -319,11 +313,3 @@ class _Calls:
         unsound, self.unsound = self.unsound, []
         for failed in unsound:
             self._sink.failed(*failed)
-
-
-def _may_start(run: Run, now: float) -> bool:
-    return now < run.link.fresh_until and now < run.deadline and not _is_fenced(run)
-
-
-def _is_fenced(run: Run) -> bool:
-    return run.record is not None and run.record.is_fenced

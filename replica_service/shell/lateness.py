@@ -8,9 +8,8 @@ Owner: shared by all executors.
 
 from __future__ import annotations
 
-from replica_service.core.calls import Run
 from replica_service.core.commands import StartBatch
-from replica_service.core.verdicts import EXPIRED, UNHEARD
+from replica_service.core.turns import too_late
 from replica_service.shell.batches import Invocation, OnFailed, invocations
 from replica_service.shell.methods import Method
 
@@ -19,15 +18,14 @@ def in_time(
     invocation: Invocation, batch: StartBatch, method: Method, now: float, on_failed: OnFailed
 ) -> Invocation | None:
     """The invocation without those of its calls that must not begin any more, which fail; None where none is left."""
-    late = [part for part in invocation.parts if _is_late(part[0], now)]
-    if not late:
+    parts = []
+    for part in invocation.parts:
+        run, lo, hi = part
+        if (failure := too_late(run, now)) is not None:
+            on_failed(run, lo, hi - lo, failure)
+        else:
+            parts.append(part)
+    if len(parts) == len(invocation.parts):
         return invocation
-    for run, lo, hi in late:
-        on_failed(run, lo, hi - lo, EXPIRED if now >= run.deadline else UNHEARD)
-    parts = [part for part in invocation.parts if not _is_late(part[0], now)]
     rest = StartBatch(batch.batcher, parts, (), sum(hi - lo for _, lo, hi in parts))
     return next(invocations(rest, method, on_failed), None)
-
-
-def _is_late(run: Run, now: float) -> bool:
-    return now >= run.deadline or now >= run.link.fresh_until

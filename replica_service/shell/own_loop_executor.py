@@ -3,8 +3,8 @@
 Purpose: a handler that keeps its loop keeps nobody else: health, heartbeats, streams and `def` methods go on. It is the
 executor of `async def` methods, with a thread between it and the engine.
 Invariants: what was taken from the queue has started, but for turns, whose calls are claimed one by one. The queue is
-shared without a lock, as each of its operations is a single one; claims of a turn and what holds it up take the lock.
-What is taken back while the handler keeps its loop never starts.
+shared without a lock, as each of its operations is a single one; claims of a turn and what holds it up exclude each
+other. What is taken back while the handler keeps its loop never starts.
 Owner: the engine, which calls the methods of an `Executor` on its loop. Everything else runs on the handler's loop.
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from replica_service.core.calls import Link
 from replica_service.core.commands import StartCalls, StartTurn, Work
 from replica_service.core.ranges import Range, common, merged, without
+from replica_service.core.turns import Turns
 from replica_service.core.verdicts import CANCELLED
 from replica_service.shell.async_executor import AsyncExecutor
 from replica_service.shell.handler_errors import HandlerErrors
@@ -25,7 +26,6 @@ from replica_service.shell.handler_loop import HandlerLoop
 from replica_service.shell.methods import Method
 from replica_service.shell.posting_sink import PostingSink
 from replica_service.shell.sink import CLOSE_S, Sink
-from replica_service.shell.streaks import follows
 
 
 class OwnLoopExecutor(AsyncExecutor):
@@ -39,9 +39,9 @@ class OwnLoopExecutor(AsyncExecutor):
         now: Callable[[], float],
         handler_loop: HandlerLoop,
     ) -> None:
-        super().__init__(methods, PostingSink(sink, asyncio.get_running_loop()), errors, now, handler_loop.loop)
+        posting = PostingSink(sink, asyncio.get_running_loop())
+        super().__init__(methods, posting, errors, now, handler_loop.loop, Turns(threading.Lock()))
         self._handler_loop = handler_loop
-        self._lock = threading.Lock()
         self._is_woken = False
 
     def start(self, work: Work) -> None:
@@ -51,8 +51,7 @@ class OwnLoopExecutor(AsyncExecutor):
             self._post(self._wake)
 
     def hold(self, turn: StartTurn) -> None:
-        with self._lock:
-            turn.stop = turn.next
+        super().hold(turn)
         if turn.stop == turn.lo and self._take_out(turn):
             self._sink.turn_ended(turn, turn.lo)  # nobody waits for a handler that keeps its loop
 
@@ -114,28 +113,8 @@ class OwnLoopExecutor(AsyncExecutor):
         for begin, end in reversed(without(first, last, ranges)):
             self._queue.appendleft(StartCalls(run, begin - run.first, end - run.first + 1))
 
-    def _claim(self, turn: StartTurn, hi: int) -> int:
-        with self._lock:
-            turn.next = min(hi, turn.stop)
-            return turn.next
-
     def _claimed(self, turn: StartTurn, lo: int, payloads: Iterable[bytes]) -> Iterable[bytes]:
-        lock, run = self._lock, turn.run
         for index, payload in enumerate(payloads, lo):
-            if run.withdrawn is not None and index in run.withdrawn:
+            if index > lo and not self._turns.go_on(turn, index):
                 return
-            with lock:
-                if index >= turn.stop:
-                    return
-                turn.next = index + 1
             yield payload
-
-    def _follower(self, turn: StartTurn) -> StartTurn | None:
-        try:
-            work = self._queue.popleft()
-        except IndexError:  # the engine has taken it in this moment
-            return None
-        if follows(work, turn) and self._claim(work, work.hi) > work.lo:
-            return work
-        self._queue.appendleft(work)
-        return None

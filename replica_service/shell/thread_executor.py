@@ -22,10 +22,10 @@ from typing import Any
 
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
-from replica_service.core.lanes import MAX_TURN_S
 from replica_service.core.stops import is_late
-from replica_service.core.verdicts import CANCELLED, EXPIRED, LATE
-from replica_service.shell.batches import Invocation, invocations, is_fresh, is_of
+from replica_service.core.turns import Claim, Skip, Turns, claim, may_begin
+from replica_service.core.verdicts import LATE
+from replica_service.shell.batches import Invocation, invocations, is_of
 from replica_service.shell.handler_errors import HandlerErrors, unsendable
 from replica_service.shell.lateness import in_time
 from replica_service.shell.methods import Method
@@ -85,6 +85,7 @@ class ThreadExecutor:
         self._max_threads = max_threads
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
+        self._turns = Turns(threading.Lock())
         self._sleepers: list[threading.Lock] = []
         """What idle workers wait for, the latest last: who was at work just now has its memory at hand."""
         self._queue: deque[Work | _Stint] = deque()
@@ -126,8 +127,7 @@ class ThreadExecutor:
             self._look = self._loop.call_later(LOOK_S, self._look_after)
 
     def hold(self, turn: StartTurn) -> None:
-        with self._lock:
-            turn.stop = turn.next
+        self._turns.hold(turn)
 
     def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
         with self._lock:
@@ -269,18 +269,13 @@ class ThreadExecutor:
         current_place.set(place)
         while (taken := self._take(wanted, is_new=is_new)) is not None:
             is_new = False
-            work, index = taken
+            work, index, found = taken
             if isinstance(work, _Stint):
                 began = self._now()
                 work.run()
                 self._took(self._now() - began)
-                continue
-            if index is None:
-                self._put(work, None, 0, _UNSTARTED)
-                continue
-            if isinstance(work, StartCalls):
-                if self._execute(work, work.run, index, place) is None:
-                    self._put(StartCalls(work.run, index, index + 1), None, 0, _UNSTARTED)
+            elif isinstance(work, StartCalls):
+                self._execute_call(work, index, found, place)
             elif isinstance(work, StartTurn):
                 self._execute_turn(work, place)
             else:
@@ -288,10 +283,10 @@ class ThreadExecutor:
                 current_place.set(place)
             place.run = None
 
-    def _take(self, wanted: threading.Lock, *, is_new: bool) -> tuple[Work | _Stint, int | None] | None:
-        """The next call of a StartCalls, or a whole turn, batch or stint; None at the end.
+    def _take(self, wanted: threading.Lock, *, is_new: bool) -> tuple[Work | _Stint, int, Claim] | None:
+        """The next call of a StartCalls, with its index and claim, or a whole turn, batch or stint; None at the end.
 
-        Without an index it is work that must not start, whole. What was taken has started: nobody recalls it.
+        What was taken has started, or goes back: nobody recalls it.
         """
         with self._lock:
             if is_new:
@@ -305,54 +300,48 @@ class ThreadExecutor:
                 self._lock.acquire()
                 self._waking -= 1
             work = self._queue[0]
-            index: int | None = 0
+            index, found = 0, None
             if isinstance(work, StartCalls):
-                if self._now() < work.run.link.fresh_until:
-                    index = work.lo
-                    work.lo += 1
-                else:
-                    index = None
-            elif isinstance(work, StartBatch) and not is_fresh(work, self._now()):
-                index = None
-            if index is None or not isinstance(work, StartCalls) or work.lo == work.hi:
+                index, found = work.lo, claim(work.run, work.lo, work.hi, self._now())
+                if found is not None:
+                    work.lo = found.hi if isinstance(found, Skip) else index + 1
+            if found is None or not isinstance(work, StartCalls) or work.lo == work.hi:
                 self._queue.popleft()
             self._taken += 1
             if self._at_work.locked():
                 self._at_work.release()
             if self._queue and self._mean_s > SLOW_S and not self._waking:
                 self._wake(1)
-            return work, index
+            return work, index, found
+
+    def _execute_call(self, work: StartCalls, index: int, found: Claim, place: ThreadPlace) -> None:
+        if found is None:
+            self._put(work, None, 0, _UNSTARTED)
+        elif isinstance(found, Skip):
+            self._put(work, work.run, index, (found.hi - index, found.failure))
+        elif self._execute(work, work.run, index, found.until, place) is None:
+            self._put(StartCalls(work.run, index, index + 1), None, 0, _UNSTARTED)
 
     def _execute_turn(self, turn: StartTurn, place: ThreadPlace) -> None:
         run = turn.run
         index = turn.lo
-        over = self._now() + MAX_TURN_S
-        while self._may_start(turn, index, over):
-            if run.withdrawn is not None and index in run.withdrawn and not _has_moved(run):
-                self._put(turn, run, index, (1, CANCELLED))
-                has_failed = True
-            elif (has_result := self._execute(turn, run, index, place)) is None:
+        while (found := self._turns.claim(turn, index, self._now(), most=1)) is not None:
+            if isinstance(found, Skip):
+                self._put(turn, run, index, (found.hi - index, found.failure))
+                index, has_failed = found.hi, True
+            elif (has_result := self._execute(turn, run, index, found.until, place)) is None:
                 break
             else:
-                has_failed = not has_result
-            index += 1
+                index, has_failed = index + 1, not has_result
             if has_failed and run.options.stop_generation:
                 break  # the lane's next turn answers the rest
         self._put(turn, None, index, None)
 
-    def _may_start(self, turn: StartTurn, index: int, over: float) -> bool:
-        """Whether the turn goes on with this call. If so, it has started."""
-        now = self._now()
-        if now >= turn.run.link.fresh_until or (index > turn.lo and now >= over):
-            return False
-        with self._lock:
-            if index >= turn.stop:
-                return False
-            turn.next = index + 1
-        return True
-
     def _execute_batch(self, batch: StartBatch) -> None:
         method = self._methods[batch.batcher.method]
+        if not may_begin(batch.parts, self._now()):
+            self._put(batch, None, 0, _UNSTARTED)
+            return
 
         outcomes: list[tuple[Run, int, Any]] = []
 
@@ -375,7 +364,7 @@ class ThreadExecutor:
             invocation: Invocation | None = whole
             if batch.began is not None:
                 invocation = in_time(whole, batch, method, began, on_failed)
-            elif not is_fresh(batch, began):
+            elif not may_begin(batch.parts, began):
                 self._put(batch, None, 0, _UNSTARTED)
                 return
             if invocation is None:
@@ -391,29 +380,26 @@ class ThreadExecutor:
             invocation.deliver(returned, method, self._errors.failure_of, on_results, on_failed)
         self._put(batch, None, 0, outcomes)
 
-    def _execute(self, work: Work, run: Run, index: int, place: ThreadPlace) -> bool | None:
-        """Executes one call; returns whether it has a result, or None where its link was not fresh any more."""
+    def _execute(self, work: Work, run: Run, index: int, until: float, place: ThreadPlace) -> bool | None:
+        """Executes a call that was claimed; returns whether it has a result, or None where it was too late for it."""
         outcome: Any
         began = self._now()
-        if began >= run.deadline:
-            outcome = (1, EXPIRED)
+        if asking.is_known:
+            current_place.set(SinglePlace(run, index, self._now))
         else:
-            if asking.is_known:
-                current_place.set(SinglePlace(run, index, self._now))
-            else:
-                place.run, place.index = run, index
-            try:
-                method = self._methods[run.options.method]
-                args, kwargs = method.opened(run.options.content_type, run.payloads[index])
-                began = self._now()
-                if began >= run.link.fresh_until:
-                    return None
-                outcome = self._encoded(run, method.function(*args, **kwargs))
-                if is_late(run, self._now()) and type(outcome) is bytes:
-                    outcome = (1, LATE)
-            except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
-                outcome = (1, self._errors.failure_of(error, run.options.method))
-            self._took(self._now() - began)
+            place.run, place.index = run, index
+        try:
+            method = self._methods[run.options.method]
+            args, kwargs = method.opened(run.options.content_type, run.payloads[index])
+            began = self._now()
+            if began >= until:
+                return None
+            outcome = self._encoded(run, method.function(*args, **kwargs))
+            if is_late(run, self._now()) and type(outcome) is bytes:
+                outcome = (1, LATE)
+        except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
+            outcome = (1, self._errors.failure_of(error, run.options.method))
+        self._took(self._now() - began)
         self._put(work, run, index, outcome)
         return type(outcome) is bytes and len(outcome) <= run.max_result_bytes
 
@@ -435,8 +421,3 @@ class ThreadExecutor:
             self._is_posted = True
             with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
                 self._loop.call_soon_threadsafe(self._collect)
-
-
-def _has_moved(run: Run) -> bool:
-    """Whether the session went on elsewhere: there it was said that calls run which a thread had taken by then."""
-    return run.record is not None and run.record.is_fenced

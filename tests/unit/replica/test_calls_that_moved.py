@@ -11,6 +11,7 @@ import pytest
 from replica_service.core.calls import CallOptions, Link, Run
 from replica_service.core.commands import StartTurn
 from replica_service.core.records import Record
+from replica_service.core.turns import Claim, Turns
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import deployment
@@ -122,22 +123,22 @@ async def test_a_call_that_a_thread_has_just_taken_runs(monkeypatch: pytest.Monk
     """The session moves right then: whoever asks is told that the call runs."""
     async with hosting(Handler) as host:
         loop, threads, outboxes = asyncio.get_running_loop(), host.engine._threads, list[RememberingOutbox]()
-        may_start = threads._may_start
 
-        def may_start_and_move(turn: StartTurn, index: int, over: float) -> bool:
-            may = may_start(turn, index, over)
-            moved = threading.Event()
+        class Moving(Turns):
+            def claim(self, turn: StartTurn, index: int, now: float, most: int = 1) -> Claim:
+                claimed = super().claim(turn, index, now, most)
+                moved = threading.Event()
 
-            def move() -> None:
-                outboxes.append(taken_over(host, "threaded", "k")[1])
-                moved.set()
+                def move() -> None:
+                    outboxes.append(taken_over(host, "threaded", "k")[1])
+                    moved.set()
 
-            if may:
-                loop.call_soon_threadsafe(move)
-                assert moved.wait(10)
-            return may
+                if claimed is not None:
+                    loop.call_soon_threadsafe(move)
+                    assert moved.wait(10)
+                return claimed
 
-        monkeypatch.setattr(threads, "_may_start", may_start_and_move)
+        monkeypatch.setattr(threads, "_turns", Moving(threading.Lock()))
         submit(host, "threaded", "k")
         await wait_until(lambda: outboxes and outboxes[0].order)
         assert outboxes[0].results_of == {1: b'"1"'}

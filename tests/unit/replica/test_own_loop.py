@@ -12,13 +12,10 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.commands import StartCalls, StartTurn, Work
-from replica_service.core.lanes import Lane
+from replica_service.core.commands import StartCalls, Work
 from replica_service.core.records import Record
 from replica_service.core.verdicts import CANCELLED, CUT_OFF, TAKEN_BACK
 from replica_service.shell.async_executor import STEP_S
-from replica_service.shell.handler_errors import HandlerErrors
-from replica_service.shell.handler_loop import SharedLoop
 from replica_service.shell.own_loop_executor import OwnLoopExecutor
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
@@ -321,16 +318,6 @@ async def test_a_turn_that_runs_ends_where_it_is_held(method: str) -> None:
         await host.answered(10)
         assert len(host.handler.started) == 1
         assert len(host.outbox.refusals_of) == 9
-
-
-async def test_nothing_is_claimed_of_a_turn_that_was_held_before() -> None:
-    async with hosting(Handler, own_loop=True) as host:
-        executor = OwnLoopExecutor({}, host.engine, HandlerErrors(time.monotonic), time.monotonic, SharedLoop())
-        turn = StartTurn(Lane(("e", "k"), 0), host.run("echo", [b""] * 10, key="k"), 0, 10, 0.0)
-        assert executor._claim(turn, 4) == 4
-        executor.hold(turn)
-        assert turn.stop == 4
-        assert executor._claim(turn, 9) == 4
 
 
 async def test_a_call_that_comes_while_the_last_runner_finds_nothing_is_executed() -> None:
