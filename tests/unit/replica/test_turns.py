@@ -110,6 +110,7 @@ def test_calls_that_were_claimed_together_start_one_by_one_where_another_thread_
     turns, turn = Turns(threading.Lock()), turn_of(run_of(5))
     assert turns.claim(turn, 0, NOW) == Start(5, inf)
     assert turns.go_on(turn, 1)
+    assert turn.next == 2
     withdrawn(turn.run, 2)
     assert not turns.go_on(turn, 2)
     assert turns.claim(turn, 2, NOW) == Skip(3, CANCELLED)
