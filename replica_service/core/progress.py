@@ -2,10 +2,9 @@
 
 Purpose: a router that lost its link says so of the calls that were under way and goes on with the next ones. A client
 that changes routers before it hears sends those calls again, and no replica has seen them: they are too late.
-Invariants: only what has started counts. All sessions together remember a bounded number of lanes, each at the same
-small cost, however long its key is; where there are more, the session that remembers most forgets. A lane that was
-forgotten may have come far: a call that may be too late in it counts as too late.
-Owner: the session table has the book, each session its part.
+Invariants: only what has started counts. A lane that was forgotten may have come far: a call that may be too late in it
+counts as too late.
+Owner: the session, which has a part of the table's book of lanes.
 """
 
 from __future__ import annotations
@@ -13,45 +12,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from replica_service.core.lane_book import LaneBook
+
 if TYPE_CHECKING:
     from replica_service.core.calls import Run
-
-MAX_LANES = 131_072
-"""Lanes that all sessions of a replica remember; each takes some 150 bytes."""
-
-
-class LaneBook:
-    """Who remembers how many lanes."""
-
-    __slots__ = ("_by_size", "_max_lanes", "lanes")
-
-    def __init__(self, max_lanes: int = MAX_LANES) -> None:
-        self.lanes = 0
-        """Of all sessions."""
-        self._max_lanes = max_lanes
-        self._by_size: list[dict[Progress, None]] = [{} for _ in range((max_lanes + 1).bit_length() + 1)]
-        """Those that remember any lanes, by the number of bits of how many."""
-
-    def added(self, progress: Progress) -> None:
-        """One lane more is remembered."""
-        self.lanes += 1
-        self._put(progress)
-        if self.lanes > self._max_lanes:
-            most = next(iter(next(each for each in reversed(self._by_size) if each)))
-            self.lanes -= most.forget_half()
-            self._put(most)
-
-    def left(self, progress: Progress) -> None:
-        """The session is forgotten."""
-        self._by_size[progress.size_bits].pop(progress, None)
-        self.lanes -= len(progress)
-
-    def _put(self, progress: Progress) -> None:
-        bits = len(progress).bit_length()
-        if bits != progress.size_bits:
-            self._by_size[progress.size_bits].pop(progress, None)
-            self._by_size[bits][progress] = None
-            progress.size_bits = bits
 
 
 class Progress:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from replica_service.core.forgotten import MAX_FORGOTTEN, ForgottenSessions, Remnant
-from replica_service.core.progress import LaneBook, Progress
+from replica_service.core.lane_book import LaneBook
+from replica_service.core.progress import Progress
 from replica_service.core.ranges import Range, common, merged, without
 from replica_service.core.records import Mark, Outcome, Piece, Record, Taker
 from replica_service.core.stops import Stops
@@ -41,7 +42,7 @@ class Session:
 
     __slots__ = ("epoch", "evicted", "index", "lost_through", "progress", "records", "seen_at", "session_id", "stops")
 
-    def __init__(self, session_id: str, epoch: int, now: float, progress: Progress) -> None:
+    def __init__(self, session_id: str, epoch: int, now: float, progress: Progress, stops: Stops) -> None:
         self.session_id = session_id
         self.epoch = epoch
         """The newest that was heard of."""
@@ -55,8 +56,7 @@ class Session:
         """No call with a greater id had started and is unaccounted for."""
         self.seen_at = now
         self.progress = progress
-        self.stops: Stops | None = None
-        """Which calls do not start because others have failed; None where none has."""
+        self.stops = stops
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,7 @@ class SessionTable:
         self._ttl_s = ttl_s
         self._sessions: dict[str, Session] = {}
         self._lanes = LaneBook()
+        self._failures = LaneBook()
         self._forgotten = ForgottenSessions(max_forgotten)
         self._delivered: dict[Record, None] = {}
         """Records of which outcomes are kept, by age."""
@@ -132,7 +133,8 @@ class SessionTable:
                 return None
             if len(self._sessions) >= self._max_sessions:
                 self._forget_idle()
-            session = self._sessions[session_id] = Session(session_id, epoch, now, Progress(self._lanes))
+            progress, stops = Progress(self._lanes), Stops(self._failures)
+            session = self._sessions[session_id] = Session(session_id, epoch, now, progress, stops)
             if remnant is not None:
                 session.lost_through = remnant.lost_through
                 self._forgotten.remove(session_id)
@@ -462,6 +464,7 @@ class SessionTable:
             self._drop(record)
         del self._sessions[session.session_id]
         self._lanes.left(session.progress)
+        self._failures.left(session.stops)
         self._forgotten.add(session.session_id, Remnant(session.epoch, max(lost)))
 
 

@@ -176,7 +176,7 @@ _TAKEOVER: Final = (
         "stop_lanes",
         (
             "replica_service.core.stops:Stops.is_stopped",
-            "generations is not None and generations.get(generation, call_id) < call_id",
+            "self._failed.get(hash((endpoint, key, generation)), call_id) < call_id",
             "False",
         ),
     ),

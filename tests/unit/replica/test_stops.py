@@ -7,17 +7,17 @@ from math import inf
 import pytest
 
 import slotmesh
-from replica_service.core import stops
 from replica_service.core.calls import Run
+from replica_service.core.lane_book import LaneBook
 from replica_service.core.records import Record
-from replica_service.core.stops import MAX_GENERATIONS, Stops
+from replica_service.core.stops import Stops
 from tests.unit.replica.hosting import hosting
 
 
 @pytest.fixture
 def failed() -> Stops:
     """Call 10 of generation 3 has failed."""
-    made = Stops()
+    made = Stops(LaneBook())
     made.failed("e", "k", 3, 10)
     return made
 
@@ -47,29 +47,16 @@ def test_the_first_failure_counts(failed: Stops) -> None:
     assert failed.is_stopped("e", "k", 3, 6)
 
 
-def test_a_lane_remembers_its_newest_generations(failed: Stops) -> None:
-    for generation in range(4, 3 + MAX_GENERATIONS):
-        failed.failed("e", "k", generation, 10 * generation)
-    assert failed.is_stopped("e", "k", 3, 11)
-    failed.failed("e", "k", 3 + MAX_GENERATIONS, 90)
-    assert not failed.is_stopped("e", "k", 3, 11)
-    assert failed.is_stopped("e", "k", 4, 41)
-
-
-def test_an_older_generation_stops_though_several_newer_ones_have_failed_before(failed: Stops) -> None:
-    for generation in range(5, 11):
-        failed.failed("e", "k", generation, 10 * generation)
-    failed.failed("e", "k", 4, 41)
-    assert failed.is_stopped("e", "k", 4, 42)
-
-
-def test_a_session_remembers_its_newest_lanes(failed: Stops, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stops, "MAX_LANES", 2)
-    failed.failed("e", "second", 1, 20)
-    failed.failed("e", "third", 1, 30)
-    assert len(failed) == 2
-    assert not failed.is_stopped("e", "k", 3, 11)
-    assert failed.is_stopped("e", "third", 1, 31)
+def test_where_sessions_remember_too_many_the_one_with_most_forgets_its_oldest() -> None:
+    book = LaneBook(max_lanes=6)
+    small, large = Stops(book), Stops(book)
+    small.failed("e", "k", 1, 1)
+    for generation in range(1, 7):
+        large.failed("e", "a key of any length" * 1_000, generation, 10 * generation)
+    assert (len(small), len(large), book.lanes) == (1, 3, 4)
+    assert small.is_stopped("e", "k", 1, 2)
+    stopped = [large.is_stopped("e", "a key of any length" * 1_000, number, 10 * number + 1) for number in range(1, 7)]
+    assert stopped == [False] * 3 + [True] * 3
 
 
 def of_session(run: Run, session: str, call_id: int) -> Run:
