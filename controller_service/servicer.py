@@ -14,7 +14,9 @@ from urllib.parse import quote
 
 import grpc
 
-from controller_service.convert import event_to_wire, replica_to_wire, router_to_wire
+from controller_service.convert.events import event_to_wire
+from controller_service.convert.replicas import replica_to_wire
+from controller_service.convert.routers import router_to_wire
 from controller_service.core import transitions
 from controller_service.core.reconcile import wanted_replicas
 from controller_service.shell.configurator import Configurator, backend_not_found, endpoint_not_found

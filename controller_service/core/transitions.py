@@ -9,22 +9,17 @@ Owner: `shell.mesh_state` calls these, one after another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from controller_service.core import adoption
-from controller_service.core.brought import BroughtTable
 from controller_service.core.observed import (
-    BackendLoad,
-    Handovers,
     Observed,
     Replica,
     ReplicaState,
     Restarts,
-    Router,
 )
-from controller_service.core.partitions import Owner, Ownership
+from controller_service.core.partitions import Owner
 
 QUICK_DEATH_S: Final = 10.0
 """A replica that dies sooner than this after it got ready makes the next start wait."""
@@ -304,86 +299,6 @@ def told_to_drain(observed: Observed, replica_id: str, message: str) -> Transiti
     state = ReplicaState.DRAINING if known.state is ReplicaState.READY else known.state
     record = replace(known, is_told_to_drain=True, state=state)
     return Transition(observed.with_replica(record), (_notice("replica_draining", record, message),))
-
-
-def emptied(observed: Observed, owner: Owner, endpoints: Mapping[str, Mapping[int, int]]) -> Transition:
-    """A replica said that nothing of these partitions (endpoint -> partition -> epoch) is left there."""
-    for endpoint, epochs in endpoints.items():
-        known = observed.handovers.get(endpoint, Handovers())
-        said = known.emptied | {(owner, partition, epoch) for partition, epoch in epochs.items()}
-        observed = observed.with_handovers(endpoint, replace(known, emptied=said))
-    return Transition(observed)
-
-
-def fenced(observed: Observed, owner: Owner, through_epoch: int, busy: Mapping[str, frozenset[int]]) -> Transition:
-    """A replica said that nothing up to this epoch starts there, and of which partitions something still runs."""
-    known = observed.replica(owner.replica_id)
-    if known is None or known.incarnation != owner.incarnation or through_epoch <= known.fenced_through:
-        return Transition(observed)
-    return Transition(observed.with_replica(replace(known, fenced_through=through_epoch, busy=busy)))
-
-
-def told_to_leave(observed: Observed, ownership: Ownership, *, balancing: bool, now: float) -> Transition:
-    """The hand-overs of an endpoint are these now. What owners said of others is of no use any more."""
-    known = observed.handovers.get(ownership.endpoint, Handovers())
-    leaving = {
-        (ownership.owners[ownership.partition_owners[number]], number, ownership.epochs[number])
-        for number in ownership.leaving
-    }
-    changed = replace(known, emptied=known.emptied & leaving, balanced_at=now if balancing else known.balanced_at)
-    return Transition(observed if changed == known else observed.with_handovers(ownership.endpoint, changed))
-
-
-def endpoint_deleted(observed: Observed, endpoint: str) -> Transition:
-    """Nothing of it is on the move any more."""
-    return Transition(observed.without_handovers(endpoint))
-
-
-def router_attached(observed: Observed, router: Router, brought: BroughtTable | None = None) -> Transition:
-    """A router opened its membership stream, for the first time or again; `brought` is of another generation."""
-    known = observed.routers.get(router.router_id)
-    if known is not None:
-        router = replace(router, started_at=known.started_at)
-    notice = Notice(
-        kind="router_attached",
-        subject=f"router/{router.router_id}",
-        message=f"at {router.address}" if known is None else f"again, at {router.address}",
-    )
-    observed = observed.with_router(router).without_brought([router.router_id])
-    return Transition(observed if brought is None else observed.with_brought(router.router_id, brought), (notice,))
-
-
-def adopted(observed: Observed, brought: Mapping[str, BroughtTable]) -> Transition:
-    """All was taken over from these tables, by router."""
-    known = [router_id for router_id, table in brought.items() if observed.brought.get(router_id) is table]
-    return Transition(observed.without_brought(known))
-
-
-def router_reported(
-    observed: Observed,
-    router_id: str,
-    *,
-    generation: str,
-    revision: int,
-    linked_replica_ids: tuple[str, ...],
-    loads: tuple[BackendLoad, ...] = (),
-) -> Transition:
-    """A router said which table is in force there, which links work, and how much it has to do."""
-    known = observed.routers.get(router_id)
-    if known is None:
-        return Transition(observed)
-    router = replace(
-        known, generation=generation, revision=revision, linked_replica_ids=linked_replica_ids, loads=loads
-    )
-    return Transition(observed if router == known else observed.with_router(router))
-
-
-def router_left(observed: Observed, router_id: str, message: str) -> Transition:
-    """A router said goodbye, or was silent past its lease."""
-    if router_id not in observed.routers:
-        return Transition(observed)
-    notice = Notice(kind="router_left", subject=f"router/{router_id}", message=message)
-    return Transition(observed.without_router(router_id).without_brought([router_id]), (notice,))
 
 
 def after_death(restarts: Restarts, replica: Replica, now: float) -> Restarts:

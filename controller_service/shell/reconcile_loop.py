@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
-from controller_service.core import transitions
+from controller_service.core import handovers, routers, transitions
 from controller_service.core.adoption import Adoption, adopt, has_rivals
 from controller_service.core.brought import BroughtTable
 from controller_service.core.concerns import Concerns, changed_keys, find_concerns
@@ -194,7 +194,7 @@ class ReconcileLoop:
         is_starting = now < self._started_at + BROUGHT_WITHIN_S
         for name in dict.fromkeys([*endpoints, *(learnt.endpoints if read or is_starting else ())]):
             if name not in learnt.endpoints:
-                self._state.apply(transitions.endpoint_deleted(self._state.observed, name))
+                self._state.apply(handovers.endpoint_deleted(self._state.observed, name))
                 continue
             looked_at.append(name)
             outcome = reconcile_endpoint(
@@ -219,9 +219,9 @@ class ReconcileLoop:
             for each in change.put_ownership:
                 self._tell_moves(before.get(each.endpoint), each)
                 self._state.apply(
-                    transitions.told_to_leave(self._state.observed, each, balancing=each.endpoint in balancing, now=now)
+                    handovers.told_to_leave(self._state.observed, each, balancing=each.endpoint in balancing, now=now)
                 )
-        self._state.apply(transitions.adopted(self._state.observed, read))
+        self._state.apply(routers.adopted(self._state.observed, read))
         if _is_told_anything(desired):
             self._links.fence(desired.epoch_floor)
         for name in looked_at:

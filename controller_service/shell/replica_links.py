@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import grpc
 
-from controller_service.convert import (
+from controller_service.convert.replicas import (
     busy_from_wire,
     configuration_to_wire,
     drain_to_wire,
@@ -26,7 +26,7 @@ from controller_service.convert import (
     report_from_wire,
     revoke_to_wire,
 )
-from controller_service.core import transitions
+from controller_service.core import handovers, transitions
 from controller_service.core.partitions import Owner, Ownership
 from controller_service.core.transitions import AttachRefused, Hello, NamesakeLives
 from controller_service.shell.lease_watch import LeaseWatch
@@ -221,11 +221,12 @@ class ReplicaLinks:
         emptied = link.told_of(emptied_from_wire(frame))
         known = {name: epochs for name, epochs in emptied.items() if name in desired.ownership}
         self._state.apply(
-            transitions.emptied(self._state.observed, owner, known), *(Key(Concern.ENDPOINT, name) for name in known)
+            handovers.emptied(self._state.observed, owner, known),
+            *(Key(Concern.ENDPOINT, name) for name in known),
         )
         if frame.through_epoch:
             self._state.apply(
-                transitions.fenced(self._state.observed, owner, frame.through_epoch, busy_from_wire(frame)),
+                handovers.fenced(self._state.observed, owner, frame.through_epoch, busy_from_wire(frame)),
                 *(Key(Concern.ENDPOINT, name) for name in desired.endpoints),
             )
 

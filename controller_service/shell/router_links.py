@@ -12,8 +12,13 @@ from typing import Any
 
 import grpc
 
-from controller_service.convert import brought_from_wire, loads_from_wire, router_from_wire, router_report_from_wire
-from controller_service.core import transitions
+from controller_service.convert.routers import (
+    brought_from_wire,
+    loads_from_wire,
+    router_from_wire,
+    router_report_from_wire,
+)
+from controller_service.core import routers
 from controller_service.core.observed import Router
 from controller_service.core.partitions import Owner
 from controller_service.shell.lease_watch import LeaseWatch
@@ -65,7 +70,7 @@ class RouterLinks:
             self._refuse_namesake(router)
             older.end(Failure(reason=Reason.ROUTER_LOST, message="the router attached again, elsewhere"))
         self._streams[router_id] = stream
-        self._state.apply(transitions.router_attached(self._state.observed, router, brought), Key(Concern.TABLE))
+        self._state.apply(routers.attached(self._state.observed, router, brought), Key(Concern.TABLE))
         self._leases.heard(router_id)
         self._board.listen(stream.wake)
         try:
@@ -97,7 +102,7 @@ class RouterLinks:
         report = router_report_from_wire(frame)
         self._leases.heard(router_id)
         self._state.apply(
-            transitions.router_reported(
+            routers.reported(
                 self._state.observed,
                 router_id,
                 generation=report.generation,
@@ -118,4 +123,4 @@ class RouterLinks:
             stream.end(Failure(reason=Reason.ROUTER_LOST, message="silent past its lease: attach again"))
 
     def _left(self, router_id: str, message: str) -> None:
-        self._state.apply(transitions.router_left(self._state.observed, router_id, message), Key(Concern.TABLE))
+        self._state.apply(routers.left(self._state.observed, router_id, message), Key(Concern.TABLE))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller_service.convert import ownership_to_bytes, table_to_wire
+from controller_service.convert.tables import ownership_to_bytes, table_to_wire
 from controller_service.core.partitions import Ownership
 from controller_service.core.routing import RoutingTable
 from slotmesh.v1 import membership_service_pb2 as wire

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from controller_service.core import transitions
+from controller_service.core import handovers, routers, transitions
 from controller_service.core.adoption import adopt, has_rivals
 from controller_service.core.brought import BroughtTable
 from controller_service.core.desired import ChangeSet, Desired
@@ -150,7 +150,7 @@ class World(RuleBasedStateMachine):
                 for number, epoch in epochs.items():
                     process.refuses[number] = max(epoch, process.refuses.get(number, 0))
                 emptied = {number: epoch for number, epoch in epochs.items() if number not in process.runs}
-                self.see(transitions.emptied(self.observed, owner, {"e": emptied}))
+                self.see(handovers.emptied(self.observed, owner, {"e": emptied}))
 
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
@@ -194,15 +194,13 @@ class World(RuleBasedStateMachine):
             adoption = adopt(self.desired, self.observed, brought, generation="g", now=self.now, time_of_day=self.now)
             self.observed = adoption.observed
             self.desired = self.desired.apply(adoption.change)
-            self.see(transitions.adopted(self.observed, {router_id: brought}))
+            self.see(routers.adopted(self.observed, {router_id: brought}))
         floor = max([0, *(it.must_fence_through for it in self.observed.incarnations())])
         self.desired = self.desired.apply(ChangeSet(epoch_floor=floor))
         outcome = reconcile_endpoint(E, self.desired, self.observed, self.now, launches=False, started_at=0.0)
         if outcome.ownership is not None:
             self.desired = self.desired.apply(ChangeSet(put_ownership=(outcome.ownership,)))
-            told = transitions.told_to_leave(
-                self.observed, outcome.ownership, balancing=outcome.balancing, now=self.now
-            )
+            told = handovers.told_to_leave(self.observed, outcome.ownership, balancing=outcome.balancing, now=self.now)
             self.see(told)
         members = build_routes(self.desired, self.observed).members()
         roster = self.desired.roster.listing(members, generation="g", revision=self.desired.revision + 1, now=self.now)
@@ -269,7 +267,7 @@ class World(RuleBasedStateMachine):
     def bring(self, router_id: str, brought: BroughtTable | None) -> None:
         assert brought is not None
         router = Router(router_id=router_id, address=f"{router_id}:1", started_at=self.now, generation="f")
-        self.see(transitions.router_attached(self.observed, router, brought))
+        self.see(routers.attached(self.observed, router, brought))
 
     def attach(self, process: Process) -> None:
         known = self.observed.replica(process.owner.replica_id)
@@ -308,7 +306,7 @@ class World(RuleBasedStateMachine):
         """It has given up everything, except that it goes on with what it runs."""
         process.fence = max(process.fence, self.desired.epoch_floor)
         busy = {"e": frozenset(process.runs)}
-        self.see(transitions.fenced(self.observed, process.owner, self.desired.epoch_floor, busy))
+        self.see(handovers.fenced(self.observed, process.owner, self.desired.epoch_floor, busy))
 
     def leaving(self) -> dict[Owner, dict[int, int]]:
         ownership = self.desired.ownership.get("e")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from controller_service.core import transitions
+from controller_service.core import handovers, routers, transitions
 from controller_service.core.adoption import Adoption, adopt, has_rivals
 from controller_service.core.brought import BroughtTable
 from controller_service.core.desired import ChangeSet, Desired
@@ -86,7 +86,7 @@ def attached(
 
 
 def fenced(observed: Observed, owner: Owner, through: int, *busy: int) -> Observed:
-    return transitions.fenced(observed, owner, through, {"e": frozenset(busy)}).observed
+    return handovers.fenced(observed, owner, through, {"e": frozenset(busy)}).observed
 
 
 def assign(state: Desired, observed: Observed, *, now: float = NOW, started_at: float = 0.0) -> EndpointOutcome:
@@ -285,7 +285,7 @@ def test_what_runs_at_an_owner_that_may_keep_nothing_is_waited_for() -> None:
     after = state.apply(ChangeSet(put_ownership=(outcome.ownership,)))
     assert owner_of(after, 3) == (life("a"), 7)
     assert owner_of(after, 4) == (life("b"), 51)
-    observed = transitions.emptied(observed, life("a"), {"e": {3: 7}}).observed
+    observed = handovers.emptied(observed, life("a"), {"e": {3: 7}}).observed
     moved = assign(after, observed).ownership
     assert moved is not None
     assert owner_of(after.apply(ChangeSet(put_ownership=(moved,))), 3) == (life("b"), 51)
@@ -333,7 +333,7 @@ def test_epochs_that_a_late_replica_brings_are_overtaken() -> None:
     observed = transitions.told_to_drain(observed, "b", "why").observed
     told = assign(state, observed).ownership
     assert told is not None
-    observed = transitions.emptied(observed, life("b"), {"e": told.leaving_by_owner()[life("b")]}).observed
+    observed = handovers.emptied(observed, life("b"), {"e": told.leaving_by_owner()[life("b")]}).observed
     moved = assign(state.apply(ChangeSet(put_ownership=(told,))), observed).ownership
     assert moved is not None
     assert (moved.owners, {*moved.epochs}) == ((life("a"),), {901})
@@ -370,7 +370,7 @@ def test_a_table_that_was_not_read_yet_holds_up_everything() -> None:
     observed = attached(with_router(Observed()), life("a"))
     pending = observed.with_brought("r", table([life("b")]))
     assert assign(TOLD, pending) == EndpointOutcome(retry_after_s=FENCED_WITHIN_S)
-    left: Transition = transitions.router_left(pending, "r", "why")
+    left: Transition = routers.left(pending, "r", "why")
     assert not left.observed.brought
 
 

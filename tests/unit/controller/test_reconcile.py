@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from controller_service.convert import ownership_to_bytes, table_to_wire
-from controller_service.core import transitions
+from controller_service.convert.tables import ownership_to_bytes, table_to_wire
+from controller_service.core import handovers, transitions
 from controller_service.core.concerns import find_concerns
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.observed import Observed, ReplicaState
@@ -111,7 +111,7 @@ def test_nothing_is_assigned_before_those_that_served_earlier_have_given_up_what
     observed = transitions.attached(observed, elder, now=10.0).observed
     assert assign(state, observed, 99.0) == EndpointOutcome(retry_after_s=FENCED_WITHIN_S)
     owner = Owner("elder", "2" * 32)
-    answered = transitions.fenced(observed, owner, 1, {"e": frozenset({3}), "f": frozenset({4})}).observed
+    answered = handovers.fenced(observed, owner, 1, {"e": frozenset({3}), "f": frozenset({4})}).observed
     assigned = assign(state, answered, 99.0).ownership
     assert assigned is not None
     assert assigned.leaving_by_owner() == {owner: {3: 0}}
@@ -128,7 +128,7 @@ def balancing(state: Desired, observed: Observed, now: float) -> tuple[Desired, 
         return state, observed, 0
     known = state.ownership["e"].leaving if "e" in state.ownership else ()
     state = state.apply(ChangeSet(put_ownership=(outcome.ownership,)))
-    observed = transitions.told_to_leave(observed, outcome.ownership, balancing=outcome.balancing, now=now).observed
+    observed = handovers.told_to_leave(observed, outcome.ownership, balancing=outcome.balancing, now=now).observed
     return state, observed, len(set(outcome.ownership.leaving).difference(known))
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from controller_service.core import transitions
+from controller_service.core import routers, transitions
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.observed import ReplicaState, Router
 from controller_service.core.routing import Routes, RoutingTable
@@ -70,7 +70,7 @@ class World:
 
     def make_ready(self, replica_id: str) -> None:
         router = Router(router_id="r", address="h:2", started_at=0.0)
-        self.state.apply(transitions.router_attached(self.state.observed, router))
+        self.state.apply(routers.attached(self.state.observed, router))
         hello = Hello(replica_id=replica_id, incarnation="1" * 32, backend="v1")
         report = Report(state=ReplicaState.READY, address="h:1")
         self.state.apply_to_replica(replica_id, lambda it, now: transitions.attached(it, hello, now=now))

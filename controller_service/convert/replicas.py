@@ -1,0 +1,161 @@
+"""Messages of replicas, from and to the controller's values.
+
+Invariants: whatever a replica sends becomes a value or a `BadRequest` that names the field; nothing here decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from controller_service.convert.checks import (
+    ID,
+    INCARNATION,
+    MAX_EPOCH,
+    MAX_PROCESS_CHARS,
+    refuse,
+    refuse_frame,
+    require,
+    require_address,
+)
+from controller_service.convert.times import timestamp
+from controller_service.core.observed import Replica, ReplicaState
+from controller_service.core.transitions import Hello, Report
+from slotmesh.partitions import PARTITIONS
+from slotmesh.spec.model import Backend
+from slotmesh.spec.rules import is_name, show
+from slotmesh.spec.wire import duration_to_wire, struct_to_wire
+from slotmesh.v1 import membership_service_pb2, mesh_pb2
+
+_MAX_ERROR_CHARS: Final = 16_384
+"""Of a traceback, the end is kept: it says what went wrong."""
+_REPORTABLE: Final = {state.value: state for state in ReplicaState if state is not ReplicaState.SUSPECT}
+
+
+def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, generation: str) -> Hello:
+    """The first frame of a replica, as a controller of this generation takes it."""
+    if frame.WhichOneof("frame") != "hello":
+        refuse("hello", "must be the first frame")
+    hello = frame.hello
+    require(ID, "hello.replica_id", hello.replica_id, "1 to 128 of `a-z A-Z 0-9 _ . -`")
+    require(INCARNATION, "hello.incarnation", hello.incarnation, "32 hexadecimal digits, in lower case")
+    if not is_name(hello.backend):
+        refuse("hello.backend", f"must be a backend's name, is {show(hello.backend)!r}")
+    if not 0 <= hello.newest_epoch < MAX_EPOCH:
+        refuse("hello.newest_epoch", "must be an epoch: 0 or larger, and far from the end of 64 bits")
+    return Hello(
+        replica_id=hello.replica_id,
+        incarnation=hello.incarnation,
+        backend=hello.backend,
+        pid=max(0, hello.pid),
+        has_served=hello.has_served and hello.generation != generation,
+        generation=hello.generation,
+        newest_epoch=hello.newest_epoch,
+        process=hello.process[:MAX_PROCESS_CHARS],
+    )
+
+
+def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Report:
+    """A report: any later frame of a replica, but for `emptied`."""
+    kind = frame.WhichOneof("frame")
+    if kind != "report":
+        refuse_frame(kind, known={"hello": "must be the first frame, and no other"})
+    report = frame.report
+    state = _REPORTABLE.get(report.state)
+    if state is None:
+        refuse("report.state", f"{report.state} is no state that a replica can report")
+    if report.address or state is ReplicaState.READY:
+        require_address("report.address", report.address)
+    if report.metrics_address:
+        require_address("report.metrics_address", report.metrics_address)
+    return Report(
+        state=state,
+        address=report.address,
+        max_ongoing=max(0, report.max_ongoing),
+        error=report.error[-_MAX_ERROR_CHARS:],
+        metrics_address=report.metrics_address,
+        unhealthy=report.unhealthy,
+        reconfigures=report.reconfigures,
+        warning=report.warning[-_MAX_ERROR_CHARS:],
+    )
+
+
+def configuration_to_wire(
+    backend: Backend, *, lease_s: float, generation: str
+) -> membership_service_pb2.AttachReplicaResponse:
+    configuration = membership_service_pb2.ReplicaConfiguration(
+        lease=duration_to_wire(lease_s),
+        max_ongoing=backend.max_ongoing,
+        prefetch=backend.prefetch,
+        user_config=struct_to_wire(backend.user_config),
+        graceful_timeout=duration_to_wire(backend.graceful_timeout_s),
+        own_loop=backend.own_loop,
+        generation=generation,
+    )
+    if backend.health_check_period_s is not None:
+        configuration.health_check_period.CopyFrom(duration_to_wire(backend.health_check_period_s))
+    if backend.health_check_timeout_s is not None:
+        configuration.health_check_timeout.CopyFrom(duration_to_wire(backend.health_check_timeout_s))
+    return membership_service_pb2.AttachReplicaResponse(configuration=configuration)
+
+
+def drain_to_wire(message: str) -> membership_service_pb2.AttachReplicaResponse:
+    return membership_service_pb2.AttachReplicaResponse(drain=membership_service_pb2.DrainOrder(message=message))
+
+
+def revoke_to_wire(endpoint: str, epochs: Mapping[int, int]) -> membership_service_pb2.AttachReplicaResponse:
+    """`epochs`: partition -> the epoch that ends."""
+    partitions = membership_service_pb2.EndpointPartitions(
+        endpoint=endpoint, partitions=epochs.keys(), owner_epochs=epochs.values()
+    )
+    return membership_service_pb2.AttachReplicaResponse(
+        revoke=membership_service_pb2.RevokePartitions(endpoints=[partitions])
+    )
+
+
+def fence_to_wire(through_epoch: int) -> membership_service_pb2.AttachReplicaResponse:
+    """All partitions, at this epoch or older ones."""
+    return membership_service_pb2.AttachReplicaResponse(
+        revoke=membership_service_pb2.RevokePartitions(through_epoch=through_epoch)
+    )
+
+
+def emptied_from_wire(wire: membership_service_pb2.PartitionsEmptied) -> dict[str, dict[int, int]]:
+    """Endpoint -> partition -> epoch."""
+    return partitions_of("emptied.endpoints", wire.endpoints)
+
+
+def busy_from_wire(wire: membership_service_pb2.PartitionsEmptied) -> dict[str, frozenset[int]]:
+    """Endpoint -> partitions that are not empty yet, in an answer to `fence_to_wire`."""
+    return {name: frozenset(epochs) for name, epochs in partitions_of("emptied.busy", wire.busy).items()}
+
+
+def partitions_of(
+    path: str, endpoints: Iterable[membership_service_pb2.EndpointPartitions]
+) -> dict[str, dict[int, int]]:
+    for at, each in enumerate(endpoints):
+        if len(each.partitions) > PARTITIONS:
+            refuse(f"{path}[{at}].partitions", f"at most {PARTITIONS}, got {len(each.partitions)}")
+        if len(each.partitions) != len(each.owner_epochs):
+            text = f"{len(each.owner_epochs)} epochs of {len(each.partitions)} partitions"
+            refuse(f"{path}[{at}].owner_epochs", text)
+        if any(not 0 <= number < PARTITIONS for number in each.partitions):
+            refuse(f"{path}[{at}].partitions", f"must be 0 … {PARTITIONS - 1}")
+    return {each.endpoint: dict(zip(each.partitions, each.owner_epochs, strict=True)) for each in endpoints}
+
+
+def replica_to_wire(replica: Replica, wall_s: Callable[[float], float]) -> mesh_pb2.Replica:
+    """`wall_s` turns monotonic seconds into seconds since 1970."""
+    return mesh_pb2.Replica(
+        replica_id=replica.replica_id,
+        incarnation=replica.incarnation,
+        backend=replica.backend,
+        address=replica.address,
+        state=mesh_pb2.ReplicaState.ValueType(replica.shown_state.value),
+        pid=replica.pid,
+        max_ongoing=replica.max_ongoing,
+        error=replica.error,
+        start_time=timestamp(wall_s(replica.started_at)),
+        metrics_address=replica.metrics_address,
+        warning=replica.warning,
+    )

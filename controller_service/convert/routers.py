@@ -1,0 +1,141 @@
+"""Messages of routers, from and to the controller's values.
+
+Invariants: whatever a router sends becomes a value or a `BadRequest` that names the field; nothing here decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from controller_service.convert.checks import (
+    ID,
+    MAX_EPOCH,
+    MAX_PROCESS_CHARS,
+    refuse,
+    refuse_frame,
+    require,
+    require_address,
+    require_generation,
+)
+from controller_service.convert.times import timestamp
+from controller_service.core.brought import BroughtTable
+from controller_service.core.observed import BackendLoad, Router
+from controller_service.core.partitions import NO_OWNER, Owner, Ownership
+from controller_service.core.roster import Covered, Departure, Member, Roster
+from slotmesh.partitions import PARTITIONS
+from slotmesh.v1 import membership_service_pb2, mesh_pb2
+
+
+def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, started_at: float) -> Router:
+    """The first frame of a router."""
+    if frame.WhichOneof("frame") != "hello":
+        refuse("hello", "must be the first frame")
+    hello = frame.hello
+    require(ID, "hello.router_id", hello.router_id, "1 to 128 of `a-z A-Z 0-9 _ . -`")
+    require_address("hello.address", hello.address)
+    if hello.metrics_address:
+        require_address("hello.metrics_address", hello.metrics_address)
+    return Router(
+        router_id=hello.router_id,
+        address=hello.address,
+        metrics_address=hello.metrics_address,
+        started_at=started_at,
+    )
+
+
+def brought_from_wire(hello: membership_service_pb2.RouterHello, *, generation: str, now: float) -> BroughtTable | None:
+    """The table that a router brings, where it is of another generation than this one. `now`: seconds since 1970."""
+    wire = hello.table
+    if not hello.HasField("table") or wire.generation == generation:
+        return None
+    require_generation("hello.table.generation", wire.generation)
+    for at, each in enumerate(wire.covers):
+        require_generation(f"hello.table.covers[{at}].generation", each.generation)
+    return BroughtTable(
+        generation=wire.generation,
+        roster=Roster(
+            revision=wire.roster_revision,
+            members=tuple(_members(wire)),
+            departed=tuple(
+                Departure(
+                    owner=Owner(it.replica_id, it.incarnation),
+                    generation=it.generation,
+                    revision=it.revision,
+                    left_at=now,
+                )
+                for it in wire.departed
+            ),
+            departed_since=wire.departed_since,
+            covers=tuple(
+                Covered(generation=it.generation, revision=it.revision, departed_since=it.departed_since)
+                for it in wire.covers
+            ),
+        ),
+        router_addresses=frozenset(wire.router_addresses),
+        ownership={it.name: _ownership(f"hello.table.endpoints[{at}]", it) for at, it in enumerate(wire.endpoints)},
+    )
+
+
+def _members(table: membership_service_pb2.RoutingTable) -> Iterator[Member]:
+    for at, backend in enumerate(table.backends):
+        for number, replica in enumerate(backend.replicas):
+            path = f"hello.table.backends[{at}].replicas[{number}]"
+            require(ID, f"{path}.replica_id", replica.replica_id, "1 to 128 of `a-z A-Z 0-9 _ . -`")
+            require_address(f"{path}.address", replica.address)
+            yield Member(
+                owner=Owner(replica.replica_id, replica.incarnation),
+                backend=backend.name,
+                address=replica.address,
+                max_ongoing=max(0, replica.max_ongoing),
+                draining=replica.draining,
+                process=replica.process[:MAX_PROCESS_CHARS],
+            )
+
+
+def _ownership(path: str, route: membership_service_pb2.EndpointRoute) -> Ownership:
+    owner_of, epochs = tuple(route.partition_owners), tuple(route.base_epoch + epoch for epoch in route.owner_epochs)
+    if len(owner_of) not in {0, PARTITIONS}:
+        refuse(f"{path}.partition_owners", f"must be none or {PARTITIONS}, are {len(owner_of)}")
+    if len(epochs) != len(owner_of):
+        refuse(f"{path}.owner_epochs", f"{len(epochs)} epochs of {len(owner_of)} partitions")
+    if not all(NO_OWNER <= index < len(route.owners) for index in owner_of):
+        refuse(f"{path}.partition_owners", f"must be {NO_OWNER} … {len(route.owners) - 1}, indexes into `owners`")
+    if not all(0 <= epoch < MAX_EPOCH for epoch in epochs):
+        refuse(f"{path}.owner_epochs", "must be epochs: 0 or larger, and far from the end of 64 bits")
+    return Ownership(
+        endpoint=route.name,
+        owners=tuple(Owner(it.replica_id, it.incarnation) for it in route.owners),
+        partition_owners=owner_of or (NO_OWNER,) * PARTITIONS,
+        epochs=epochs or (0,) * PARTITIONS,
+    )
+
+
+def loads_from_wire(report: membership_service_pb2.RouterReport) -> tuple[BackendLoad, ...]:
+    return tuple(BackendLoad(backend=it.backend, queued=it.queued, ongoing=it.ongoing) for it in report.loads)
+
+
+def router_report_from_wire(
+    frame: membership_service_pb2.AttachRouterRequest,
+) -> membership_service_pb2.RouterReport:
+    """Any later frame of a router."""
+    kind = frame.WhichOneof("frame")
+    if kind != "report":
+        refuse_frame(kind, known={"hello": "must be the first frame, and no other"})
+    return frame.report
+
+
+def router_to_wire(router: Router, wall_s: Callable[[float], float]) -> mesh_pb2.Router:
+    """`wall_s` turns monotonic seconds into seconds since 1970."""
+    return mesh_pb2.Router(
+        router_id=router.router_id,
+        address=router.address,
+        generation=router.generation,
+        revision=router.revision,
+        linked_replica_ids=router.linked_replica_ids,
+        start_time=timestamp(wall_s(router.started_at)),
+        metrics_address=router.metrics_address,
+        loads=(
+            mesh_pb2.BackendLoad(backend=load.backend, queued=load.queued, ongoing=load.ongoing)
+            for load in router.loads
+        ),
+    )

@@ -1,0 +1,83 @@
+"""Routing tables, as routers get them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller_service.core.partitions import Ownership
+from controller_service.core.routing import BackendRoute, RoutingTable
+from slotmesh.spec.wire import duration_to_wire, traffic_to_wire
+from slotmesh.v1 import membership_service_pb2, mesh_pb2
+
+
+def table_to_wire(
+    table: RoutingTable, ownership_bytes: Callable[[Ownership], bytes]
+) -> membership_service_pb2.RoutingTable:
+    """`ownership_bytes` is `ownership_to_bytes`, or what remembers its answers: they are most of the work."""
+    wire = membership_service_pb2.RoutingTable(
+        generation=table.generation,
+        revision=table.revision,
+        backends=map(_backend_route, table.routes.backends),
+        router_addresses=table.routes.router_addresses,
+        roster_revision=table.roster.revision,
+        departed=(
+            membership_service_pb2.DepartedReplica(
+                replica_id=it.owner.replica_id,
+                incarnation=it.owner.incarnation,
+                generation=it.generation,
+                revision=it.revision,
+            )
+            for it in table.roster.departed
+        ),
+        departed_since=table.roster.departed_since,
+        covers=(
+            membership_service_pb2.CoveredGeneration(
+                generation=it.generation, revision=it.revision, departed_since=it.departed_since
+            )
+            for it in table.roster.covers
+        ),
+    )
+    for route in table.routes.endpoints:
+        endpoint = wire.endpoints.add(name=route.name)
+        if route.traffic is not None:
+            endpoint.traffic.CopyFrom(traffic_to_wire(route.traffic))
+        if route.ownership is not None:
+            endpoint.MergeFromString(ownership_bytes(route.ownership))
+    return wire
+
+
+def ownership_to_bytes(ownership: Ownership) -> bytes:
+    """What an EndpointRoute says of owners, to be merged into it."""
+    base = min(ownership.epochs, default=0)
+    wire = membership_service_pb2.EndpointRoute(
+        owners=(
+            membership_service_pb2.PartitionOwner(replica_id=owner.replica_id, incarnation=owner.incarnation)
+            for owner in ownership.owners
+        ),
+        partition_owners=ownership.partition_owners,
+        owner_epochs=[epoch - base for epoch in ownership.epochs],
+        base_epoch=base,
+    )
+    return wire.SerializeToString()
+
+
+def _backend_route(route: BackendRoute) -> membership_service_pb2.BackendRoute:
+    return membership_service_pb2.BackendRoute(
+        name=route.name,
+        replicas=(
+            membership_service_pb2.ReplicaRoute(
+                replica_id=replica.replica_id,
+                incarnation=replica.incarnation,
+                address=replica.address,
+                max_ongoing=replica.max_ongoing,
+                draining=replica.draining,
+                process=replica.process,
+            )
+            for replica in route.replicas
+        ),
+        max_queued_calls=route.max_queued_calls,
+        max_queued_bytes=route.max_queued_bytes,
+        max_queue_time=duration_to_wire(route.max_queue_time_s),
+        balancer=mesh_pb2.Balancer.ValueType(route.balancer.value),
+        max_batch_size=route.max_batch_size,
+    )

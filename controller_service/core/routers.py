@@ -1,0 +1,64 @@
+"""How what happens to routers changes what is observed: `(observed, fact) -> (observed, notices)`.
+
+Owner: `shell.mesh_state` calls these, one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from controller_service.core.brought import BroughtTable
+from controller_service.core.observed import (
+    BackendLoad,
+    Observed,
+    Router,
+)
+from controller_service.core.transitions import Notice, Transition
+
+
+def attached(observed: Observed, router: Router, brought: BroughtTable | None = None) -> Transition:
+    """A router opened its membership stream, for the first time or again; `brought` is of another generation."""
+    known = observed.routers.get(router.router_id)
+    if known is not None:
+        router = replace(router, started_at=known.started_at)
+    notice = Notice(
+        kind="router_attached",
+        subject=f"router/{router.router_id}",
+        message=f"at {router.address}" if known is None else f"again, at {router.address}",
+    )
+    observed = observed.with_router(router).without_brought([router.router_id])
+    return Transition(observed if brought is None else observed.with_brought(router.router_id, brought), (notice,))
+
+
+def adopted(observed: Observed, brought: Mapping[str, BroughtTable]) -> Transition:
+    """All was taken over from these tables, by router."""
+    known = [router_id for router_id, table in brought.items() if observed.brought.get(router_id) is table]
+    return Transition(observed.without_brought(known))
+
+
+def reported(
+    observed: Observed,
+    router_id: str,
+    *,
+    generation: str,
+    revision: int,
+    linked_replica_ids: tuple[str, ...],
+    loads: tuple[BackendLoad, ...] = (),
+) -> Transition:
+    """A router said which table is in force there, which links work, and how much it has to do."""
+    known = observed.routers.get(router_id)
+    if known is None:
+        return Transition(observed)
+    router = replace(
+        known, generation=generation, revision=revision, linked_replica_ids=linked_replica_ids, loads=loads
+    )
+    return Transition(observed if router == known else observed.with_router(router))
+
+
+def left(observed: Observed, router_id: str, message: str) -> Transition:
+    """A router said goodbye, or was silent past its lease."""
+    if router_id not in observed.routers:
+        return Transition(observed)
+    notice = Notice(kind="router_left", subject=f"router/{router_id}", message=message)
+    return Transition(observed.without_router(router_id).without_brought([router_id]), (notice,))
