@@ -47,6 +47,14 @@ def test_the_first_failure_counts(failed: Stops) -> None:
     assert failed.is_stopped("e", "k", 3, 6)
 
 
+def test_an_older_generation_stops_though_newer_ones_have_failed_before(failed: Stops) -> None:
+    for generation in range(5, 21):
+        failed.failed("e", "k", generation, 10 * generation)
+    failed.failed("e", "k", 4, 41)
+    assert failed.is_stopped("e", "k", 4, 42)
+    assert failed.is_stopped("e", "k", 3, 11)
+
+
 def test_where_sessions_remember_too_many_the_one_with_most_forgets_its_oldest() -> None:
     book = LaneBook(max_lanes=6)
     small, large = Stops(book), Stops(book)
