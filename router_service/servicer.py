@@ -24,7 +24,7 @@ from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, joined
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.duplex import read_request, run_stream
-from slotmesh.runtime.turns import Turns
+from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
@@ -54,7 +54,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         router_id: str,
         window: Window,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
-        turns: Turns | None = None,
+        turns: StepQueue | None = None,
     ) -> None:
         """`window` is granted to each stream; its calls may have payloads of `max_payload_bytes`, in chunks.
 
@@ -65,7 +65,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self._unary = unary
         self._router_id = router_id
         self._window = window
-        self._turns = turns or Turns()
+        self._turns = turns or StepQueue()
         self._unread = Unread(dispatcher.clock.now)
         self._streams: set[ClientStream] = set()
         self._sessions: dict[str, ClientStream] = {}
@@ -243,7 +243,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         return [address for address in known if address != self.address]
 
 
-async def _converse(context: Context, stream: ClientStream, turns: Turns) -> Failure | None:
+async def _converse(context: Context, stream: ClientStream, turns: StepQueue) -> Failure | None:
     """Serves the client until all is answered, or a newer connection takes the session over; says what was wrong."""
     session = stream.caller.session
     if session is None:
@@ -259,7 +259,7 @@ async def _converse(context: Context, stream: ClientStream, turns: Turns) -> Fai
         await asyncio.gather(reading, fenced, return_exceptions=True)
 
 
-async def _read(context: Context, stream: ClientStream, turns: Turns) -> Failure | None:
+async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Failure | None:
     """Reads until half-close, then waits for the answers; or says which frame broke the contract."""
     while (request := await read_request(context)) is not None:
         match request.WhichOneof("frame"):

@@ -22,7 +22,7 @@ from google.rpc import code_pb2
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.frame_bounds import is_small, shape_of
 from slotmesh.runtime.large_frames import LargeFrame
-from slotmesh.runtime.turns import Turns
+from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.status import abort, to_exception
 from slotmesh.telemetry.log import get_logger
 
@@ -40,7 +40,7 @@ class GuardedRegistration:
     of its own, and looks at all of these tasks for each rpc: with fifteen methods a fiftieth of an rpc's time.
     """
 
-    def __init__(self, server: grpc.aio.Server, name: str, turns: Turns) -> None:
+    def __init__(self, server: grpc.aio.Server, name: str, turns: StepQueue) -> None:
         """`name` is whose log a client is sent to. Large frames are counted in `turns`."""
         self._server = server
         self._name = name
@@ -61,7 +61,7 @@ class GuardedRegistration:
             self.services.append(service)
 
 
-def guard(handler: Handler, *, method: str, server: str, turns: Turns) -> Handler:
+def guard(handler: Handler, *, method: str, server: str, turns: StepQueue) -> Handler:
     """The same handler, guarded. It is made of coroutine functions, or of async generators where it streams.
 
     `method` is its full name; `server` is whose log the client is sent to. Large frames are counted in `turns`.
@@ -140,7 +140,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _parser(deserializer: Parse | None, turns: Turns | None) -> Parse | None:
+def _parser(deserializer: Parse | None, turns: StepQueue | None) -> Parse | None:
     """`turns`: it gets frames, of which a peer may send any number; how much one may hold is bounded."""
     if deserializer is None:
         return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.frame_bounds import Shape, too_much
-from slotmesh.runtime.turns import Turns
+from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.status import to_exception
 
 
@@ -21,7 +21,7 @@ class LargeFrame:
 
     __slots__ = ("_parse", "_raw", "_shape", "_turns")
 
-    def __init__(self, raw: bytes, shape: Shape, parse: Callable[[bytes], Any], turns: Turns) -> None:
+    def __init__(self, raw: bytes, shape: Shape, parse: Callable[[bytes], Any], turns: StepQueue) -> None:
         self._raw = raw
         self._shape = shape
         self._parse = parse

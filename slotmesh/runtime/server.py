@@ -18,7 +18,7 @@ from slotmesh.runtime import health, reflection
 from slotmesh.runtime.channels import server_options
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.guards import GuardedRegistration
-from slotmesh.runtime.turns import Turns
+from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.telemetry.log import get_logger
 from slotmesh.units import join_host_port
 
@@ -64,7 +64,7 @@ class GrpcServer:
         self._server: grpc.aio.Server | None = None
         self._health: health.Health | None = None
         self._bound_port = 0
-        self.turns = Turns()
+        self.turns = StepQueue()
         """For what streams bring and one step cannot deal with."""
 
     def add(self, register: Callable[[ServicerT, Any], None], servicer: ServicerT) -> None:

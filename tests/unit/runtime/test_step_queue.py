@@ -7,12 +7,12 @@ from collections.abc import Generator
 
 import pytest
 
-from slotmesh.runtime.turns import Turns
+from slotmesh.runtime.step_queue import StepQueue
 
 
 @pytest.mark.asyncio
 async def test_one_step_is_taken_between_two_looks_of_the_loop() -> None:
-    turns = Turns()
+    turns = StepQueue()
     looks = 0
     seen: list[tuple[int, str]] = []
 
@@ -38,7 +38,7 @@ async def test_one_step_is_taken_between_two_looks_of_the_loop() -> None:
 
 @pytest.mark.asyncio
 async def test_who_gives_up_holds_up_nobody() -> None:
-    turns = Turns()
+    turns = StepQueue()
     waiting = [asyncio.ensure_future(turns.next()) for _ in range(3)]
     await asyncio.sleep(0)
     for each in waiting[:2]:
@@ -54,7 +54,7 @@ async def test_work_of_one_step_does_not_wait() -> None:
         return 7
         yield
 
-    taking = Turns().take(nothing())
+    taking = StepQueue().take(nothing())
     with pytest.raises(StopIteration) as end:
         taking.send(None)
     assert end.value.value == 7

@@ -16,7 +16,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Turns:
+class StepQueue:
     """Who has more to do than one step waits here between two of them."""
 
     def __init__(self) -> None:
