@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from random import Random
 from typing import Any, Final
 
 from simulation.mesh.cython import cygrpc
@@ -38,7 +39,8 @@ class SimChannel:
         self._backoff_s = _BACKOFF_S[0]
         self._is_connecting = False
         self._is_closing = False
-        self._chance = network.timeline.chance(f"channel {loop.name} {self._target} {network.timeline.steps}")
+        self._name = f"channel {loop.name} {self._target} {network.timeline.steps}"
+        self._chance: Random | None = None
         self._why = ""
 
     # -- as cygrpc has it ------------------------------------------------------------------------------------------
@@ -128,6 +130,8 @@ class SimChannel:
             return
         if connection is None:
             self._why = why
+            if self._chance is None:
+                self._chance = self._network.timeline.chance(self._name)
             pause_s = self._backoff_s * self._chance.uniform(0.8, 1.2)
             self._backoff_s = min(self._backoff_s * 1.6, _BACKOFF_S[1])
             self._set(_STATE.transient_failure)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import itertools
-from asyncio import events
+from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from contextvars import copy_context
 from random import Random
 from typing import Any, Final
 
@@ -25,7 +25,15 @@ TURN_S: Final = 8e-6
 CALLBACK_S: Final = 2e-6
 """What each callback takes besides."""
 
-_numbers = itertools.count(1)
+_MANY_TASKS: Final = 64
+"""So many are kept before those that have ended are forgotten."""
+
+
+def _next_number(what: asyncio.Future[Any]) -> int:
+    """Each run counts from 1, whatever ran before in this process."""
+    loop: Any = what.get_loop()
+    number: int = next(loop.timeline.numbers)
+    return number
 
 
 class SimTask(asyncio.Task[Any]):
@@ -34,7 +42,7 @@ class SimTask(asyncio.Task[Any]):
     number = 0
 
     def __hash__(self) -> int:
-        self.number = self.number or next(_numbers)
+        self.number = self.number or _next_number(self)
         return self.number
 
     def __eq__(self, other: object) -> bool:
@@ -47,7 +55,7 @@ class SimFuture(asyncio.Future[Any]):
     number = 0
 
     def __hash__(self) -> int:
-        self.number = self.number or next(_numbers)
+        self.number = self.number or _next_number(self)
         return self.number
 
     def __eq__(self, other: object) -> bool:
@@ -55,33 +63,37 @@ class SimFuture(asyncio.Future[Any]):
 
 
 class Handle:
-    """What `call_soon` and `call_later` give."""
+    """What `call_soon` gives."""
 
-    __slots__ = ("_args", "_callback", "_context", "_is_cancelled", "_when")
+    __slots__ = ("args", "callback", "context")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context) -> None:
+        self.callback: Callable[..., object] | None = callback
+        """None: cancelled."""
+        self.args = args
+        self.context = context
+
+    def cancel(self) -> None:
+        self.callback = None
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+
+class TimerHandle(Handle):
+    """What `call_later` gives."""
+
+    __slots__ = ("_when",)
 
     def __init__(
         self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context, when: float
     ) -> None:
-        self._callback: Callable[..., object] | None = callback
-        self._args = args
-        self._context = context
+        super().__init__(callback, args, context)
         self._when = when
-        self._is_cancelled = False
-
-    def cancel(self) -> None:
-        self._is_cancelled = True
-        self._callback = None
-        self._args = ()
-
-    def cancelled(self) -> bool:
-        return self._is_cancelled
 
     def when(self) -> float:
         return self._when
-
-    def run(self) -> None:
-        if self._callback is not None:
-            self._context.run(self._callback, *self._args)
 
 
 class NodeLoop(asyncio.AbstractEventLoop):
@@ -106,7 +118,9 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self._context = contextvars.Context()
         """In which the network calls."""
         self.on_error: Callable[[dict[str, Any]], None] = lambda _context: None
-        self._left_behind: list[Any] = []
+        self._tasks: list[SimTask] = []
+        """All that have not ended, and some that have."""
+        self._many_tasks = _MANY_TASKS
 
     # -- the life of the process -----------------------------------------------------------------------------------
 
@@ -127,15 +141,16 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def kill(self) -> None:
         """SIGKILL. Tasks are kept until the simulation ends: collected, they would clean up."""
         if not self.is_dead:
-            self._left_behind.extend(asyncio.all_tasks(self))
             self.is_dead = True
             self._ready.clear()
             self._late.clear()
 
     def left_behind(self) -> list[Any]:
         """The coroutines of tasks that had not ended when it was killed, and that have not ended since."""
+        self._forget_tasks()
         found = []
-        for task in asyncio.all_tasks(self):
+        for task in self._tasks:
+            asyncio.tasks._unregister_task(task)
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             work: Any = task.get_coro()
             if inspect.getcoroutinestate(work) != inspect.CORO_CLOSED:
@@ -150,7 +165,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]  # a handle of our own
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Handle:
-        handle = Handle(callback, args, context or contextvars.copy_context(), 0.0)
+        handle = Handle(callback, args, context or copy_context())
         if not self.is_dead:
             self._ready.append(handle)
             if not self._turn_due:
@@ -161,13 +176,13 @@ class NodeLoop(asyncio.AbstractEventLoop):
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> Handle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+    ) -> TimerHandle:
+        return self.call_at(self.timeline.now + self.zero + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> Handle:
-        handle = Handle(callback, args, context or contextvars.copy_context(), when)
+    ) -> TimerHandle:
+        handle = TimerHandle(callback, args, context or copy_context(), when)
         if not self.is_dead:
             self.timeline.at(when - self.zero, self._due, handle)
         return handle
@@ -182,7 +197,19 @@ class NodeLoop(asyncio.AbstractEventLoop):
         name: str | None = None,
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[Any]:
-        return SimTask(coro, loop=self, name=name or "task", context=context)
+        task = SimTask(coro, loop=self, name=name or "task", context=context)
+        self._tasks.append(task)
+        if len(self._tasks) >= self._many_tasks:
+            self._forget_tasks()
+            self._many_tasks = 2 * len(self._tasks) + _MANY_TASKS
+        return task
+
+    def _forget_tasks(self) -> None:
+        """asyncio, too, forgets those that have ended: nothing of a run is collected as long as it lasts."""
+        for task in self._tasks:
+            if task.done():
+                asyncio.tasks._unregister_task(task)
+        self._tasks = [task for task in self._tasks if not task.done()]
 
     def get_debug(self) -> bool:
         return False
@@ -201,14 +228,21 @@ class NodeLoop(asyncio.AbstractEventLoop):
 
     def deliver(self, callback: Callable[..., object], *args: Any) -> None:
         """As `call_soon`, from outside: the network has something for this process."""
-        if self.is_dead:
-            return
-        self._ready.append(Handle(callback, args, self._context, 0.0))
-        if not self._turn_due:
-            self._wake()
+        self.take(self.handle(callback, args))
+
+    def handle(self, callback: Callable[..., object], args: tuple[Any, ...]) -> Handle:
+        """Something for this process, which `take` gives to it."""
+        return Handle(callback, args, self._context)
+
+    def take(self, handle: Handle) -> None:
+        """It is done soon."""
+        if not self.is_dead:
+            self._ready.append(handle)
+            if not self._turn_due:
+                self._wake()
 
     def _due(self, handle: Handle) -> None:
-        if self.is_dead or handle._is_cancelled:
+        if self.is_dead or handle.callback is None:
             return
         if self.is_paused:
             self._late.append(handle)
@@ -223,28 +257,37 @@ class NodeLoop(asyncio.AbstractEventLoop):
             self.timeline.at(self._free_at, self._turn)
 
     def _turn(self, _: None) -> None:
-        self._turn_due = False
-        if self.is_dead or self.is_paused:
-            return
-        ready, count = self._ready, len(self._ready)
+        """One turn, and more of them as long as no one else is next."""
+        timeline, ready, chance = self.timeline, self._ready, self._chance.random
         NodeLoop.running = self
-        events._set_running_loop(self)
+        _set_running_loop(self)
         try:
-            for _each in range(count):
-                if not ready:  # killed in the act
+            while not (self.is_dead or self.is_paused):
+                count = len(ready)
+                self._run(count)
+                self._free_at = timeline.now + TURN_S * (1.0 + 2.0 * chance()) + CALLBACK_S * count
+                if not ready or not timeline.skip_to(self._free_at):
                     break
-                handle = ready.popleft()
-                try:
-                    handle.run()
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except BaseException as error:  # noqa: BLE001 - as asyncio does
-                    self.call_exception_handler({"message": "a callback failed", "exception": error})
         finally:
             NodeLoop.running = None
-        if not self.is_dead:
-            self._free_at = self.timeline.now + TURN_S * (1.0 + 2.0 * self._chance.random()) + CALLBACK_S * count
-            self._wake()
+            self._turn_due = False
+        self._wake()
+
+    def _run(self, count: int) -> None:
+        """So many callbacks, or fewer where one of them kills the node."""
+        ready = self._ready
+        while count and ready:
+            count -= 1
+            handle = ready.popleft()
+            callback = handle.callback
+            if callback is None:
+                continue
+            try:
+                handle.context.run(callback, *handle.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as asyncio does
+                self.call_exception_handler({"message": "a callback failed", "exception": error})
 
 
 def close_generator(generator: Any) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from simulation.mesh.loop import NodeLoop
+from simulation.mesh.loop import Handle, NodeLoop
 from simulation.mesh.timeline import Timeline
 
 KEEPALIVE_S: Final = (5.0, 15.0)
@@ -24,14 +24,6 @@ KEEPALIVE_S: Final = (5.0, 15.0)
 is waited for 5 s."""
 BYTES_PER_S: Final = 200e6
 CONNECT_TIMEOUT_S: Final = 0.1
-
-
-class Item(NamedTuple):
-    """Something on its way."""
-
-    happen: Callable[..., object]
-    args: tuple[Any, ...]
-    size: int
 
 
 class Way:
@@ -63,34 +55,31 @@ class Pipe:
         self._connection = connection
         self._arrives_at = 0.0
         self._cut_at: float | None = None
-        self._held: deque[Item] = deque()
+        self._held: deque[Handle] = deque()
         self._is_closed = False
 
     def send(self, size: int, happen: Callable[..., object], *args: Any) -> None:
         """Calls `happen` in the process at the other end, when this arrives."""
-        if self._is_closed:
-            return
-        self._start(Item(happen, args, size))
+        if not self._is_closed:
+            self._start(size, self._target.handle(happen, args))
 
-    def _start(self, item: Item) -> None:
-        self._arrives_at = max(self._arrives_at, self._timeline.now + self.way.delay_s(item.size))
-        self._timeline.at(self._arrives_at, self._arrive, item)
+    def _start(self, size: int, what: Handle) -> None:
+        self._arrives_at = max(self._arrives_at, self._timeline.now + self.way.delay_s(size))
+        self._timeline.at(self._arrives_at, self._arrive, what)
 
-    def _arrive(self, item: Item) -> None:
+    def _arrive(self, what: Handle) -> None:
         if self._cut_at is not None and self._timeline.now > self._cut_at:
             return
         if self.way.is_stalled or self._held:
-            self._held.append(item)
-            return
-        if not self._target.is_dead:
-            self._target.deliver(item.happen, *item.args)
+            self._held.append(what)
+        else:
+            self._target.take(what)
 
     def flow(self) -> None:
         """The way does not stall any more."""
         held, self._held = self._held, deque()
-        for item in held:  # at once: what is on its way behind them arrives later
-            if not self._target.is_dead:
-                self._target.deliver(item.happen, *item.args)
+        for what in held:  # at once: what is on its way behind them arrives later
+            self._target.take(what)
 
     def end(self, happen: Callable[..., object], *args: Any, lost: float = 0.0) -> None:
         """Nothing more comes after this. `lost`: of what is on its way, this share does not arrive."""
@@ -101,22 +90,22 @@ class Pipe:
             self._cut_at = now + (self._arrives_at - now) * (1.0 - lost)
             for _ in range(int(len(self._held) * lost)):
                 self._held.pop()
-        item = Item(happen, args, 0)
+        what = self._target.handle(happen, args)
         if self._cut_at is not None:
             self._arrives_at = self._cut_at
             self._cut_at = None
-            self._timeline.at(self._arrives_at, self._end_arrives, item)
+            self._timeline.at(self._arrives_at, self._end_arrives, what)
         else:
-            self._start(item)
+            self._start(0, what)
         self._is_closed = True
 
-    def _end_arrives(self, item: Item) -> None:
+    def _end_arrives(self, what: Handle) -> None:
         self._cut_at = -1.0
         if self.way.is_stalled or self._held:
-            self._held.append(item)
+            self._held.append(what)
             self._cut_at = None
-        elif not self._target.is_dead:
-            self._target.deliver(item.happen, *item.args)
+        else:
+            self._target.take(what)
 
     def drop(self) -> None:
         """What is on its way goes nowhere."""

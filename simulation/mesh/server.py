@@ -180,7 +180,7 @@ class ServerRpc:
             callback()
         if self._task is not None and not self._task.done():
             # What reads sees the end first, or is cancelled first: both happen.
-            if self._chance.random() < 0.5:
+            if self.connection.network.timeline.chance(self._name).random() < 0.5:
                 self._task.cancel()
             else:
                 self.loop.call_soon(self._task.cancel)
@@ -192,7 +192,7 @@ class ServerRpc:
         self.server = server
         self.flow = Flow(self.loop, self.connection.back, self.client.message)
         self.inbox = Inbox(self.loop, self._read)
-        self._chance = server.network.timeline.chance(f"rpc {server.network.timeline.steps}")
+        self._name = f"rpc {server.network.timeline.steps}"
         if self.time_left_s is not None:
             self.ends_at = self.loop.time() + self.time_left_s
             self._timer = self.loop.call_later(self.time_left_s, self.cancelled_by_client)

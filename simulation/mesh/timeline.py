@@ -6,6 +6,7 @@ they were made; all chance is drawn from generators that the seed gives.
 
 from __future__ import annotations
 
+import itertools
 from asyncio import events
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -27,6 +28,9 @@ class Timeline:
         self.steps = 0
         self.is_over = False
         """Set where nothing more is of interest."""
+        self.numbers = itertools.count(1)
+        """For what needs a number of its own in this run."""
+        self._until = 0.0
         self._max_steps = max_steps
         self._heap: list[tuple[float, int, Callable[[Any], object], Any]] = []
         self._sequence = 0
@@ -40,13 +44,25 @@ class Timeline:
         self._sequence += 1
         heappush(self._heap, (max(when, self.now), self._sequence, happen, what))
 
+    def skip_to(self, when: float) -> bool:
+        """Time goes on to `when`, which has not passed, if nothing else is to happen before, nor then.
+
+        Whoever has just happened, and would be next, goes on in place of being called again.
+        """
+        heap = self._heap
+        if (heap and heap[0][0] <= when) or when > self._until or self.is_over or self.steps >= self._max_steps:
+            return False
+        self.now = when
+        self.steps += 1
+        return True
+
     def run(self, until: float) -> None:
         """Goes on until then, or until it is over.
 
         Raises:
             Stuck: that takes too many steps.
         """
-        heap = self._heap
+        heap, self._until = self._heap, until
         try:
             while heap and heap[0][0] <= until and not self.is_over:
                 self.now, _, happen, what = heappop(heap)

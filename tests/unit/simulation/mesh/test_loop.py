@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -140,3 +141,79 @@ def test_a_node_that_is_killed_in_its_own_turn_goes_no_further() -> None:
     timeline.run(until=1.0)
 
     assert seen == ["first"]
+
+
+def test_no_loop_goes_past_what_is_to_happen_meanwhile() -> None:
+    timeline = Timeline(1)
+    loops = [loop_of(timeline, name) for name in ("one", "other")]
+    seen: list[float] = []
+
+    async def main() -> None:
+        for _ in range(50):
+            seen.append(timeline.now)
+            await asyncio.sleep(0)
+
+    start(loops[0], main)
+    timeline.at(0.0003, lambda _: start(loops[1], main))
+    timeline.at(0.0004, lambda _: seen.append(timeline.now))
+    timeline.run(until=0.0008)
+    assert len(seen) < 101
+    assert timeline.now == 0.0008
+    timeline.run(until=1.0)
+
+    assert len(seen) == 101
+    assert seen == sorted(seen)
+    assert seen.count(0.0004) == 1
+
+
+def test_tasks_and_futures_have_the_same_numbers_in_each_run() -> None:
+    numbers: list[list[int]] = []
+    for seed in (1, 2):
+        loop = loop_of(Timeline(seed))
+
+        async def main(loop: NodeLoop = loop) -> None:
+            tasks = [loop.create_task(asyncio.sleep(0)) for _ in range(100)]
+            numbers.append([hash(each) for each in [*tasks, loop.create_future()]])
+            await asyncio.gather(*tasks)
+
+        start(loop, main)
+        loop.timeline.run(until=1.0)
+
+    assert numbers[0] == numbers[1]
+    assert len(set(numbers[0])) == 101
+
+
+def test_tasks_that_have_ended_are_forgotten() -> None:
+    loop = loop_of(Timeline(1))
+    tasks: list[weakref.ref[asyncio.Task[None]]] = []
+
+    async def main() -> None:
+        for _ in range(1000):
+            task = loop.create_task(asyncio.sleep(0))
+            tasks.append(weakref.ref(task))
+            await task
+
+    start(loop, main)
+    loop.timeline.run(until=1.0)
+
+    assert len(tasks) == 1000
+    assert sum(task() is not None for task in tasks) <= 128
+
+
+def test_a_loop_that_is_alone_stops_when_the_time_is_over() -> None:
+    timeline = Timeline(1)
+    loop = loop_of(timeline)
+
+    async def main() -> None:
+        for _ in range(1000):
+            await asyncio.sleep(0)
+
+    start(loop, main)
+    timeline.run(until=0.001)
+
+    assert timeline.now == 0.001
+    timeline.is_over = True
+    timeline.run(until=1.0)
+    assert timeline.now == 0.001
+    for work in loop.left_behind():
+        work.close()
