@@ -11,6 +11,7 @@ Owner: pure functions of bytes, for whoever parses frames of a peer.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -171,6 +172,7 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
     raise IndexError(at)
 
 
+@cache
 def _fields(message: Descriptor, depth: int) -> Mapping[int, Field]:
     if not depth:
         return {}

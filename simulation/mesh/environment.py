@@ -29,6 +29,7 @@ from simulation.mesh.cython import cygrpc
 from simulation.mesh.loop import NodeLoop, close_generator
 from simulation.mesh.network import Network
 from simulation.mesh.server import SimServer
+from slotmesh.client import recall
 from slotmesh.partitions import PARTITIONS, partition_of
 from slotmesh.runtime import reflection
 
@@ -38,6 +39,9 @@ _PACKAGES: Final = ("slotmesh.", "router_service.", "replica_service.", "control
 
 FEW_PARTITIONS: Final = 64
 """Of an endpoint, in place of `PARTITIONS`: to divide those takes longer than all else. More keys share one."""
+RECALL_LOOK_S: Final = 0.02
+"""Between two looks of a client for calls that nobody waits for any more, in place of `LOOK_INTERVAL_S`: each eighth
+callback would be such a look."""
 _CLOSE_TURNS: Final = 20
 """How often coroutines are told to end that do not, or begin others."""
 
@@ -51,14 +55,15 @@ class Surroundings:
 
     def __init__(self, network: Network) -> None:
         self.network = network
+        self._timeline = network.timeline
         self.wall_offset_s: dict[str, float] = {}
         """By node: how far its time of day is off."""
         self.pids: dict[str, int] = {}
         """By node: its process id."""
 
     def monotonic(self) -> float:
-        loop = NodeLoop.running
-        return self.network.timeline.now if loop is None else loop.time()
+        loop, now = NodeLoop.running, self._timeline.now
+        return now if loop is None else now + loop.zero
 
     def time_of_day(self) -> float:
         loop = NodeLoop.running
@@ -100,6 +105,7 @@ def simulated(surroundings: Surroundings) -> Iterator[None]:
         enter(patch.object(cygrpc, "AioChannel", lambda target, *_: _channel(network, target)))
         enter(patch.object(cygrpc, "AioServer", lambda *_: SimServer(network, _running())))
         enter(patch.object(reflection, "register", lambda *_: None))
+        enter(patch.object(recall, "LOOK_INTERVAL_S", RECALL_LOOK_S))
         for module in _modules():
             if vars(module).get("PARTITIONS") == PARTITIONS:
                 enter(patch.object(module, "PARTITIONS", FEW_PARTITIONS))

@@ -39,6 +39,8 @@ DRAIN_S: Final = 60.0
 """What is unanswered so long after the last call and the last fault hangs: a call may wait for 30 s in the queue of a
 router, and the one that its key gets then, for 20 s."""
 GRACE: Final = timedelta(seconds=2)
+_SUMMED_BYTES: Final = 16_384
+"""Of larger messages, which are pieces of payloads, the digest has the length only."""
 _MESH: Final = model.Mesh(
     backends=(model.Backend(name=BACKEND, graceful_timeout_s=2.0),),
     endpoints=(model.Endpoint(name=ENDPOINT, traffic=model.TrafficPolicy(weights={BACKEND: 1.0})),),
@@ -330,7 +332,8 @@ class World:
 
     def _saw(self, source: str, target: str, rpc: str, message: bytes) -> None:
         # Not the bytes as they are: protobuf writes the entries of a map in any order.
-        words = f"{self.timeline.now:.9f}{source}{target}{rpc}{len(message)}{sum(message)}"
+        size = len(message)
+        words = f"{self.timeline.now:.9f}{source}{target}{rpc}{size}{sum(message) if size <= _SUMMED_BYTES else ''}"
         self._digest.update(words.encode())
         if self._is_traced:
             words = self._moments.words(source, rpc, message)
