@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import os
 import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from simulation.mesh import defects
@@ -42,12 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return hunt_all(seeds, asked.seconds, asked.processes)
     if asked.defect:
         return hunt_one(asked.defect, seeds, asked.seconds, asked.processes)
-    return _many(seeds, asked.seconds, asked.plot, asked.processes)
+    return _many(seeds, asked.within, asked.seconds, asked.plot, asked.processes)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m simulation mesh", description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, metavar="N", help="how many (default: %(default)s)")
+    parser.add_argument(
+        "--within",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="of real time: more seeds than that, as many as fit (default: no more)",
+    )
     parser.add_argument("--first", type=int, metavar="SEED", help="the first one (default: any)")
     parser.add_argument("--seed", type=int, help="this one only, and what it shows")
     parser.add_argument(
@@ -73,17 +81,19 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 # -- many seeds ----------------------------------------------------------------------------------------------------
 
 
-def _many(seeds: range, seconds: float, plot: str, processes: int) -> int:
+def _many(seeds: range, within: float, seconds: float, plot: str, processes: int) -> int:
+    """`within`: so many seconds are used, whatever `seeds` take."""
     began, done, cpu_s, virtual_s, calls = time.monotonic(), 0, 0.0, 0.0, 0
     failed: list[Found] = []
     digests: dict[int, str] = {}
-    for found in run_seeds(seeds, seconds, plot, processes):
+    for found in run_seeds(_with_more(seeds, began + within), seconds, plot, processes):
         done, cpu_s, virtual_s, calls = done + 1, cpu_s + found.cpu_s, virtual_s + found.virtual_s, calls + found.calls
         digests[found.seed] = found.digest
         if found.violations:
             failed.append(found)
             _tell_failure(found, seconds, plot)
-        _progress(done, len(seeds), len(failed))
+        _progress(f"{done} of {len(seeds)}" if done <= len(seeds) else str(done), done, len(failed))
+    _progress("", done, 0)
     digest = hashlib.blake2b(repr(sorted(digests.items())).encode(), digest_size=8).hexdigest()
     sys.stdout.write(
         f"{done} seeds from {seeds.start}: {virtual_s:,.0f} s of virtual time, {calls:,} calls, in"
@@ -100,6 +110,14 @@ def _many(seeds: range, seconds: float, plot: str, processes: int) -> int:
     return 1
 
 
+def _with_more(seeds: range, until: float) -> Iterator[int]:
+    """These, and those that follow until then, on the monotonic clock."""
+    for seed in itertools.count(seeds.start):
+        if seed >= seeds.stop and time.monotonic() >= until:
+            return
+        yield seed
+
+
 def _tell_failure(found: Found, seconds: float, plot: str) -> None:
     name, text = found.violations[0]
     more = f" (and {len(found.violations) - 1} more)" if len(found.violations) > 1 else ""
@@ -114,12 +132,12 @@ def _command(seed: int, seconds: float, plot: str) -> str:
     return f"python -m simulation mesh --seed {seed}{length}{story} --trace"
 
 
-def _progress(done: int, total: int, failed: int) -> None:
-    """One line on stderr, written over, on a terminal; elsewhere one now and then."""
-    line = f"{done} of {total} seeds" + (f", {failed} do not hold" if failed else "")
+def _progress(words: str, done: int, failed: int) -> None:
+    """One line on stderr, written over, on a terminal; elsewhere one now and then. No words: it is over."""
+    line = f"{words} seeds" + (f", {failed} do not hold" if failed else "") if words else ""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{line}" if done < total else "\r\x1b[K")
-    elif done % 500 == 0:
+        sys.stderr.write(f"\r\x1b[K{line}")
+    elif line and done % 500 == 0:
         sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
