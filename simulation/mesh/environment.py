@@ -211,14 +211,17 @@ def _fresh_caches() -> Iterator[None]:
 @contextmanager
 def _numbered_hashes() -> Iterator[None]:
     """Objects that are hashed by where they lie in memory get numbers instead: sets have the same order every time."""
-    known: dict[int, tuple[int, Any]] = {}
+    known: dict[int, int] = {}
+    kept: list[Any] = []  # so that no other object comes to lie there
     numbers = itertools.count(1)
 
     def number_of(self: Any) -> int:
-        found = known.get(id(self))
-        if found is None:
-            found = known[id(self)] = next(numbers), self
-        return found[0]
+        try:
+            return known[id(self)]
+        except KeyError:
+            kept.append(self)
+            number = known[id(self)] = next(numbers)
+            return number
 
     changed = _classes_with_plain_hashes()
     for each in changed:

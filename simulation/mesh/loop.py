@@ -264,7 +264,18 @@ class NodeLoop(asyncio.AbstractEventLoop):
         try:
             while not (self.is_dead or self.is_paused):
                 count = len(ready)
-                self._run(count)
+                for _each in range(count):
+                    if not ready:  # killed in the act
+                        break
+                    handle = ready.popleft()
+                    if handle.callback is None:
+                        continue
+                    try:
+                        handle.context.run(handle.callback, *handle.args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:  # noqa: BLE001 - as asyncio does
+                        self.call_exception_handler({"message": "a callback failed", "exception": error})
                 self._free_at = timeline.now + TURN_S * (1.0 + 2.0 * chance()) + CALLBACK_S * count
                 if not ready or not timeline.skip_to(self._free_at):
                     break
@@ -272,22 +283,6 @@ class NodeLoop(asyncio.AbstractEventLoop):
             NodeLoop.running = None
             self._turn_due = False
         self._wake()
-
-    def _run(self, count: int) -> None:
-        """So many callbacks, or fewer where one of them kills the node."""
-        ready = self._ready
-        while count and ready:
-            count -= 1
-            handle = ready.popleft()
-            callback = handle.callback
-            if callback is None:
-                continue
-            try:
-                handle.context.run(callback, *handle.args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # noqa: BLE001 - as asyncio does
-                self.call_exception_handler({"message": "a callback failed", "exception": error})
 
 
 def close_generator(generator: Any) -> None:
