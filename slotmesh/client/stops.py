@@ -46,7 +46,10 @@ class StopGenerations:
 class LaneStop:
     """Whether calls of one ordering key that stop at failures go on."""
 
-    __slots__ = ("_failed_ids", "_failure", "_generations", "_ordering_key", "failed", "generation", "methods")
+    __slots__ = (
+        *("_failed_ids", "_failure", "_generations", "_ordering_key", "_unknown"),
+        *("failed", "generation", "methods"),
+    )
 
     def __init__(self, generations: StopGenerations, ordering_key: str) -> None:
         self._generations = generations
@@ -55,6 +58,8 @@ class LaneStop:
         """Of calls that are made now."""
         self.failed = 0
         """The newest generation that has failed."""
+        self._unknown: set[int] = set()
+        """Those of `_failed_ids` of which calls behind the failed one may have run: nobody knows what became of it."""
         self._failed_ids: dict[int, int] = {}
         """By generation, the first call of it that failed and was sent, as far as it is known: of the newest ones."""
         self._failure: Failure = GAVE_UP
@@ -80,6 +85,8 @@ class LaneStop:
         ):
             self._failure = failure
         if call_id:
+            if failure.executed is Executed.UNKNOWN and failure.reason is not Reason.PREDECESSOR_FAILED:
+                self._unknown.add(generation)
             self._note(queue, generation, call_id)
 
     def _note(self, queue: CallQueue, generation: int, call_id: int) -> None:
@@ -87,23 +94,26 @@ class LaneStop:
         self._failed_ids[generation] = call_id if before is None else min(before, call_id)
         if before is None:
             if len(self._failed_ids) > MAX_GENERATIONS:
-                del self._failed_ids[min(self._failed_ids)]
+                oldest = min(self._failed_ids)
+                del self._failed_ids[oldest]
+                self._unknown.discard(oldest)
             self._generations.on_failure(queue, generation)
 
     def is_after_failure(self, generation: int, call_id: int) -> bool:
         """Whether a call that was sent comes after one that failed."""
         return any(generation <= failed and call_id > failed_id for failed, failed_id in self._failed_ids.items())
 
-    def refusal(self, *, was_sent: bool = False) -> Failure:
+    def refusal(self, sent_in: int | None = None) -> Failure:
         """What calls after the failed one are told.
 
-        Those that were sent may have run where the one before them may have: nobody knows what became of that one.
+        `sent_in`: the generation of a call that was sent. It may have run, unless it is known what became of the call
+        of its generation that has failed.
         """
         refusal = Failure(
             reason=Reason.PREDECESSOR_FAILED,
             message=f"a call before it of the lane {self._ordering_key!r} failed "
             f"({self._failure.reason.value}: {self._failure.message}); lane.reset() lets the lane go on",
         )
-        if was_sent and self._failure.executed is Executed.UNKNOWN:
+        if sent_in is not None and (sent_in not in self._failed_ids or sent_in in self._unknown):
             return replace(refusal, executed=Executed.UNKNOWN)
         return refusal

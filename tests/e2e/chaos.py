@@ -7,12 +7,14 @@ controller remembers nothing then, and is told once more what should run.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+from replica_service.core.calls import FRESH_S
 from tests.history.log import HistoryLog
 from tests.history.model import Death, Fault
 from tests.support.faults import FaultyMesh, Service
@@ -56,7 +58,7 @@ class Chaos:
             partial(self._stop, service, self._chance.uniform(0.5, LONGEST_S)),
         ]
         kinds += [
-            partial(self._cut, proxy, name, self._directions(), self._chance.uniform(0.5, LONGEST_S))
+            partial(self._cut, service, proxy, name, self._directions(), self._chance.uniform(0.5, LONGEST_S))
             for name, proxy in self._mesh.proxies_of(service)
         ]
         return self._chance.choice(kinds)
@@ -85,9 +87,11 @@ class Chaos:
             await asyncio.sleep(seconds)
         finally:
             self._mesh.continue_process(pid)
-        self._note(f"SIGSTOP of {service.name}", at, "it stood still", holds_calls=service in self._mesh.routers)
+        self._note(f"SIGSTOP of {service.name}", at, "it stood still", holds_calls_s=self._holds_calls_s(service))
 
-    async def _cut(self, proxy: TcpProxy, name: str, directions: frozenset[Direction], seconds: float) -> None:
+    async def _cut(
+        self, service: Service, proxy: TcpProxy, name: str, directions: frozenset[Direction], seconds: float
+    ) -> None:
         at = time.monotonic()
         proxy.stall(directions)
         try:
@@ -95,8 +99,14 @@ class Chaos:
         finally:
             proxy.heal()
         what = f"{name} cut, {' and '.join(sorted(it.value for it in directions))}"
-        holds_calls = Direction.UP in directions and proxy in self._mesh.router_proxies
-        self._note(what, at, "packets vanished", holds_calls=holds_calls)
+        is_on_the_way = Direction.UP in directions and not name.endswith("from the controller")
+        self._note(what, at, "packets vanished", holds_calls_s=self._holds_calls_s(service) if is_on_the_way else 0.0)
 
-    def _note(self, what: str, at: float, seen: str, *, holds_calls: bool = False) -> None:
-        self._log.add(Fault(what=what, at=at, cleared_at=time.monotonic(), seen=seen, holds_calls=holds_calls))
+    def _holds_calls_s(self, service: Service) -> float:
+        """Until when calls start that were held up on their way to this service."""
+        if service in self._mesh.routers:
+            return math.inf
+        return FRESH_S if service in self._mesh.replicas else 0.0
+
+    def _note(self, what: str, at: float, seen: str, *, holds_calls_s: float = 0.0) -> None:
+        self._log.add(Fault(what=what, at=at, cleared_at=time.monotonic(), seen=seen, holds_calls_s=holds_calls_s))

@@ -85,7 +85,7 @@ def check_no_late_start(history: History) -> Iterator[Violation]:
 
     Each time that a process stands still, one call may be past the last check and before its handler's code: it starts
     when the process goes on, and its caller was told that this is unknown. So is the caller of a call that was held up
-    on its way to a router: its timeout counts there from its arrival on.
+    on its way to a router or a replica: its timeout counts there from its arrival on.
     """
     spare_s = LATE_START_S * history.patience
     caught: set[tuple[int, float]] = set()
@@ -108,13 +108,13 @@ def check_no_late_start(history: History) -> Iterator[Violation]:
 
 
 def _was_held_up(history: History, call: Call, execution: Execution) -> bool:
-    """Whether the call may have come to its router so late that it was in time there."""
+    """Whether the call may have come to its router, or its replica, so late that it was in time there."""
     if call.deadline is None:
         return False
     way_s = LATE_START_S * history.patience
     spare_s = call.deadline - call.sent_at + way_s
     return any(
-        it.holds_calls
+        execution.started_at <= it.at + it.holds_calls_s + way_s
         and it.at - way_s <= call.sent_at <= it.cleared_at
         and execution.started_at <= it.cleared_at + spare_s
         for it in history.faults

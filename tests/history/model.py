@@ -72,8 +72,9 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, tag="fault"):
     """When it was whole again; `at` where that is not known or nothing is to be cleared."""
     seen: str = ""
     """The proof that it happened, as `died of SIGKILL`; empty where nobody saw it."""
-    holds_calls: bool = False
-    """Calls on their way to a router were held up, and came there when it was whole again."""
+    holds_calls_s: float = 0.0
+    """Calls on their way to a router or a replica were held up, and came there when it was whole again: they start, but no
+    later than so many seconds after this began. 0: none was held up."""
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True, tag="death"):

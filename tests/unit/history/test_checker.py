@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import msgspec
 import pytest
@@ -173,11 +174,11 @@ def test_a_process_that_stood_still_starts_one_call_late() -> None:
     assert given_up(started(0, 13.0), faults=()) == ["late start"]
 
 
-def test_what_was_held_up_on_its_way_to_a_router_starts_within_its_timeout() -> None:
-    cut = Fault(what="router-1 cut", at=10.2, cleared_at=13.0, seen="packets vanished", holds_calls=True)
+def test_what_was_held_up_on_its_way_starts_within_its_timeout() -> None:
+    cut = Fault(what="router-1 cut", at=10.2, cleared_at=13.0, seen="packets vanished", holds_calls_s=inf)
     both = started(0, 13.2), started(1, 14.3)
     assert given_up(*both, faults=(cut,)) == []
-    assert given_up(*both, faults=(msgspec.structs.replace(cut, holds_calls=False),)) == ["late start"] * 2
+    assert given_up(*both, faults=(msgspec.structs.replace(cut, holds_calls_s=2.0),)) == ["late start"] * 2
     assert given_up(*both, faults=(msgspec.structs.replace(cut, at=10.7),)) == ["late start"] * 2
     assert given_up(*both, faults=(msgspec.structs.replace(cut, cleared_at=12.0),)) == ["late start"]
     assert given_up(started(0, 13.2), faults=(cut,), executed="NO") == ["lie", "late start"]
