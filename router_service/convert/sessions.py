@@ -26,6 +26,10 @@ MAX_ROSTERS = 64
 _SESSION_ID = re.compile("[0-9a-f]{32}")
 
 
+RESENT_ALL = "resent_all"
+"""The feature of clients that say when they have sent all again that was unanswered."""
+
+
 def session_of(
     opening: router_service_pb2.OpenStream, window_calls: int = 0
 ) -> Generator[None, None, Session | Failure | None]:
@@ -57,7 +61,9 @@ def session_of(
             if not before < first <= last <= MAX_CALL_ID:
                 return _bad("unanswered", f"ranges ascend, within 1 … 2^53 - 1; got {first} … {last} after {before}")
             before = last
-    return Session(opening.session_id, opening.epoch, unanswered, [*map(roster_from_wire, opening.rosters)])
+    rosters = [*map(roster_from_wire, opening.rosters)]
+    says_all = RESENT_ALL in opening.features
+    return Session(opening.session_id, opening.epoch, unanswered, rosters, says_when_all_are_resent=says_all)
 
 
 def roster_to_wire(version: RosterVersion) -> router_service_pb2.RosterVersion:

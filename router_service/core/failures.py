@@ -266,6 +266,12 @@ def not_heard(replica_id: str) -> Failure:
     )
 
 
+PASSED = Failure(
+    reason=Reason.REPLICA_LOST,
+    message="a link was lost while the call was on its way, and later ones of its ordering key have run since",
+)
+"""No replica has seen the call."""
+
 NOT_READ = Failure(
     reason=Reason.RESULT_EVICTED,
     message="the call was executed; its client did not read, and the router had no room for the result: read always, "

@@ -47,8 +47,8 @@ class Resumption:
     """What is known so far."""
 
     __slots__ = (
-        *("asked", "awaited", "deaf", "give_up_at", "held", "is_covered"),
-        *("is_over", "keys", "rosters", "traces", "unanswered"),
+        *("asked", "awaited", "awaits_calls", "deaf", "give_up_at", "held", "is_covered"),
+        *("is_over", "keys", "lanes", "newest_found", "rosters", "traces", "unanswered"),
     )
 
     def __init__(self, unanswered: Sequence[Span], rosters: Sequence[RosterVersion]) -> None:
@@ -71,6 +71,12 @@ class Resumption:
         """Runs in order of arrival, and whether they were sent before."""
         self.keys: set[str] = set()
         """Ordering keys among them."""
+        self.awaits_calls = False
+        """Calls are still being sent again, and the client says when it has sent the last one."""
+        self.lanes: dict[str, list[Sequence[int]]] = {}
+        """Ordering key -> ids of its calls that were sent again."""
+        self.newest_found: dict[str, int] = {}
+        """Ordering key -> the last of these that was found. Known once it is over."""
 
     def trace(self, replica: Replica, found: Found) -> None:
         """Keeps what the replica has said."""
@@ -78,6 +84,19 @@ class Resumption:
             self.deaf = replica.replica_id
         for spans, is_evicted in ((found.evicted, True), (found.kept, False), (found.running, False)):
             self.traces += [Trace(first, last, replica, is_evicted) for first, last in spans]
+
+    def close(self) -> None:
+        """Nothing more will be known."""
+        self.is_over = True
+        for key, sent in self.lanes.items():
+            found = [ids[at] for ids in sent for at, trace in enumerate(self.traces_of(ids)) if trace is not None]
+            if found:
+                self.newest_found[key] = max(found)
+        self.lanes.clear()
+
+    def is_passed(self, run: Run) -> bool:
+        """Whether later calls of the run's ordering key were found: it would be executed behind them."""
+        return run.ids[0] < self.newest_found.get(run.options.ordering_key, 0)
 
     def traces_of(self, ids: Sequence[int]) -> list[Trace | None]:
         """Where each of the calls was found. A trace that leads to an outcome goes before one that does not."""

@@ -135,12 +135,19 @@ class Scheduler:
             run = Run(self._seq, caller, endpoint, options, ids, payloads, now - age_s)
             run.may_have_run = True
             run.first_roster = first_roster
+            self._sessions.resent(run)
             self.counters.calls[label] += len(payloads)
             caller.runs[run] = None
             if options.streaming:
                 self._outcomes.fail_waiting(run, failures.NOT_RESUMED)
             elif not self._awaits(run, now):
                 self._begin(run, now)
+        return self._commands(now)
+
+    def resent_all(self, caller: Caller, now: float) -> list[Command]:
+        """Of the calls that earlier connections of the caller's session have sent, no more are sent again."""
+        if caller.session is not None:
+            self._sessions.resent_all(caller.session, now)
         return self._commands(now)
 
     def brought(self, caller: Caller, call_id: int, size: int, now: float) -> None:

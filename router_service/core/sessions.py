@@ -5,7 +5,8 @@ recovered from them, what provably none of them has seen runs, and what may have
 run again. docs/guarantees.md says why that is proof.
 Invariants: a call that was sent again is held until every replica that could have got it has answered, or is known not
 to; then it is recovered, routed or failed, exactly once. Calls of an ordering key wait behind held ones of their key,
-in order; all other new calls do not wait. Nothing here outlives the connection: the next router asks anew.
+in order; all other new calls do not wait. One that nobody has seen does not run where later ones of its key have: it
+was lost on its way, and they went on. Nothing here outlives the connection: the next router asks anew.
 Owner: the scheduler.
 """
 
@@ -47,17 +48,26 @@ class Session:
     __slots__ = ("_held", "_sweep_at", "acknowledged", "epoch", "is_suspended", "resumption", "session_id")
 
     def __init__(
-        self, session_id: str, epoch: int, unanswered: Sequence[Span] = (), rosters: Sequence[RosterVersion] = ()
+        self,
+        session_id: str,
+        epoch: int,
+        unanswered: Sequence[Span] = (),
+        rosters: Sequence[RosterVersion] = (),
+        *,
+        says_when_all_are_resent: bool = False,
     ) -> None:
         """`unanswered`: the calls that earlier connections have sent, and that have no outcome yet.
 
-        `rosters`: those that the client has acknowledged on these connections.
+        `rosters`: those that the client has acknowledged on these connections. `says_when_all_are_resent`: the client
+        does, of these calls.
         """
         self.session_id = session_id
         self.epoch = epoch
         """1 at the first connection, one more at each further one."""
         self.resumption = Resumption(unanswered, rosters) if epoch > 1 else None
         """What became of these calls; None at the first connection."""
+        if self.resumption is not None:
+            self.resumption.awaits_calls = says_when_all_are_resent and bool(unanswered)
         self.acknowledged = 0
         """The newest of this router's rosters that the client knows, by number."""
         self.is_suspended = True
@@ -112,6 +122,20 @@ class Sessions:
     def left(self, session: Session) -> None:
         """The connection is gone."""
         self._asking.pop((session.session_id, session.epoch), None)
+
+    @staticmethod
+    def resent(run: Run) -> None:
+        """The run was sent again. Its payload may be under way."""
+        resumption = run.session.resumption if run.session is not None else None
+        if (key := run.options.ordering_key) and resumption is not None and not resumption.is_over:
+            resumption.lanes.setdefault(key, []).append(run.ids)
+
+    def resent_all(self, session: Session, now: float) -> None:
+        """No more calls will be sent again."""
+        if (resumption := session.resumption) is not None and resumption.awaits_calls:
+            resumption.awaits_calls = False
+            if (session.session_id, session.epoch) in self._asking:
+                self._go_on(session, resumption, now)
 
     def take(self, run: Run, now: float, *, resent: bool) -> bool:
         """Takes the run, if it was sent before or has to wait behind one that was."""
@@ -203,8 +227,9 @@ class Sessions:
         """Ends what can be ended by what is known."""
         if resumption.awaited:
             return
-        if resumption.is_covered or not resumption.rosters or resumption.give_up_at <= now:
-            resumption.is_over = True
+        is_known = (resumption.is_covered or not resumption.rosters) and not resumption.awaits_calls
+        if is_known or resumption.give_up_at <= now:
+            resumption.close()
             del self._asking[session.session_id, session.epoch]
         held, resumption.held = resumption.held, []
         for run, resent in held:
@@ -234,13 +259,13 @@ class Sessions:
                 resumption.held.append((part, True))
                 self._intake.watch(part)
             elif trace is None:
-                self._unseen(part, self._who_may_have(part, resumption), now)
+                self._unseen(part, resumption, self._who_may_have(part, resumption), now)
             elif trace.is_evicted:
                 self._outcomes.fail_waiting(part, failures.result_evicted(trace.replica))
             elif trace.replica.linked:
                 self._intake.recover(part, trace.replica, now)
             else:
-                self._unseen(part, failures.not_heard(trace.replica.replica_id), now)
+                self._unseen(part, resumption, failures.not_heard(trace.replica.replica_id), now)
 
     def _who_may_have(self, run: Run, resumption: Resumption) -> Failure | None:
         """Why the calls, which no replica that was asked has, may have been executed all the same; None if not."""
@@ -254,8 +279,12 @@ class Sessions:
         departed = roster.lost_since(run.first_roster)
         return failures.not_heard(departed) if departed else None
 
-    def _unseen(self, run: Run, unknown: Failure | None, now: float) -> None:
+    def _unseen(self, run: Run, resumption: Resumption, unknown: Failure | None, now: float) -> None:
         """No replica that was asked has the calls; `unknown` says why one may have executed them nevertheless."""
+        if resumption.is_passed(run):
+            run.may_have_run = unknown is not None
+            self._outcomes.fail_waiting(run, failures.PASSED)
+            return
         if unknown is not None and not run.options.idempotent:
             self._outcomes.fail_waiting(run, unknown)
             return

@@ -230,6 +230,8 @@ class ClientStream:
                 if failure is not None or self.fenced.is_set():
                     return
         self._submit(fresh)
+        if frame.resent_all:
+            self._dispatcher.resent_all(self.caller)
         if failure := self._too_many_rejections():
             yield failure
 

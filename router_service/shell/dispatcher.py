@@ -144,6 +144,10 @@ class Dispatcher:
         """Calls that an earlier connection of the session has sent."""
         self._do(self.scheduler.submit_again(caller, endpoint, batches, age_s, first_roster, self.clock.now()))
 
+    def resent_all(self, caller: Caller) -> None:
+        """No more calls are sent again that earlier connections of the session have sent."""
+        self._do(self.scheduler.resent_all(caller, self.clock.now()))
+
     def acknowledged(self, caller: Caller, version: RosterVersion) -> None:
         """The client of a session knows this roster now."""
         self._do(self.scheduler.acknowledged(caller, version, self.clock.now()))

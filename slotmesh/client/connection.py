@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 SESSIONS: Final = "sessions"
 """The feature of routers that keep sessions."""
 
+RESENT_ALL: Final = "resent_all"
+"""The feature of clients that say when they have sent all again that was unanswered."""
+
 _WORTH_ANOTHER_TRY: Final = frozenset(
     {Reason.ROUTER_LOST, Reason.CANCELLED, Reason.INTERNAL, Reason.DRAINING, Reason.SESSION_FENCED}
 )
@@ -256,7 +259,7 @@ class Connection:
         self._epoch += 1
         opening.session_id = self._session_id
         opening.epoch = self._epoch
-        opening.features.append(SESSIONS)
+        opening.features.extend((SESSIONS, RESENT_ALL))
         if self._epoch > 1:
             opening.unanswered.extend(
                 call_pb2.IdRange(first=first, last=last) for first, last in self._pending.unanswered()

@@ -378,7 +378,9 @@ class RouterLink:
             if resends:
                 return None
             self._recalls.start()
-            return self._frame_of_new()  # what was left has been answered meanwhile
+            request = self._frame_of_new() or Request()  # what was left has been answered meanwhile
+            request.calls.resent_all = True
+            return request
         request = Request()
         frame, now = request.calls, self._loop.time()
         for resent in taken:
@@ -386,6 +388,7 @@ class RouterLink:
                 self._large = resent.ids[0], len(resent.payloads[0])
             self._batches.add_again(frame, resent, now)
         if not resends:
+            frame.resent_all = True
             self._recalls.start()
         return request
 

@@ -374,6 +374,12 @@ class CallFrame(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BATCHES_FIELD_NUMBER: _builtins.int
+    RESENT_ALL_FIELD_NUMBER: _builtins.int
+    resent_all: _builtins.bool
+    """With an epoch above 1: of the calls that earlier connections have sent, this frame has the last ones that are sent
+    again; it may have none. Said once, before new calls, by clients that named the feature `resent_all`. Then the router
+    knows all of them, and runs none that later calls of its ordering key have overtaken while it was lost.
+    """
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallBatch]:
         """The batches, in order."""
@@ -382,10 +388,11 @@ class CallFrame(_message.Message):
         self,
         *,
         batches: _abc.Iterable[Global___CallBatch] | None = ...,
+        resent_all: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "resent_all", b"resent_all"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

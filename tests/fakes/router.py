@@ -84,6 +84,8 @@ class FakeStream:
     acked: int = 0
     to_resend: set[int] = field(default_factory=set)
     """Ids that were announced as unanswered, and have not come again."""
+    has_said_all: bool = False
+    """The client has said that no more will come again."""
     announced: Announced[Batch] = field(default_factory=Announced)
     generators: dict[int, FakeGenerator] = field(default_factory=dict)
     """Of calls that stream, by id; those that have ended, too."""
@@ -121,6 +123,9 @@ class FakeStream:
 
     def accept(self, frame: router_service_pb2.CallFrame, defaults: call_pb2.CallOptions) -> None:
         self.frames += 1
+        if self.has_said_all and (frame.resent_all or any(wire.resend for wire in frame.batches)):
+            self._breach("calls are sent again after the last one")
+        self.has_said_all = self.has_said_all or frame.resent_all
         for wire in frame.batches:
             options = wire.options if wire.HasField("options") else defaults
             ids = list(wire.call_ids) or range(wire.first_call_id, wire.first_call_id + len(wire.payloads))
@@ -288,6 +293,9 @@ class FakeStream:
             self._breach(f"ids {batch.ids} are sent again, and were not announced")
         if not batch.resend and self.to_resend:
             self._breach(f"new calls before {self.to_resend} were sent again")
+        says_all = self.opening.unanswered and "resent_all" in self.opening.features
+        if not batch.resend and says_all and not self.has_said_all:
+            self._breach("new calls before it was said that all were sent again")
         self.to_resend.difference_update(batch.ids)
         alone = not self.unanswered and len(batch.payloads) == 1
         self.unanswered.update(zip(batch.ids, batch.sizes, strict=True))

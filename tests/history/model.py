@@ -73,8 +73,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, tag="fault"):
     seen: str = ""
     """The proof that it happened, as `died of SIGKILL`; empty where nobody saw it."""
     holds_calls_s: float = 0.0
-    """Calls on their way to a router or a replica were held up, and came there when it was whole again: they start, but no
-    later than so many seconds after this began. 0: none was held up."""
+    """Calls on their way to a router or a replica were held up, and came there when it was whole again: they start, but
+    no later than so many seconds after this began. 0: none was held up."""
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True, tag="death"):

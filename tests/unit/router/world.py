@@ -35,7 +35,7 @@ from router_service.core.rosters import Departure, Roster, RosterVersion
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions import Session
 from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from slotmesh.chunks import Payload, joined
+from slotmesh.chunks import Announced, Payload, joined
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.partitions import PARTITIONS, partition_of
 
@@ -179,13 +179,15 @@ class World:
         session_id: str = SESSION,
         rosters: Sequence[RosterVersion] | None = None,
         acknowledges: bool = True,
+        says_all: bool = False,
     ) -> Caller:
         """A client opens a connection of a session, and acknowledges the roster.
 
-        `rosters` are those that it has acknowledged before: the one in force unless told otherwise.
+        `rosters` are those that it has acknowledged before: the one in force unless told otherwise. `says_all`: it says
+        when it has sent all again.
         """
         known = rosters if rosters is not None else [self.roster] * (epoch > 1)
-        session = Session(session_id, epoch, unanswered, known)
+        session = Session(session_id, epoch, unanswered, known, says_when_all_are_resent=says_all)
         caller = Caller(Window(calls=10**9, bytes=10**12), session=session)
         self.do(self.scheduler.connected(caller, self.now))
         if acknowledges:
@@ -213,6 +215,15 @@ class World:
         calls = list(ids)
         batch = options(**fields), calls, [b"%d" % each for each in calls]
         self.do(self.scheduler.submit_again(by, to, [batch], age, first_roster or self.roster, self.now))
+
+    def announce_again(self, call: int, size: int, by: Caller, **fields: Any) -> None:
+        """A call that an earlier connection has sent, and whose payload is to come in chunks."""
+        batch = options(**fields), [call], [Announced(size)]
+        self.do(self.scheduler.submit_again(by, "e", [batch], 0.0, self.roster, self.now))
+
+    def resent_all(self, by: Caller) -> None:
+        """The client has sent all again."""
+        self.do(self.scheduler.resent_all(by, self.now))
 
     def cancel(self, *ranges: tuple[int, int], by: Caller | None = None) -> None:
         """The caller takes calls back."""
