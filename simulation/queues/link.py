@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from replica_service.core.calls import Link as ReplicaSide
 from router_service.core.replicas import Capacity
 from router_service.core.slicing import MethodTime
+from simulation.queues.replica import Replica
+from simulation.queues.router import Router
 
 if TYPE_CHECKING:
     from router_service.core.frames import OutgoingBatch
     from router_service.core.replicas import Replica as RouterSide
     from simulation.kernel import Kernel
-    from simulation.queues.replica import Replica
-    from simulation.queues.router import Router
     from slotmesh.errors import Failure
 
 

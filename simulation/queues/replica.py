@@ -7,7 +7,7 @@ Owner: the mesh.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from replica_service.core.calls import CallOptions, Run
 from replica_service.core.calls import Link as Near
@@ -24,9 +24,15 @@ if TYPE_CHECKING:
     from router_service.core.frames import OutgoingBatch
     from simulation.kernel import Kernel
     from simulation.ledger import Ledger
-    from simulation.queues.link import Link
 
 _OPTIONS = CallOptions()
+
+
+class LinkToRouter(Protocol):
+    """What the replica says to one router."""
+
+    def flush(self) -> None:
+        """All that is to be said leaves the replica."""
 
 
 class Replica:
@@ -46,7 +52,7 @@ class Replica:
         """`travel` is how long each call was on its way here. Times in mean service times."""
         self.core = Scheduler({"": None}, max_ongoing=slots, capacity_gap_s=capacity_gap, chance=draws.random)
         self.ledger = ledger
-        self.pending: list[Link] = []
+        self.pending: list[LinkToRouter] = []
         """Links with something to say once the event is over."""
         self._slots = slots
         self._running = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
@@ -22,17 +22,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router_service.core.balancers import Balancer
+    from router_service.core.frames import OutgoingBatch
     from router_service.core.replicas import Capacity
     from router_service.core.replicas import Replica as Far
     from router_service.core.table import RoutingTable
     from simulation.kernel import Kernel
     from simulation.ledger import Ledger
-    from simulation.queues.link import Link
     from slotmesh.errors import Failure
 
 MAX_FRAME_CALLS = 16_384
 MAX_FRAME_BYTES = 1024 * 1024
 _OPTIONS = CallOptions()
+
+
+class LinkToReplica(Protocol):
+    """The way to one replica."""
+
+    def send(self, batches: Sequence[OutgoingBatch]) -> None:
+        """A frame leaves the router."""
 
 
 class Router:
@@ -41,7 +48,7 @@ class Router:
     def __init__(self, kernel: Kernel, ledger: Ledger, chance: Callable[[], float]) -> None:
         """`chance` draws uniformly from [0, 1)."""
         self.core = Scheduler(chance)
-        self.links: dict[Far, Link] = {}
+        self.links: dict[Far, LinkToReplica] = {}
         self._kernel = kernel
         self._ledger = ledger
         self._caller = Caller(Window(calls=2**53, bytes=2**53))

@@ -10,18 +10,16 @@ Owner: the `RouterLink` of one connection.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from slotmesh.client.outcomes import other_content_type
+from slotmesh.client.parts import Part
+from slotmesh.client.pending import PendingCalls
 from slotmesh.client.values import CallValues
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure
 from slotmesh.status import to_exception
 from slotmesh.v1 import call_pb2
-
-if TYPE_CHECKING:
-    from slotmesh.client.pending import PendingCalls
-    from slotmesh.client.runs import Part
 
 TAKE_ITEMS: Final = "take_items"
 """The feature of clients that say what they have taken. Without it a router takes what it has written."""

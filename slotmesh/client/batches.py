@@ -18,8 +18,8 @@ from slotmesh.client.outgoing import OutgoingChunks
 from slotmesh.v1 import call_pb2, router_service_pb2
 
 if TYPE_CHECKING:
+    from slotmesh.client.parts import Part
     from slotmesh.client.resend import ResentCalls
-    from slotmesh.client.runs import Part
     from slotmesh.client.spec import CallSpec
 
 ORDERING_KEYS: Final = "ordering_keys"

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 from slotmesh.client.method import Method
 from slotmesh.client.options import AfterFailure, OptionChanges, ViewOptions
-from slotmesh.client.runs import CallQueue
+from slotmesh.client.queues import CallQueue
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.reservation import Reservation
 from slotmesh.client.slots.slot import SlotSpecs
@@ -42,7 +42,7 @@ class MethodSpace(ABC):
         return method
 
     @abstractmethod
-    def _new_queue(self) -> CallQueue:
+    def _new_queue(self) -> CallQueue[Any]:
         """Where calls of one more method wait their turn."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
@@ -145,7 +145,7 @@ class Endpoint(MethodSpace):
             self._slot_specs = SlotSpecs(self._stream.endpoint, self._options)
         return terms_of(self._stream.endpoint, self._options, arguments), self._slot_specs
 
-    def _new_queue(self) -> CallQueue:
+    def _new_queue(self) -> CallQueue[Any]:
         return CallQueue()
 
     def __repr__(self) -> str:
@@ -163,7 +163,7 @@ class Lane(MethodSpace):
         self._queue = stream.queue_of(options.ordering_key)
         self._stop = stream.stop_of(self._queue, options.ordering_key) if options.stops else None
 
-    def _new_queue(self) -> CallQueue:
+    def _new_queue(self) -> CallQueue[Any]:
         return self._queue
 
     def reset(self) -> None:

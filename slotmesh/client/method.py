@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar, Unpack, cast
 import grpc
 
 from slotmesh.client.options import OptionChanges
+from slotmesh.client.queues import CallQueue
 from slotmesh.client.refusal import refusal_of
-from slotmesh.client.runs import CallQueue
 from slotmesh.client.spec import CallSpec
 from slotmesh.client.stream import CLOSED, CallStream, Sink
 from slotmesh.client.streaming import RpcValues, StreamedValues, ValueStream

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.client.gather import Gather
-from slotmesh.client.groups import LaneGroup
-from slotmesh.client.runs import CallQueue, IsOut, Part, WaitingRun
+from slotmesh.client.parts import Part
+from slotmesh.client.queues import LaneGroup
 from slotmesh.client.spec import CallSpec
 from slotmesh.client.stops import GAVE_UP
+from slotmesh.client.waiting import IsOut, RunQueue, WaitingRun
 from slotmesh.v1 import call_pb2
 
 FRAME_CALLS = 8_192
@@ -63,7 +64,7 @@ class Outbox:
     __slots__ = ("_refused", "_rota")
 
     def __init__(self) -> None:
-        self._rota: deque[CallQueue] = deque()
+        self._rota: deque[RunQueue] = deque()
         self._refused: list[Part] = []
 
     def __bool__(self) -> bool:
@@ -128,7 +129,7 @@ class Outbox:
         where one with more bytes may leave at any time; the others of that size wait, and their queues with them.
         """
         parts: list[Part] = []
-        passed: list[CallQueue] = []
+        passed: list[RunQueue] = []
         rota, room = self._rota, FRAME_BYTES
         calls = min(calls, FRAME_CALLS)
         while rota and calls > 0:
@@ -198,7 +199,7 @@ class Outbox:
     def take_out(
         self,
         is_out: IsOut,
-        queues: Iterable[CallQueue] | None = None,
+        queues: Iterable[RunQueue] | None = None,
         *,
         among: Callable[[WaitingRun], bool] = lambda _: True,
     ) -> list[Part]:
@@ -228,7 +229,7 @@ class Outbox:
 
     def take_oversize(self, limit: int) -> list[Part]:
         """Takes out the calls with larger payloads, and what stops behind them."""
-        stopped: set[tuple[CallQueue, int]] = set()
+        stopped: set[tuple[RunQueue, int]] = set()
 
         def is_out(spec: CallSpec, payload: bytes, _sink: Any) -> bool:
             if len(payload) > limit:
@@ -238,7 +239,7 @@ class Outbox:
 
         return self.take_out(is_out)
 
-    def take_stopped(self, queue: CallQueue, generation: int, *, from_cancelled: bool = False) -> list[Part]:
+    def take_stopped(self, queue: RunQueue, generation: int, *, from_cancelled: bool = False) -> list[Part]:
         """Takes out what waits of this generation of a lane, or older.
 
         `from_cancelled`: only from the first call on that its caller took back.
@@ -272,14 +273,14 @@ class Outbox:
             self._refused += self.take_stopped(spec.queue, spec.stop_generation, from_cancelled=True)
         return True
 
-    def _all_queues(self) -> list[CallQueue]:
+    def _all_queues(self) -> list[RunQueue]:
         """Columns before the queues that wait for them."""
         queues = list(self._rota)
         for queue in queues:
             queues += (each for run in queue.runs for each in run.followers)
         return queues
 
-    def _leave(self, queue: CallQueue) -> None:
+    def _leave(self, queue: RunQueue) -> None:
         """The queue has nothing that waits any more."""
         if queue in self._rota:
             self._rota.remove(queue)
@@ -292,7 +293,7 @@ class Outbox:
         group.tail = column
         return column
 
-    def _append(self, queue: CallQueue, run: WaitingRun) -> None:
+    def _append(self, queue: RunQueue, run: WaitingRun) -> None:
         if not queue.runs:
             column = queue.column
             if column is not None and column.payloads:
@@ -301,7 +302,7 @@ class Outbox:
                 self._rota.append(queue)
         queue.runs.append(run)
 
-    def _next_turn(self, queue: CallQueue, run: WaitingRun) -> None:
+    def _next_turn(self, queue: RunQueue, run: WaitingRun) -> None:
         self._rota.popleft()
         if not run:
             queue.runs.popleft()

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from slotmesh.client.gather import Gather
 from slotmesh.client.limits import too_large
-from slotmesh.client.runs import Part
+from slotmesh.client.parts import Part
 from slotmesh.client.spec import CallSpec
 from slotmesh.codec import OCTET_STREAM, DecodeError
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError

@@ -12,7 +12,7 @@ from slotmesh.chunks import ChunkRota
 from slotmesh.v1 import call_pb2
 
 if TYPE_CHECKING:
-    from slotmesh.client.runs import Part
+    from slotmesh.client.parts import Part
 
 
 class OutgoingChunks:

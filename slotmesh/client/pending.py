@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from slotmesh.client.runs import Part
+from slotmesh.client.parts import Part
 
 if TYPE_CHECKING:
     from slotmesh.v1 import call_pb2, router_service_pb2

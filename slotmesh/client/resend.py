@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.client.outbox import FRAME_BYTES, FRAME_CALLS, LargeCalls
-from slotmesh.client.runs import Part
+from slotmesh.client.parts import Part
 from slotmesh.client.spec import CallSpec
 
 

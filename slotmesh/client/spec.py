@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from slotmesh.client.options import ViewOptions
-from slotmesh.client.runs import CallQueue
+from slotmesh.client.queues import CallQueue
 from slotmesh.codec import (
     OCTET_STREAM,
     PROTOBUF,
@@ -44,7 +44,9 @@ class CallSpec:
         "wire",
     )
 
-    def __init__(self, endpoint: str, method: str, options: ViewOptions, queue: CallQueue, wanted: Any = Any) -> None:
+    def __init__(
+        self, endpoint: str, method: str, options: ViewOptions, queue: CallQueue[Any], wanted: Any = Any
+    ) -> None:
         self.endpoint = endpoint
         self.method = method
         self.options = options

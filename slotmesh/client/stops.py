@@ -11,13 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from slotmesh.errors import Executed, Failure, Reason
-
-if TYPE_CHECKING:
-    from slotmesh.client.runs import CallQueue
 
 GAVE_UP: Final = Failure(reason=Reason.CANCELLED, message="taken back by its caller before it was sent")
 
@@ -25,25 +22,34 @@ MAX_GENERATIONS: Final = 16
 """Failed generations of a lane of which calls may still be unanswered: of more, those that are older are sent again."""
 
 
-class StopGenerations:
+class StoppingQueue(Protocol):
+    """What the calls of a lane wait in."""
+
+    stop: LaneStop[Any] | None
+
+
+QueueT = TypeVar("QueueT", bound=StoppingQueue)
+
+
+class StopGenerations(Generic[QueueT]):
     """The generations of one session."""
 
     __slots__ = ("newest_failed", "on_failure")
 
-    def __init__(self, on_failure: Callable[[CallQueue, int], None]) -> None:
+    def __init__(self, on_failure: Callable[[QueueT, int], None]) -> None:
         """`on_failure`: a call of this lane and generation that was sent has failed."""
         self.newest_failed = 0
         """Of all lanes."""
         self.on_failure = on_failure
 
-    def stop_of(self, queue: CallQueue, ordering_key: str) -> LaneStop:
+    def stop_of(self, queue: QueueT, ordering_key: str) -> LaneStop[QueueT]:
         """The state of a lane: its own, or a new one."""
         if queue.stop is None:
             queue.stop = LaneStop(self, ordering_key)
         return queue.stop
 
 
-class LaneStop:
+class LaneStop(Generic[QueueT]):
     """Whether calls of one ordering key that stop at failures go on."""
 
     __slots__ = (
@@ -51,7 +57,7 @@ class LaneStop:
         *("failed", "generation", "methods"),
     )
 
-    def __init__(self, generations: StopGenerations, ordering_key: str) -> None:
+    def __init__(self, generations: StopGenerations[QueueT], ordering_key: str) -> None:
         self._generations = generations
         self._ordering_key = ordering_key
         self.generation = generations.newest_failed + 1
@@ -72,7 +78,7 @@ class LaneStop:
         for method in list(self.methods):
             method.renew()
 
-    def fail(self, queue: CallQueue, generation: int, call_id: int, failure: Failure) -> None:
+    def fail(self, queue: QueueT, generation: int, call_id: int, failure: Failure) -> None:
         """A call of the lane has failed; `queue` is the lane's.
 
         `call_id`: 0 where it was never sent. Then nothing that was sent comes after it.
@@ -89,7 +95,7 @@ class LaneStop:
                 self._unknown.add(generation)
             self._note(queue, generation, call_id)
 
-    def _note(self, queue: CallQueue, generation: int, call_id: int) -> None:
+    def _note(self, queue: QueueT, generation: int, call_id: int) -> None:
         before = self._failed_ids.get(generation)
         self._failed_ids[generation] = call_id if before is None else min(before, call_id)
         if before is None:

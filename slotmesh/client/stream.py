@@ -15,14 +15,15 @@ from weakref import WeakValueDictionary
 
 from slotmesh.client.connection import Connection
 from slotmesh.client.gather import Gather
-from slotmesh.client.groups import LaneGroups
 from slotmesh.client.limits import too_large
 from slotmesh.client.outbox import Outbox
 from slotmesh.client.outcomes import fail, refuse
+from slotmesh.client.parts import Part
+from slotmesh.client.queues import CallQueue, LaneGroups
 from slotmesh.client.routers import Routers
-from slotmesh.client.runs import CallQueue, Part, WaitingRun
 from slotmesh.client.spec import CallSpec
 from slotmesh.client.stops import LaneStop, StopGenerations
+from slotmesh.client.waiting import WaitingRun
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import router_service_pb2_grpc
 
@@ -59,7 +60,7 @@ class CallStream:
         self._routers = routers
         self._outbox = Outbox()
         self._connection = Connection(endpoint, routers, connect_timeout_s, self._outbox, self._make_again)
-        self._queues: WeakValueDictionary[str, CallQueue] = WeakValueDictionary()
+        self._queues: WeakValueDictionary[str, CallQueue[Any]] = WeakValueDictionary()
         self._groups = LaneGroups()
         self._stops = StopGenerations(self._on_lane_failure)
         self._loop = asyncio.get_running_loop()
@@ -131,18 +132,18 @@ class CallStream:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
-    def queue_of(self, ordering_key: str) -> CallQueue:
+    def queue_of(self, ordering_key: str) -> CallQueue[Any]:
         """The queue of an ordering key, shared by all of its lanes."""
         queue = self._queues.get(ordering_key)
         if queue is None:
             queue = self._queues[ordering_key] = CallQueue(self._groups)
         return queue
 
-    def stop_of(self, queue: CallQueue, ordering_key: str) -> LaneStop:
+    def stop_of(self, queue: CallQueue[Any], ordering_key: str) -> LaneStop[CallQueue[Any]]:
         """Whether the lane of this queue, which stops at failures, goes on."""
         return self._stops.stop_of(queue, ordering_key)
 
-    def _on_lane_failure(self, queue: CallQueue, generation: int) -> None:
+    def _on_lane_failure(self, queue: CallQueue[Any], generation: int) -> None:
         for part in self._outbox.take_stopped(queue, generation):
             refuse(part)
 

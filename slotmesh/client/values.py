@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from slotmesh.errors import SlotmeshError
-
-if TYPE_CHECKING:
-    from slotmesh.client.arriving import ArrivingValues
 
 TAKE_VALUES: Final = 128
 TAKE_BYTES: Final = 512 * 1024
 """The router hears of values that were taken when either is reached: half of what a handler may be ahead."""
+
+
+class Router(Protocol):
+    """Where values come from, which is to hear of those that were taken."""
+
+    def taken(self, values: CallValues) -> None:
+        """So many were taken of these that the router should hear of it."""
 
 
 class CallValues:
@@ -33,7 +37,7 @@ class CallValues:
         self._failure: SlotmeshError | None = None
         self._over = False
         self._waiter: asyncio.Future[None] | None = None
-        self._router: ArrivingValues | None = None
+        self._router: Router | None = None
         """Who tells the router what was taken; None while nothing has come."""
         self._untold = 0
         """Values that were taken, and of which the router has not heard."""
@@ -63,7 +67,7 @@ class CallValues:
 
     # -- in --------------------------------------------------------------------------------------------------------
 
-    def put(self, payload: bytes, call_id: int, router: ArrivingValues) -> None:
+    def put(self, payload: bytes, call_id: int, router: Router) -> None:
         """The next value."""
         self._arrived.append(payload)
         self._router, self.call_id = router, call_id

@@ -24,8 +24,8 @@ from slotmesh.client.routers import Routers
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.stream import CallStream
 from slotmesh.runtime.exits import CannotStart
-from slotmesh.testing import batch_settings
 from slotmesh.testing.backends import Backend, Handler, as_backend
+from slotmesh.testing.batch_settings import kept as batch_settings_kept
 from slotmesh.testing.launcher import instance_of
 from slotmesh.testing.router_stand_in import WINDOW_CALLS, ClientEnd, ReplicaEnd, RouterStandIn
 
@@ -72,7 +72,7 @@ async def handler(target: Handler | Backend, /, **user_config: Any) -> AsyncIter
     """
     backend = as_backend(target, user_config)
     replica = _Replica(backend)
-    with batch_settings.kept(backend.handler):
+    with batch_settings_kept(backend.handler):
         await replica.start()
         stream = CallStream(backend.handler.__name__, _DirectRouters(replica), 1.0)
         grace_s = 0.0

@@ -20,8 +20,8 @@ from router_service.config import RouterSettings
 from slotmesh.client.mesh import Mesh
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.spec import model
-from slotmesh.testing import batch_settings
 from slotmesh.testing.backends import Backend, Handler, as_backend
+from slotmesh.testing.batch_settings import kept as batch_settings_kept
 from slotmesh.testing.launcher import HandlerNames, InProcessLauncher, instance_of
 
 Traffic = Mapping[str, Mapping[str, float] | model.TrafficPolicy]
@@ -201,7 +201,7 @@ async def mesh(
         return launchers[0]
 
     async with AsyncExitStack() as last:
-        last.enter_context(batch_settings.kept(*(as_backend(each).handler for each in backends.values())))
+        last.enter_context(batch_settings_kept(*(as_backend(each).handler for each in backends.values())))
         settings = ControllerSettings(port=0, metrics_port=-1)
         async with open_controller(settings, make_launcher) as controller:
             controller.server.set_serving()

@@ -11,12 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from slotmesh.client.groups import LaneGroups
 from slotmesh.client.outbox import Outbox
+from slotmesh.client.parts import Part
 from slotmesh.client.pending import PendingCalls
-from slotmesh.client.runs import CallQueue, Part
+from slotmesh.client.queues import CallQueue, LaneGroups
 from slotmesh.client.spec import CallSpec
 from slotmesh.client.stops import StopGenerations
+from slotmesh.client.waiting import RunQueue
 from slotmesh.errors import Failure, Reason
 from tests.unit.client.parts import Sink, make_call, make_spec
 
@@ -34,7 +35,7 @@ class LanesMachine(RuleBasedStateMachine):
         self.pending = PendingCalls()
         self.stops = StopGenerations(self.on_failure)
         groups = LaneGroups()
-        self.queues = [CallQueue(groups) for _ in range(LANES)]
+        self.queues: list[RunQueue] = [CallQueue(groups) for _ in range(LANES)]
         for lane in range(STOPPING):
             self.stops.stop_of(self.queues[lane], f"key-{lane}")
         self.specs: list[dict[str, CallSpec]] = [{} for _ in range(LANES)]
@@ -56,7 +57,7 @@ class LanesMachine(RuleBasedStateMachine):
             for method in METHODS
         }
 
-    def on_failure(self, queue: CallQueue, generation: int) -> None:
+    def on_failure(self, queue: RunQueue, generation: int) -> None:
         self.refuse(self.outbox.take_stopped(queue, generation))
 
     def refuse(self, parts: list[Part]) -> None:

@@ -8,7 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from slotmesh.client.outbox import LargeCalls, Outbox
 from slotmesh.client.pending import PendingCalls
-from slotmesh.client.runs import CallQueue
+from slotmesh.client.queues import CallQueue
+from slotmesh.client.waiting import RunQueue
 from tests.unit.client.parts import Sink, make_call, make_spec
 
 QUEUES = 3
@@ -22,7 +23,7 @@ class OutboxMachine(RuleBasedStateMachine):
         super().__init__()
         self.outbox = Outbox()
         self.pending = PendingCalls()
-        queues = [CallQueue() for _ in range(QUEUES)]
+        queues: list[RunQueue] = [CallQueue() for _ in range(QUEUES)]
         self.specs = [
             [make_spec(f"m{method}", queue, timeout_s=TIMEOUTS_S[method]) for method in range(METHODS)]
             for queue in queues

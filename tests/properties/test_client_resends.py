@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from slotmesh.client.outbox import LargeCalls, Outbox
 from slotmesh.client.pending import PendingCalls
+from slotmesh.client.queues import CallQueue
 from slotmesh.client.resend import Resends
-from slotmesh.client.runs import CallQueue
 from tests.unit.client.parts import Sink, make_call, make_spec
 
 QUEUES = 3

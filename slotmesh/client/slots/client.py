@@ -9,16 +9,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from slotmesh.client.routers import Routers
 from slotmesh.client.slots.rpcs import SlotRpcs
 
-if TYPE_CHECKING:
-    from slotmesh.client.slots.lease import Lease
-    from slotmesh.client.slots.reserving import Reserving
-
 ResultT = TypeVar("ResultT")
+
+
+class HeldSlot(Protocol):
+    """A slot that is reserved, and not used or given back."""
+
+    def give_back(self) -> None:
+        """Gives it back, if that is to be done. Nobody need wait for that."""
+
+
+class OpenReservation(Protocol):
+    """A reservation that is under way."""
+
+    def abandon(self) -> None:
+        """Nobody wants the slot any more."""
 
 
 class SlotClient:
@@ -26,10 +36,8 @@ class SlotClient:
 
     def __init__(self, routers: Routers, patience_s: float) -> None:
         self.rpcs = SlotRpcs(routers, patience_s)
-        self.held: set[Lease] = set()
-        """Slots that are reserved, and not used or given back."""
-        self.reserving: set[Reserving] = set()
-        """Reservations that are under way."""
+        self.held: set[HeldSlot] = set()
+        self.reserving: set[OpenReservation] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._calls: set[asyncio.Task[Any]] = set()
 

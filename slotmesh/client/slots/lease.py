@@ -16,16 +16,14 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.renewal import Renewal
+from slotmesh.client.slots.terms import Terms
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.status import to_exception
 from slotmesh.v1 import slot_service_pb2
-
-if TYPE_CHECKING:
-    from slotmesh.client.slots.client import SlotClient
-    from slotmesh.client.slots.terms import Terms
 
 RELEASE_S: Final = 2.0
 """What giving a slot back may take. After that it is left to the lease."""

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar, Unpack, cast
 
-from slotmesh.client.runs import CallQueue
+from slotmesh.client.queues import CallQueue
 from slotmesh.client.slots.lease import Lease
 from slotmesh.client.slots.terms import DispatchOptions, check_dispatch_options
 from slotmesh.client.slots.values import SlotValues

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.unary import rpc_timeout_s
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.slots.limits import MAX_LEASE_S
 from slotmesh.v1 import slot_service_pb2
-
-if TYPE_CHECKING:
-    from slotmesh.client.slots.client import SlotClient
 
 FINAL: Final = frozenset({Reason.SLOT_UNKNOWN, Reason.SLOT_EXPIRED, Reason.SLOT_USED, Reason.REPLICA_GONE})
 """No renewal will help any more."""

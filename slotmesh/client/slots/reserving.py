@@ -13,19 +13,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
+from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.lease import RELEASE_S, Lease
 from slotmesh.client.slots.rpcs import CLOSED, Stub
 from slotmesh.client.slots.terms import Terms
 from slotmesh.client.unary import rpc_timeout_s
 from slotmesh.errors import Executed, Failure
 from slotmesh.v1 import slot_service_pb2
-
-if TYPE_CHECKING:
-    from slotmesh.client.slots.client import SlotClient
 
 ReserveCall = grpc.aio.UnaryUnaryCall[Any, slot_service_pb2.ReserveSlotResponse]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotmesh.client.options import ViewOptions
-from slotmesh.client.runs import CallQueue
+from slotmesh.client.queues import CallQueue
 from slotmesh.client.slots.lease import Lease
 from slotmesh.client.slots.method import SlotMethod
 from slotmesh.client.slots.terms import in_slot

@@ -11,13 +11,10 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.status import to_exception
-
-if TYPE_CHECKING:
-    from slotmesh.client.sync.client_thread import ClientThread
 
 ResultT = TypeVar("ResultT")
 
@@ -29,6 +26,16 @@ _CUT_OFF: Final = Failure(
 
 _OPEN: Final = frozenset({"PENDING", "RUNNING"})
 """States of the base class in which there is no outcome."""
+
+
+class SettlingThread(Protocol):
+    """The thread in which the asyncio client lives, as a future needs it."""
+
+    def check_may_wait(self) -> None:
+        """Raises RuntimeError where waiting for an outcome would never end."""
+
+    def drop(self, future: CallFuture[Any]) -> None:
+        """The future was cancelled: what it follows is, too."""
 
 
 class CallFuture(Future[ResultT]):
@@ -44,7 +51,7 @@ class CallFuture(Future[ResultT]):
     _is_told = False
     """Whether those heard of the cancel who wait for several futures."""
 
-    def __init__(self, thread: ClientThread) -> None:
+    def __init__(self, thread: SettlingThread) -> None:
         super().__init__()
         self._thread = thread
 

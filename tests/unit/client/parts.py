@@ -7,7 +7,8 @@ from typing import Any
 
 from slotmesh.client.options import ViewOptions
 from slotmesh.client.outbox import Outbox
-from slotmesh.client.runs import CallQueue, Part
+from slotmesh.client.parts import Part
+from slotmesh.client.queues import CallQueue
 from slotmesh.client.spec import CallSpec
 from slotmesh.codec import OCTET_STREAM
 
@@ -23,7 +24,7 @@ class Sink:
         return self.cancelled
 
 
-def make_spec(method: str = "echo", queue: CallQueue | None = None, **options: Any) -> CallSpec:
+def make_spec(method: str = "echo", queue: CallQueue[Any] | None = None, **options: Any) -> CallSpec:
     options.setdefault("content_type", OCTET_STREAM)
     return CallSpec("digits", method, ViewOptions(**options), queue or CallQueue())
 

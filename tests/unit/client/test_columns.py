@@ -3,11 +3,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from slotmesh.client.batches import BatchWriter
-from slotmesh.client.groups import LaneGroups
 from slotmesh.client.outbox import COLUMN_CALLS, TURN_CALLS, Outbox
 from slotmesh.client.pending import PendingCalls
+from slotmesh.client.queues import CallQueue, LaneGroups
 from slotmesh.client.resend import Resends
-from slotmesh.client.runs import CallQueue
 from slotmesh.client.spec import CallSpec
 from slotmesh.v1 import router_service_pb2
 from tests.unit.client.parts import Sink, make_call, make_spec
@@ -22,7 +21,7 @@ class Lanes:
         self.outbox = Outbox()
         self.pending = PendingCalls()
         self._groups = LaneGroups()
-        self._queues: dict[str, CallQueue] = {}
+        self._queues: dict[str, CallQueue[Any]] = {}
 
     def spec(self, key: str, method: str = "add", **options: Any) -> CallSpec:
         queue = self._queues.setdefault(key, CallQueue(self._groups))

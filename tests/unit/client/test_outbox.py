@@ -7,7 +7,8 @@ import pytest
 
 from slotmesh.client.gather import Gather
 from slotmesh.client.outbox import FRAME_BYTES, FRAME_CALLS, TURN_CALLS, Outbox
-from slotmesh.client.runs import CallQueue
+from slotmesh.client.queues import CallQueue
+from slotmesh.client.waiting import RunQueue
 from tests.unit.client.parts import Sink, make_call, make_spec
 
 PLENTY = 10**9
@@ -47,7 +48,7 @@ def test_calls_of_two_lanes_that_alternate_leave_as_two_batches() -> None:
 
 
 def test_methods_of_one_lane_keep_their_order() -> None:
-    queue = CallQueue()
+    queue: RunQueue = CallQueue()
     outbox, add, get = Outbox(), make_spec("add", queue), make_spec("get", queue)
     for spec, payload in ((add, b"1"), (add, b"2"), (get, b"3"), (add, b"4")):
         make_call(outbox, spec, payload)

@@ -8,7 +8,8 @@ import pytest
 from slotmesh.client.gather import Gather
 from slotmesh.client.options import ViewOptions
 from slotmesh.client.outcomes import deliver, fail, finish
-from slotmesh.client.runs import CallQueue, Part
+from slotmesh.client.parts import Part
+from slotmesh.client.queues import CallQueue
 from slotmesh.client.spec import CallSpec
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, DecodeError, encode
 from slotmesh.errors import Executed, Failure, InternalError, Reason, ReplicaLost

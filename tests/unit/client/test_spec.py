@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import wrappers_pb2
 
 from slotmesh.client.options import ViewOptions
-from slotmesh.client.runs import CallQueue
+from slotmesh.client.queues import CallQueue
 from slotmesh.client.spec import CallSpec
 from slotmesh.codec import MSGPACK, OCTET_STREAM, PROTOBUF, encode
 

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from slotmesh.client.groups import LaneGroups
+from typing import Any
+
 from slotmesh.client.outbox import Outbox
-from slotmesh.client.runs import CallQueue
+from slotmesh.client.queues import CallQueue, LaneGroups
 from slotmesh.client.stops import MAX_GENERATIONS, LaneStop, StopGenerations
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.client.parts import make_call, make_spec
@@ -17,10 +18,12 @@ class Told:
 
     def __init__(self) -> None:
         self.failures: list[int] = []
-        self.generations = StopGenerations(lambda queue, generation: self.failures.append(generation))
-        self.queue = CallQueue()
+        self.generations: StopGenerations[CallQueue[Any]] = StopGenerations(
+            lambda queue, generation: self.failures.append(generation)
+        )
+        self.queue: CallQueue[Any] = CallQueue()
 
-    def stop(self) -> LaneStop:
+    def stop(self) -> LaneStop[CallQueue[Any]]:
         return self.generations.stop_of(self.queue, "k")
 
 
@@ -96,7 +99,7 @@ def test_executed_is_unknown_of_what_was_sent_behind_an_unknown_failure() -> Non
 
 def test_other_lanes_and_generations_stay_in_the_outbox() -> None:
     outbox, told, groups = Outbox(), Told(), LaneGroups()
-    queues = {key: CallQueue(groups) for key in "ab"}
+    queues: dict[str, CallQueue[Any]] = {key: CallQueue(groups) for key in "ab"}
     stops = {key: told.generations.stop_of(queue, key) for key, queue in queues.items()}
     old = {key: make_spec("add", queues[key], ordering_key=key, after_failure="stop") for key in "ab"}
     free = make_spec("add", queues["a"], ordering_key="a")
