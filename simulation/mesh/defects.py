@@ -203,7 +203,7 @@ _CLIENT: Final = (
         ONCE,
         "replica_departs",
         (
-            "slotmesh.client.link:RouterLink._resent_frame",
+            "slotmesh.client.outgoing_frames:OutgoingFrames._resent_frame",
             "self._batches.add_again(frame, resent, now)",
             "resent.part.roster = self._rosters.newest; self._batches.add_again(frame, resent, now)",
         ),

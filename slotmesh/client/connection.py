@@ -12,33 +12,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import grpc
 
 from slotmesh.client.arriving import TAKE_ITEMS
 from slotmesh.client.batches import CHUNKS, BatchWriter
+from slotmesh.client.incoming_results import OnUnstarted
 from slotmesh.client.limits import MAX_BYTES_UNTIL_KNOWN, limit_of, too_large
 from slotmesh.client.lingering import LingeringLinks
-from slotmesh.client.link import Request, Response, RouterLink, StreamCall
+from slotmesh.client.link import RouterLink
+from slotmesh.client.next_router import NextRouter
 from slotmesh.client.outbox import Outbox
 from slotmesh.client.outcomes import fail, give_up, refuse
+from slotmesh.client.outgoing_frames import Request, Response, StreamCall
 from slotmesh.client.overdue import Overdue
 from slotmesh.client.pending import PendingCalls, Settled
 from slotmesh.client.refusal import refusal_of
 from slotmesh.client.rosters import Rosters
 from slotmesh.client.routers import Routers
-from slotmesh.client.search import FIRST_ATTEMPT_S, Search
+from slotmesh.client.search import Search
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.runtime.backoff import Backoff
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import call_pb2, router_service_pb2
-
-if TYPE_CHECKING:
-    from slotmesh.client.spec import CallSpec
 
 SESSIONS: Final = "sessions"
 """The feature of routers that keep sessions."""
@@ -74,7 +73,7 @@ class Connection:
         routers: Routers,
         patience_s: float,
         outbox: Outbox,
-        on_unstarted: Callable[[CallSpec, bytes, Any, float], None],
+        on_unstarted: OnUnstarted,
     ) -> None:
         """`on_unstarted`: of calls that a router that leaves has not begun with, and that nobody else has."""
         self._on_unstarted = on_unstarted
@@ -88,12 +87,8 @@ class Connection:
         self._session_id = secrets.token_hex(16)
         self._epoch = 0
         self._link: RouterLink | None = None
-        self._mover: asyncio.Task[None] | None = None
-        self._moved: asyncio.Future[None]
-        """Of the link in use: done when another router was reached."""
+        self._next_router = NextRouter(endpoint, lambda: routers.others(self.address), self._call)
         self._lingering = LingeringLinks()
-        self._reached: tuple[str, StreamCall] | None = None
-        """Where a router that leaves is followed by another one: the stream to it, not opened yet."""
         self._loop = asyncio.get_running_loop()
         self._closing = False
         self.address = ""
@@ -169,15 +164,13 @@ class Connection:
                 search.lost(self.address, was_sound=was_sound)
         finally:
             self._overdue.stop()
-            if self._reached is not None:
-                self._reached[1].cancel()
-                self._reached = None
+            self._next_router.discard()
         return self._unreachable(refusal.message)  # unless nothing is left: then nobody is told
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
     async def _attempt(self, search: Search) -> RouterLink | Failure:
-        reached, self._reached = self._reached, None
+        reached = self._next_router.take()
         address = search.take() if reached is None else reached[0]
         began = self._loop.time()
         try:
@@ -273,7 +266,7 @@ class Connection:
         failure: Failure | None = self._lost("the mesh was closed", Reason.CANCELLED)
         self._link = link
         running = self._loop.create_task(link.run(), name=f"slotmesh-client-link-{self._endpoint}")
-        moved = self._moved = self._loop.create_future()
+        moved = self._next_router.awaited()
         left_behind = False
         try:
             if self._closing:
@@ -303,10 +296,7 @@ class Connection:
                 await asyncio.gather(running, return_exceptions=True)
             if link.silent:
                 self._routers.renew(self.address)
-            if self._mover is not None:
-                self._mover.cancel()
-                await asyncio.gather(self._mover, return_exceptions=True)
-                self._mover = None
+            await self._next_router.stop()
             if failure is not None:
                 self._fail_sent(failure)
             else:
@@ -324,27 +314,7 @@ class Connection:
         """The router leaves. While it answers what it has, another one is looked for."""
         self._routers.learn(alternates)
         if self._link is not None and self._link.in_session and self._routers.others(self.address):
-            self._mover = self._loop.create_task(self._move(), name=f"slotmesh-client-move-{self._endpoint}")
-
-    async def _move(self) -> None:
-        backoff = Backoff()
-        while True:
-            for address in self._routers.others(self.address):
-                call = self._call(address)
-                try:
-                    async with asyncio.timeout(FIRST_ATTEMPT_S):
-                        await call.wait_for_connection()
-                except (grpc.RpcError, TimeoutError):
-                    call.cancel()
-                except BaseException:
-                    call.cancel()
-                    raise
-                else:
-                    self._reached = address, call
-                    if not self._moved.done():
-                        self._moved.set_result(None)
-                    return
-            await asyncio.sleep(backoff.next_delay_s())
+            self._next_router.seek()
 
     # -- failures --------------------------------------------------------------------------------------------------
 
