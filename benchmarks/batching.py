@@ -23,7 +23,7 @@ import slotmesh
 from benchmarks import findings
 from benchmarks.arrivals import Arrivals, poisson
 from benchmarks.batch_queue import Batch, Station, cut_on_timer, waits_s, work_conserving
-from benchmarks.findings import Finding
+from benchmarks.findings import Finding, milliseconds, ratio
 from benchmarks.priced_handler import STATION, WAIT_S, stamps
 from benchmarks.processes import process_mesh
 from benchmarks.progress import show
@@ -138,18 +138,10 @@ def growth(waits: Sequence[float]) -> float:
 
 def found(rounds: Sequence[Round]) -> list[Finding]:
     """Medians of the rounds; ratios are of a round's own simulation."""
+    return [*_batches_found(rounds), *_waits_found(rounds), *_ratios_found(rounds)]
 
-    def p99(name: str) -> float:
-        return median(percentile(sorted(getattr(each, name)), 99) for each in rounds)
 
-    def times(name: str, *, less_way: bool = False) -> float:
-        """Of the p99 of the simulation that cuts when the handler is free."""
-        return median(
-            (percentile(sorted(getattr(each, name)), 99) - less_way * each.way_s) / percentile(sorted(each.ideal_s), 99)
-            for each in rounds
-        )
-
-    milliseconds, ratio = findings.milliseconds, findings.ratio
+def _batches_found(rounds: Sequence[Round]) -> list[Finding]:
     gap_s = median(each.gap_s for each in rounds)
     return [
         findings.told(
@@ -167,6 +159,14 @@ def found(rounds: Sequence[Round]) -> list[Finding]:
         findings.told(
             "batching_gap", "from the end of a batch to the next one, while calls wait, p50", gap_s, milliseconds
         ),
+    ]
+
+
+def _waits_found(rounds: Sequence[Round]) -> list[Finding]:
+    def p99(name: str) -> float:
+        return median(percentile(sorted(getattr(each, name)), 99) for each in rounds)
+
+    return [
         findings.told("batching_timer", "wait, simulated, cut on a timer, p99", p99("timer_s"), milliseconds),
         findings.told(
             "batching_timer_growth",
@@ -181,6 +181,18 @@ def found(rounds: Sequence[Round]) -> list[Finding]:
         findings.told(
             "batching_way", "way to the handler in it, p50", median(each.way_s for each in rounds), milliseconds
         ),
+    ]
+
+
+def _ratios_found(rounds: Sequence[Round]) -> list[Finding]:
+    def times(name: str, *, less_way: bool = False) -> float:
+        """Of the p99 of the simulation that cuts when the handler is free."""
+        return median(
+            (percentile(sorted(getattr(each, name)), 99) - less_way * each.way_s) / percentile(sorted(each.ideal_s), 99)
+            for each in rounds
+        )
+
+    return [
         findings.at_most(
             "batching_ratio",
             "wait less the way / simulated, cut when free, p99",

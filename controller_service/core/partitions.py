@@ -20,7 +20,7 @@ Owner: the reconcile loop.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from typing import Final
@@ -121,20 +121,11 @@ def assign(
     leaving = set(current.leaving)
     if candidates:
         if emptied:
-            free += [
-                number
-                for number in current.leaving
-                if of[number] not in dead and (owners[of[number]], number, current.epochs[number]) in emptied
-            ]
+            free += _handed_over(current, dead, emptied)
         serving = {candidate.owner for candidate in candidates}
-        for number in set(void).difference(free):
-            owner = owners[of[number]]
-            if owner in serving and number not in leaving:
-                renewed.append(number)
-            elif (owner, number) in busy:
-                leaving.add(number)
-            else:
-                free.append(number)
+        renewed, finishing, idle = _fenced(current, set(void).difference(free), serving, busy)
+        leaving.update(finishing)
+        free += idle
     is_told_more = len(leaving) > len(current.leaving)
     if not (free or renewed or is_told_more) or (not candidates and len(dead) == 1):
         return current
@@ -147,17 +138,8 @@ def assign(
         epochs[number] = max(epochs[number], epoch_floor) + 1
     staying = leaving.difference(free)
     if candidates:
-        held = dict.fromkeys((candidate.owner for candidate in candidates), 0)
-        for number, holder in enumerate(owner_of):
-            if holder in held and number not in staying:
-                held[holder] += 1
-        # The furthest below its share first; among equals in the order of their ids.
-        needy = [(held[it.owner] - it.share * PARTITIONS, rank) for rank, it in enumerate(candidates)]
-        heapify(needy)
-        for number in sorted(free):
-            surplus, rank = needy[0]
-            heapreplace(needy, (surplus + 1.0, rank))
-            owner_of[number] = candidates[rank].owner
+        for number, owner in _given(sorted(free), candidates, owner_of, staying):
+            owner_of[number] = owner
             epochs[number] = max(epochs[number], epoch_floor) + 1
 
     return ownership_of(
@@ -263,6 +245,57 @@ def _first(endpoint: str, epoch_floor: int, busy: Collection[tuple[Owner, int]])
     for owner, number in sorted(busy):
         owner_of[number] = owner
     return ownership_of(endpoint, owner_of, [epoch_floor] * PARTITIONS, leaving={number for _, number in busy})
+
+
+def _handed_over(
+    current: Ownership, dead: Collection[int], emptied: Collection[tuple[Owner, int, int]]
+) -> Iterator[int]:
+    """The partitions that their living owners were told to give up, and have."""
+    owners, of = current.owners, current.partition_owners
+    for number in current.leaving:
+        if of[number] not in dead and (owners[of[number]], number, current.epochs[number]) in emptied:
+            yield number
+
+
+def _fenced(
+    current: Ownership, numbers: Iterable[int], serving: Collection[Owner], busy: Collection[tuple[Owner, int]]
+) -> tuple[list[int], list[int], list[int]]:
+    """Of partitions whose owners were fenced: those that they get anew, those that they still run, and the others."""
+    renewed: list[int] = []
+    finishing: list[int] = []
+    idle: list[int] = []
+    leaving = frozenset(current.leaving)
+    for number in numbers:
+        owner = current.owners[current.partition_owners[number]]
+        if owner in serving and number not in leaving:
+            renewed.append(number)
+        elif (owner, number) in busy:
+            finishing.append(number)
+        else:
+            idle.append(number)
+    return renewed, finishing, idle
+
+
+def _given(
+    numbers: Iterable[int],
+    candidates: Sequence[Candidate],
+    owner_of: Sequence[Owner | None],
+    leaving: Collection[int],
+) -> list[tuple[int, Owner]]:
+    """Who gets each of these partitions: whoever is the furthest below its share, `leaving` not counted."""
+    held = dict.fromkeys((candidate.owner for candidate in candidates), 0)
+    for number, holder in enumerate(owner_of):
+        if holder in held and number not in leaving:
+            held[holder] += 1
+    # Among equals in the order of their ids.
+    needy = [(held[it.owner] - it.share * PARTITIONS, rank) for rank, it in enumerate(candidates)]
+    heapify(needy)
+    given: list[tuple[int, Owner]] = []
+    for number in numbers:
+        surplus, rank = needy[0]
+        heapreplace(needy, (surplus + 1.0, rank))
+        given.append((number, candidates[rank].owner))
+    return given
 
 
 def _void(current: Ownership, dead: Collection[int], fences: Sequence[int]) -> list[int]:

@@ -12,7 +12,7 @@ Owner: `shell.reconcile_loop`.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -118,9 +118,6 @@ def reconcile_backend(
     backend = desired.backends.get(name)
     everything = [*observed.replicas(name)]
     live = [replica for replica in everything if not replica.gone]
-    actions: list[Action] = []
-    retry_after_s: float | None = None
-
     staying = [replica for replica in live if replica.launched and _stays(replica)]
     template = template_of(backend) if backend is not None else ""
     current = [
@@ -130,6 +127,8 @@ def reconcile_backend(
     ]
     wanted = wanted_replicas(backend) if backend is not None and launches else 0
     missing = wanted - len(current)
+    actions: list[Action] = []
+    retry_after_s: float | None = None
     if backend is not None and missing > 0:
         wait_s = observed.restarts.get(name, Restarts()).not_before - now
         if wait_s > 0.0:
@@ -137,20 +136,8 @@ def reconcile_backend(
         else:
             actions += [StartReplica(backend)] * missing
 
-    leaving: dict[str, str] = {}
-    for replica in everything:
-        if replica.is_over:
-            continue
-        if replica.is_told_to_drain:
-            leaving[replica.replica_id] = "told to"
-        elif replica.is_unhealthy and not replica.gone and not (replica.launched and launches):
-            leaving[replica.replica_id] = UNHEALTHY  # whoever has started it will start another one
-        elif replica.launched and replica.ended_at is not None:
-            left_s = replica.ended_at + LINGER_S - now
-            if left_s <= 0.0:
-                leaving[replica.replica_id] = "it said that it ended, and is still there"
-            else:
-                retry_after_s = _sooner(retry_after_s, left_s)
+    leaving, ended_within_s = _ending(everything, now, launches=launches)
+    retry_after_s = _sooner(retry_after_s, ended_within_s)
     why = "the backend was deleted" if backend is None else f"{wanted} should run"
     for replica in sorted(current, key=_most_dispensable_first)[: max(0, -missing)]:
         leaving[replica.replica_id] = why
@@ -171,6 +158,26 @@ def reconcile_backend(
     forgotten, forget_after_s = _forgettable(known, owners, now, keep_failures=not recovered)
     actions += [ForgetReplica(replica_id) for replica_id in forgotten]
     return BackendOutcome(tuple(actions), _sooner(retry_after_s, forget_after_s))
+
+
+def _ending(replicas: Iterable[Replica], now: float, *, launches: bool) -> tuple[dict[str, str], float | None]:
+    """Which replicas should end whatever the backend says, by id: why. And when to look again."""
+    leaving: dict[str, str] = {}
+    again_after_s: float | None = None
+    for replica in replicas:
+        if replica.is_over:
+            continue
+        if replica.is_told_to_drain:
+            leaving[replica.replica_id] = "told to"
+        elif replica.is_unhealthy and not replica.gone and not (replica.launched and launches):
+            leaving[replica.replica_id] = UNHEALTHY  # whoever has started it will start another one
+        elif replica.launched and replica.ended_at is not None:
+            left_s = replica.ended_at + LINGER_S - now
+            if left_s <= 0.0:
+                leaving[replica.replica_id] = "it said that it ended, and is still there"
+            else:
+                again_after_s = _sooner(again_after_s, left_s)
+    return leaving, again_after_s
 
 
 def reconcile_endpoint(

@@ -398,7 +398,7 @@ _CONTROLLER: Final = (
         ORDER,
         "owners_change keys_move",
         (
-            "controller_service.core.partitions:assign",
+            "controller_service.core.partitions:_handed_over",
             "if of[number] not in dead and (owners[of[number]], number, current.epochs[number]) in emptied",
             "if of[number] not in dead",
         ),

@@ -19,6 +19,16 @@ _SLACK_S: Final = 1.0
 """What the router gets to tell that a deadline passed, before the transport gives up."""
 
 
+Slo = Annotated[
+    timedelta | None,
+    typer.Option(
+        parser=read_duration,
+        metavar="DURATION",
+        help="When the call should be answered, as 250ms: orders it among the calls that wait, and drops nothing.",
+    ),
+]
+
+
 def call(
     endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="The endpoint's name.")],
     method: Annotated[
@@ -37,14 +47,7 @@ def call(
         timedelta | None,
         typer.Option(parser=read_duration, metavar="DURATION", help="What the call may take in all, as 250ms or 30s."),
     ] = None,
-    slo: Annotated[
-        timedelta | None,
-        typer.Option(
-            parser=read_duration,
-            metavar="DURATION",
-            help="When the call should be answered, as 250ms: orders it among the calls that wait, and drops nothing.",
-        ),
-    ] = None,
+    slo: Slo = None,
     shard_key: Annotated[
         str, typer.Option(metavar="KEY", help="Calls of one key go to one backend, by weight.", show_default=False)
     ] = "",

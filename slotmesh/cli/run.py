@@ -17,20 +17,22 @@ from slotmesh.config import LogLevel
 from slotmesh.spec.model import JsonValue
 from slotmesh.spec.rules import mesh_mistakes
 
+UserConfig = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="An argument of the handler's constructor (`user_config`), by name; VALUE is JSON where it is JSON, else"
+        " text. May be given again.",
+        show_default=False,
+    ),
+]
+
 
 def run(
     handler: Annotated[
         str, typer.Argument(metavar="MODULE:NAME", help="The handler. The working directory is importable.")
     ],
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="An argument of the handler's constructor (`user_config`), by name; VALUE is JSON where it is JSON,"
-            " else text. May be given again.",
-            show_default=False,
-        ),
-    ] = None,
+    config: UserConfig = None,
     *,
     replicas: Annotated[int, typer.Option(min=1, max=1_000, help="Processes that run the handler.")] = 1,
     routers: Annotated[int, typer.Option(min=1, max=100, help="Processes that take calls.")] = 1,
@@ -79,16 +81,20 @@ def run(
         start_timeout=start_timeout,
         log_level=log_level,
     )
-    if ":" not in handler:
-        told = f"must be MODULE:NAME, is {handler!r} (a mesh.yaml is for `slotmesh apply`)"
+    _check(order)
+    complete(run_until_stopped(order, _tell, _announce))
+
+
+def _check(order: Order) -> None:
+    if ":" not in order.handler:
+        told = f"must be MODULE:NAME, is {order.handler!r} (a mesh.yaml is for `slotmesh apply`)"
         raise typer.BadParameter(told, param_hint="MODULE:NAME")
     if mistakes := mesh_mistakes(order.mesh):
         of_config = [mistake for mistake in mistakes if ".user_config" in mistake.path]
         told = "; ".join(dict.fromkeys(mistake.message for mistake in of_config or mistakes))
         raise typer.BadParameter(told, param_hint="--config" if of_config else "MODULE:NAME")
-    if router_port == controller_port != 0:
-        raise typer.BadParameter(f"is {router_port} as well", param_hint="--router-port and --controller-port")
-    complete(run_until_stopped(order, _tell, _announce))
+    if order.router_port == order.controller_port != 0:
+        raise typer.BadParameter(f"is {order.router_port} as well", param_hint="--router-port and --controller-port")
 
 
 def _read_config(settings: list[str]) -> dict[str, JsonValue]:

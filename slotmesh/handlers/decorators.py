@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar, overload
 
 from slotmesh.handlers.batching import Batchable, BatchControl, BatchFunction, FirstT, P, ReturnedT
@@ -156,24 +157,23 @@ def batch(
         batch_size_fn=batch_size_fn,
     )
 
-    def decorate(function: Any) -> Any:
-        if not inspect.isfunction(function):
-            raise TypeError(
-                f"@batch goes on a function or method, below @staticmethod and @classmethod, got {function!r}"
-            )
-        control = BatchControl(settings)
-        setattr(function, _BATCH, control)
-        # Attributes of the function, which a bound method has, too.
-        for method in (
-            control.set_max_batch_size,
-            control.set_batch_wait_timeout_s,
-            control.set_max_concurrent_batches,
-            control.batch_state,
-        ):
-            setattr(function, method.__name__, method)
-        return function
+    return partial(_mark_as_batch, settings) if target is None else _mark_as_batch(settings, target)
 
-    return decorate if target is None else decorate(target)
+
+def _mark_as_batch(settings: BatchSettings, function: Any) -> Any:
+    if not inspect.isfunction(function):
+        raise TypeError(f"@batch goes on a function or method, below @staticmethod and @classmethod, got {function!r}")
+    control = BatchControl(settings)
+    setattr(function, _BATCH, control)
+    # Attributes of the function, which a bound method has, too.
+    for method in (
+        control.set_max_batch_size,
+        control.set_batch_wait_timeout_s,
+        control.set_max_concurrent_batches,
+        control.batch_state,
+    ):
+        setattr(function, method.__name__, method)
+    return function
 
 
 def deployment_settings(handler: object) -> DeploymentSettings:
