@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from slotmesh.client.connection import SESSIONS
+from slotmesh.client.stream.connection import SESSIONS
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc

@@ -188,14 +188,14 @@ _CLIENT: Final = (
         "a client that moves does not say which rosters it has acknowledged",
         ONCE,
         "older_table router_leaves",
-        ("slotmesh.client.rosters:Rosters.at_opening", "return list(self._known.values())", "return []"),
+        ("slotmesh.client.stream.rosters:Rosters.at_opening", "return list(self._known.values())", "return []"),
     ),
     _defect(
         "acknowledges_where_it_left",
         "a client acknowledges rosters to a router that it has left",
         ONCE,
         "router_leaves",
-        ("slotmesh.client.link:RouterLink._learn_roster", "if not self._lingers:", "if True:"),
+        ("slotmesh.client.stream.link:RouterLink._learn_roster", "if not self._lingers:", "if True:"),
     ),
     _defect(
         "first_roster_is_newest",
@@ -203,7 +203,7 @@ _CLIENT: Final = (
         ONCE,
         "replica_departs",
         (
-            "slotmesh.client.outgoing_frames:OutgoingFrames._resent_frame",
+            "slotmesh.client.stream.outgoing_frames:OutgoingFrames._resent_frame",
             "self._batches.add_again(frame, resent, now)",
             "resent.part.roster = self._rosters.newest; self._batches.add_again(frame, resent, now)",
         ),
@@ -213,14 +213,18 @@ _CLIENT: Final = (
         "a client that moves again uses the epoch that it has used",
         ONCE,
         "moves_twice",
-        ("slotmesh.client.connection:Connection._identify", "self._epoch += 1", "self._epoch += self._epoch < 2"),
+        (
+            "slotmesh.client.stream.connection:Connection._identify",
+            "self._epoch += 1",
+            "self._epoch += self._epoch < 2",
+        ),
     ),
     _defect(
         "unanswered_not_said",
         "a client that moves does not say all calls that are unanswered",
         ONCE,
         "router_leaves all_begin_anew",
-        ("slotmesh.client.pending:PendingCalls.unanswered", "return ranges", "return ranges[1:]"),
+        ("slotmesh.client.stream.pending_calls:PendingCalls.unanswered", "return ranges", "return ranges[1:]"),
     ),
     _defect(
         "stopped_sent_again",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from slotmesh.client.calls.method import Method
 from slotmesh.client.endpoint import Endpoint, Lane
 from slotmesh.client.mesh import Mesh, connect
-from slotmesh.client.method import Method
 from slotmesh.client.slots import ReplicaLoad, Reservation, ReservationOfAll, Slot, SlotMethod
-from slotmesh.client.streaming import ValueStream
+from slotmesh.client.values.value_stream import ValueStream
 
 __all__ = [
     "Endpoint",

@@ -12,15 +12,15 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Unpack
 
-from slotmesh.client.method import Method
-from slotmesh.client.options import AfterFailure, OptionChanges, ViewOptions
-from slotmesh.client.queues import CallQueue
+from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.method import Method
+from slotmesh.client.calls.options import AfterFailure, OptionChanges, ViewOptions
+from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.reservation import Reservation
 from slotmesh.client.slots.slot import SlotSpecs
 from slotmesh.client.slots.terms import ReserveArguments, Terms, terms_of
-from slotmesh.client.spec import CallSpec
-from slotmesh.client.stream import CallStream
+from slotmesh.client.stream.call_stream import CallStream
 
 
 class MethodSpace(ABC):

@@ -13,13 +13,13 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Unpack
 
+from slotmesh.client.calls.options import ViewOptions, seconds
 from slotmesh.client.endpoint import Endpoint
-from slotmesh.client.options import ViewOptions, seconds
-from slotmesh.client.routers import Routers, parse_addresses
 from slotmesh.client.slots.client import SlotClient
+from slotmesh.client.slots.reserve_all import ReservationOfAll
 from slotmesh.client.slots.terms import AllArguments, timeout_of_all
-from slotmesh.client.slots.together import ReservationOfAll
-from slotmesh.client.stream import CallStream
+from slotmesh.client.stream.call_stream import CallStream
+from slotmesh.client.stream.routers import Routers, parse_addresses
 
 
 def connect(

@@ -18,11 +18,11 @@ from typing import Any, Final, NoReturn, cast
 from replica_service.app import ReplicaApp
 from replica_service.config import ReplicaSettings
 from replica_service.shell.controller_link import Configuration
+from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.endpoint import Endpoint
-from slotmesh.client.options import ViewOptions
-from slotmesh.client.routers import Routers
 from slotmesh.client.slots.client import SlotClient
-from slotmesh.client.stream import CallStream
+from slotmesh.client.stream.call_stream import CallStream
+from slotmesh.client.stream.routers import Routers
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.testing.backends import Backend, Handler, as_backend
 from slotmesh.testing.batch_settings import kept as batch_settings_kept

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
-from slotmesh.client.overdue import LOOK_INTERVAL_S, MAX_LOOK_INTERVAL_S, SLACK_S
+from slotmesh.client.stream.deadlines import LOOK_INTERVAL_S, MAX_LOOK_INTERVAL_S, SLACK_S
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Reason
 from tests.fakes.router import FakeRouter

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
-from slotmesh.client.slots.together import TRY_S
+from slotmesh.client.slots.reserve_all import TRY_S
 from slotmesh.errors import Failure, Reason
 from tests.fakes.slot_service import FakeSlots
 from tests.support.wait import wait_until

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
-from slotmesh.client import pulse
+from slotmesh.client.stream import heartbeats
 from slotmesh.codec import MSGPACK, OCTET_STREAM, decode
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.v1 import router_service_pb2
@@ -314,11 +314,11 @@ async def test_a_router_that_falls_silent_is_left_within_four_seconds(
 async def test_a_quiet_router_with_a_heart_is_left_alone(
     routers: Routers, digits: slotmesh.Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "BEAT_S", 0.01)
+    monkeypatch.setattr(heartbeats, "BEAT_S", 0.01)
     one, two = routers
     one.held = True
     call = digits.echo(b"x")
-    await one.until(lambda: one.heartbeats > 3 * pulse.SILENT_BEATS)
+    await one.until(lambda: one.heartbeats > 3 * heartbeats.SILENT_BEATS)
     one.release()
     assert await call == b"x"
     assert (one.opened, two.opened) == (1, 0)

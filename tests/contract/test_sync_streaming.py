@@ -12,7 +12,7 @@ import pytest_asyncio
 
 import slotmesh
 from slotmesh.client.sync.values import FETCHED_VALUES
-from slotmesh.client.values import TAKE_VALUES
+from slotmesh.client.values.call_values import TAKE_VALUES
 from slotmesh.codec import MSGPACK, OCTET_STREAM, DecodeError, encode
 from slotmesh.errors import Executed, Failure, Reason
 from tests.fakes.generator import CREDIT_VALUES

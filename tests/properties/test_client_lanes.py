@@ -11,13 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from slotmesh.client.outbox import Outbox
-from slotmesh.client.parts import Part
-from slotmesh.client.pending import PendingCalls
-from slotmesh.client.queues import CallQueue, LaneGroups
-from slotmesh.client.spec import CallSpec
-from slotmesh.client.stops import StopGenerations
-from slotmesh.client.waiting import RunQueue
+from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.lane_stops import StopGenerations
+from slotmesh.client.calls.outbox import Outbox
+from slotmesh.client.calls.queues import CallQueue, LaneGroups
+from slotmesh.client.calls.sent_parts import Part
+from slotmesh.client.calls.waiting_runs import RunQueue
+from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.errors import Failure, Reason
 from tests.unit.client.parts import Sink, make_call, make_spec
 

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from slotmesh.client.parts import Part
-from slotmesh.client.pending import PendingCalls
+from slotmesh.client.calls.sent_parts import Part
+from slotmesh.client.stream.pending_calls import PendingCalls
 from tests.unit.client.parts import Sink, make_map_part, make_part
 
 sizes = st.lists(st.integers(0, 100), min_size=1, max_size=12)

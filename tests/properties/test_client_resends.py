@@ -13,10 +13,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from slotmesh.client.outbox import LargeCalls, Outbox
-from slotmesh.client.pending import PendingCalls
-from slotmesh.client.queues import CallQueue
-from slotmesh.client.resend import Resends
+from slotmesh.client.calls.outbox import LargeCalls, Outbox
+from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.stream.pending_calls import PendingCalls
+from slotmesh.client.stream.resend import Resends
 from tests.unit.client.parts import Sink, make_call, make_spec
 
 QUEUES = 3

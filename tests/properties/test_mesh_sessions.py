@@ -31,7 +31,7 @@ from router_service.core.calls import Batch, CallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
 from router_service.core.rosters import RosterVersion
 from router_service.core.sessions import Session
-from slotmesh.client.rosters import Rosters
+from slotmesh.client.stream.rosters import Rosters
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.partitions import partition_of
 from tests.support.memory_mesh import (

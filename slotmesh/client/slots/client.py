@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
-from slotmesh.client.routers import Routers
-from slotmesh.client.slots.rpcs import SlotRpcs
+from slotmesh.client.slots.slot_rpcs import SlotRpcs
+from slotmesh.client.stream.routers import Routers
 
 ResultT = TypeVar("ResultT")
 

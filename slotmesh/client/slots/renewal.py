@@ -13,8 +13,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from slotmesh.client.calls.unary_rpcs import rpc_timeout_s
 from slotmesh.client.slots.client import SlotClient
-from slotmesh.client.unary import rpc_timeout_s
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.slots.limits import MAX_LEASE_S
 from slotmesh.v1 import slot_service_pb2

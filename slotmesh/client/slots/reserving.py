@@ -17,11 +17,11 @@ from typing import Any
 
 import grpc
 
+from slotmesh.client.calls.unary_rpcs import rpc_timeout_s
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.lease import RELEASE_S, Lease
-from slotmesh.client.slots.rpcs import CLOSED, Stub
+from slotmesh.client.slots.slot_rpcs import CLOSED, Stub
 from slotmesh.client.slots.terms import Terms
-from slotmesh.client.unary import rpc_timeout_s
 from slotmesh.errors import Executed, Failure
 from slotmesh.v1 import slot_service_pb2
 

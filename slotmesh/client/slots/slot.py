@@ -9,12 +9,12 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from slotmesh.client.options import ViewOptions
-from slotmesh.client.queues import CallQueue
+from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.options import ViewOptions
+from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.slots.lease import Lease
-from slotmesh.client.slots.method import SlotMethod
+from slotmesh.client.slots.slot_method import SlotMethod
 from slotmesh.client.slots.terms import in_slot
-from slotmesh.client.spec import CallSpec
 
 
 @dataclass(frozen=True, slots=True)

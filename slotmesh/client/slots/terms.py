@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, TypedDict
 
-from slotmesh.client.options import BadOption, ViewOptions, seconds
+from slotmesh.client.calls.options import BadOption, ViewOptions, seconds
 from slotmesh.slots.limits import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.v1 import slot_service_pb2
 

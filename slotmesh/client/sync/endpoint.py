@@ -11,9 +11,9 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
+from slotmesh.client.calls.options import AfterFailure, OptionChanges
 from slotmesh.client.endpoint import Endpoint, Lane, MethodSpace
 from slotmesh.client.mesh import Mesh
-from slotmesh.client.options import AfterFailure, OptionChanges
 from slotmesh.client.slots.terms import AllArguments, ReserveArguments
 from slotmesh.client.sync.call_future import CallFuture
 from slotmesh.client.sync.method import SyncMethod

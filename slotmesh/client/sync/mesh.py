@@ -13,8 +13,8 @@ from functools import partial
 from types import TracebackType
 from typing import Unpack
 
+from slotmesh.client.calls.options import seconds
 from slotmesh.client.mesh import Mesh, connect
-from slotmesh.client.options import seconds
 from slotmesh.client.slots.terms import AllArguments
 from slotmesh.client.sync.client_thread import ClientThread
 from slotmesh.client.sync.endpoint import SyncEndpoint, reserve_all

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from slotmesh.client.streaming import ValueStream
 from slotmesh.client.sync.call_future import CallFuture
+from slotmesh.client.values.value_stream import ValueStream
 
 if TYPE_CHECKING:
     from slotmesh.client.sync.client_thread import ClientThread

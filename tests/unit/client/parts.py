@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from slotmesh.client.options import ViewOptions
-from slotmesh.client.outbox import Outbox
-from slotmesh.client.parts import Part
-from slotmesh.client.queues import CallQueue
-from slotmesh.client.spec import CallSpec
+from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.options import ViewOptions
+from slotmesh.client.calls.outbox import Outbox
+from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.calls.sent_parts import Part
 from slotmesh.codec import OCTET_STREAM
 
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from slotmesh.client.batches import BatchWriter
-from slotmesh.client.outbox import COLUMN_CALLS, TURN_CALLS, Outbox
-from slotmesh.client.pending import PendingCalls
-from slotmesh.client.queues import CallQueue, LaneGroups
-from slotmesh.client.resend import Resends
-from slotmesh.client.spec import CallSpec
+from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.outbox import COLUMN_CALLS, TURN_CALLS, Outbox
+from slotmesh.client.calls.queues import CallQueue, LaneGroups
+from slotmesh.client.stream.batch_writer import BatchWriter
+from slotmesh.client.stream.pending_calls import PendingCalls
+from slotmesh.client.stream.resend import Resends
 from slotmesh.v1 import router_service_pb2
 from tests.unit.client.parts import Sink, make_call, make_spec
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import slotmesh
-from slotmesh.client.options import ViewOptions, seconds
+from slotmesh.client.calls.options import ViewOptions, seconds
 from slotmesh.codec import JSON, MSGPACK
 from slotmesh.v1 import call_pb2
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from slotmesh.client.gather import Gather
-from slotmesh.client.outbox import FRAME_BYTES, FRAME_CALLS, TURN_CALLS, Outbox
-from slotmesh.client.queues import CallQueue
-from slotmesh.client.waiting import RunQueue
+from slotmesh.client.calls.gather import Gather
+from slotmesh.client.calls.outbox import FRAME_BYTES, FRAME_CALLS, TURN_CALLS, Outbox
+from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.calls.waiting_runs import RunQueue
 from tests.unit.client.parts import Sink, make_call, make_spec
 
 PLENTY = 10**9

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from slotmesh.client.pending import PendingCalls
+from slotmesh.client.stream.pending_calls import PendingCalls
 from tests.unit.client.parts import Sink, make_map_part, make_part
 
 

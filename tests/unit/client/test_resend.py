@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from slotmesh.client.outbox import FRAME_BYTES, FRAME_CALLS
-from slotmesh.client.pending import PendingCalls
-from slotmesh.client.resend import Resends
+from slotmesh.client.calls.outbox import FRAME_BYTES, FRAME_CALLS
+from slotmesh.client.stream.pending_calls import PendingCalls
+from slotmesh.client.stream.resend import Resends
 from tests.unit.client.parts import make_part
 
 PLENTY = 10**9

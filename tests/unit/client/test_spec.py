@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from google.protobuf import wrappers_pb2
 
-from slotmesh.client.options import ViewOptions
-from slotmesh.client.queues import CallQueue
-from slotmesh.client.spec import CallSpec
+from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.options import ViewOptions
+from slotmesh.client.calls.queues import CallQueue
 from slotmesh.codec import MSGPACK, OCTET_STREAM, PROTOBUF, encode
 
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from slotmesh.client.outbox import Outbox
-from slotmesh.client.queues import CallQueue, LaneGroups
-from slotmesh.client.stops import MAX_GENERATIONS, LaneStop, StopGenerations
+from slotmesh.client.calls.lane_stops import MAX_GENERATIONS, LaneStop, StopGenerations
+from slotmesh.client.calls.outbox import Outbox
+from slotmesh.client.calls.queues import CallQueue, LaneGroups
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.client.parts import make_call, make_spec
 

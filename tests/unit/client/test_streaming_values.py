@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from slotmesh.client.arriving import ArrivingValues
-from slotmesh.client.outbox import Outbox
-from slotmesh.client.outcomes import finish
-from slotmesh.client.pending import PendingCalls
-from slotmesh.client.values import TAKE_BYTES, TAKE_VALUES, CallValues
+from slotmesh.client.calls.outbox import Outbox
+from slotmesh.client.calls.outcomes import finish
+from slotmesh.client.stream.pending_calls import PendingCalls
+from slotmesh.client.values.call_values import TAKE_BYTES, TAKE_VALUES, CallValues
+from slotmesh.client.values.incoming_values import ArrivingValues
 from slotmesh.errors import Failure, HandlerError, Reason
 from slotmesh.status import to_exception
 from tests.unit.client.parts import make_call, make_part, make_spec

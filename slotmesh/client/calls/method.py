@@ -1,0 +1,198 @@
+"""A handler's method, as callers see it.
+
+Invariant: a call is made when it is called, not when it is awaited: a lane's calls are in the order of the statements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, Unpack, cast
+
+import grpc
+
+from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.options import OptionChanges
+from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.calls.unary_rpcs import payload_of, rpc_timeout_s
+from slotmesh.client.stream.call_stream import CLOSED, CallStream, Sink
+from slotmesh.client.stream.rpc_failures import refusal_of
+from slotmesh.client.values.call_values import CallValues
+from slotmesh.client.values.value_stream import RpcValues, StreamedValues, ValueStream
+from slotmesh.codec import DecodeError, EncodeError
+from slotmesh.errors import Executed
+from slotmesh.status import to_exception
+from slotmesh.v1 import router_service_pb2
+
+ResultT = TypeVar("ResultT")
+OtherT = TypeVar("OtherT")
+
+
+class Method(Generic[ResultT]):
+    """Calls one method of an endpoint's handler. Get it as an attribute: `digits.classify`."""
+
+    __slots__ = ("__weakref__", "_spec", "_stream", "_submit")
+
+    def __init__(self, stream: CallStream, spec: CallSpec) -> None:
+        self._stream = stream
+        self._spec = spec
+        self._submit = stream.submit
+        if spec.stop_generation and spec.queue.stop is not None:
+            spec.queue.stop.methods.add(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> asyncio.Future[ResultT]:
+        """Makes a call; await the result at will. The call leaves with its neighbours in one frame.
+
+        Arguments are positional, or named. Cancelling the future gives the result up: what waits
+        at the router never starts, what runs is told to stop.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments.
+            SlotmeshError: from the future: the call failed, and how.
+        """
+        spec = self._spec
+        try:
+            return self._submit(spec, spec.encode(args, kwargs))
+        except EncodeError as error:
+            raise self._named(error) from None
+
+    def map(self, *columns: Iterable[Any], return_exceptions: bool = False) -> asyncio.Future[list[ResultT]]:
+        """Makes a call for each item; the results come as one list, in the order of the items.
+
+        Takes an iterable for each positional argument, all of the same length, as the builtin `map` does. All calls end
+        before the failure of the first one (by input order) is raised; with `return_exceptions` failures stand in the
+        list instead.
+
+        Raises:
+            TypeError: the content type cannot carry an item. No call was made.
+            ValueError: the iterables differ in length. No call was made.
+            SlotmeshError: from the future: a call failed.
+        """
+        spec = self._spec
+        try:
+            payloads = spec.encode_each(columns)
+        except EncodeError as error:
+            raise self._named(error) from None
+        return self._stream.submit_map(spec, payloads, keeps_failures=return_exceptions)
+
+    async def unary(self, *args: Any, **kwargs: Any) -> ResultT:
+        """Makes a call by a unary rpc of its own: many times the cost, and no order among calls.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments.
+            SlotmeshError: the call failed, and how.
+        """
+        spec = self._spec
+        payload = payload_of(spec, args, kwargs)
+        request = router_service_pb2.CallRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
+        address = self._stream.address
+        try:
+            response = await self._stream.stub.Call(request, timeout=rpc_timeout_s(spec.options.timeout_s))
+        except grpc.RpcError as error:
+            failure = refusal_of(error, address)
+            raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Not this task was cancelled, but the rpc: the mesh was closed.
+            failure = replace(CLOSED, executed=Executed.UNKNOWN)
+            raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
+        if not spec.options.reply:
+            return cast("ResultT", None)
+        try:
+            return cast("ResultT", response.payload if spec.decode is None else spec.decode(response.payload))
+        except DecodeError as error:
+            raise spec.undecodable(error) from None
+
+    def stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+        """Makes a call of a handler that yields: `async for value in method.stream(…)`.
+
+        The call is made here, in line with the others, not when the loop begins. Each value is a result as `returning`
+        says; a method that returns has one. Leaving the loop early takes the call back. Such a call does not outlive
+        the router that it went to: it fails with ROUTER_LOST then.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments, or the view's calls have no reply.
+            SlotmeshError: from the iterator, after the values before it: the call failed, and how.
+        """
+        spec = self._spec.streamed()
+        values = CallValues()
+        try:
+            self._submit(spec, spec.encode(args, kwargs), values)
+        except EncodeError as error:
+            raise self._named(error) from None
+        return StreamedValues(spec, values)
+
+    def unary_stream(self, *args: Any, **kwargs: Any) -> ValueStream[ResultT]:
+        """As `stream`, by an rpc of its own: no order among calls, and the transport holds the handler back.
+
+        Raises:
+            TypeError: the content type cannot carry the arguments, or the view's calls have no reply.
+            PayloadTooLarge: the arguments do not fit into an rpc.
+            SlotmeshError: from the iterator: the call failed, and how.
+        """
+        spec = self._spec.streamed()
+        payload = payload_of(spec, args, kwargs)
+        request = router_service_pb2.CallStreamingRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
+        call = self._stream.stub.CallStreaming(request, timeout=rpc_timeout_s(spec.options.timeout_s))
+        return RpcValues(spec, call, self._stream.address)
+
+    def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT]:
+        """The same method, with calls that differ in what is given here; options as those of `Endpoint.options`.
+
+        Raises:
+            BadRequest: a value that no call may have. It is a ValueError, too.
+            TypeError: there is no such option, or results of the new content type never become the type wanted.
+        """
+        spec = self._spec
+        options = spec.options.changed(**changes)
+        # Calls of a lane stay in line. Others do not: what is urgent must not wait behind what is not.
+        queue = spec.queue if options.ordering_key else CallQueue()
+        return Method(self._stream, CallSpec(spec.endpoint, spec.method, options, queue, spec.wanted))
+
+    def returning(self, result_type: type[OtherT]) -> Method[OtherT]:
+        """The same method, with results of this type: a Struct, a dataclass, any annotation; a protobuf message class.
+
+        A result that is not of the type raises DecodeError (a ValueError) from the future.
+
+        Raises:
+            TypeError: the view's content type never becomes this type.
+        """
+        spec = self._spec
+        return Method(self._stream, CallSpec(spec.endpoint, spec.method, spec.options, spec.queue, result_type))
+
+    # -- calls in two steps: what other threads may do, and what only the loop does -----------------------------------
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The payload of a call. Raises TypeError where the content type cannot carry the arguments."""
+        try:
+            return self._spec.encode(args, kwargs)
+        except EncodeError as error:
+            raise self._named(error) from None
+
+    def encode_each(self, columns: tuple[Iterable[Any], ...]) -> list[bytes]:
+        """The payloads of a map. Raises as `map` does."""
+        try:
+            return self._spec.encode_each(columns)
+        except EncodeError as error:
+            raise self._named(error) from None
+
+    def submit(self, sink: Sink, payload: bytes) -> None:
+        """Makes a call whose outcome `sink` takes."""
+        self._submit(self._spec, payload, sink)
+
+    def submit_map(self, payloads: list[bytes], *, keeps_failures: bool) -> asyncio.Future[list[ResultT]]:
+        """Makes a call for each payload."""
+        return self._stream.submit_map(self._spec, payloads, keeps_failures=keeps_failures)
+
+    def renew(self) -> None:
+        """The lane's next generation begins."""
+        self._spec = self._spec.renewed()
+
+    def _named(self, error: EncodeError) -> EncodeError:
+        return EncodeError(f"{self._spec.endpoint}.{self._spec.method}: {error}")
+
+    def __repr__(self) -> str:
+        return f"<slotmesh method {self._spec.endpoint}.{self._spec.method}>"

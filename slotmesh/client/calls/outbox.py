@@ -1,0 +1,313 @@
+"""The queues with calls that wait to be sent, served in turn.
+
+Purpose: decides which calls the next frame takes. Pure.
+Invariants: nothing overtakes within a queue. Queues take turns, so that a map of a million calls does not keep a single
+call waiting. A call whose future is done (somebody cancelled it) does not leave at all.
+Lanes that differ only in their key have their few waiting calls in one run, in the queue of their group: 512 lanes with
+a call each cost one run, not 512.
+Owner: the endpoint's `CallStream`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from slotmesh.chunks import CHUNK_BYTES
+from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.gather import Gather
+from slotmesh.client.calls.lane_stops import GAVE_UP
+from slotmesh.client.calls.queues import LaneGroup
+from slotmesh.client.calls.sent_parts import Part
+from slotmesh.client.calls.waiting_runs import IsOut, RunQueue, WaitingRun
+from slotmesh.v1 import call_pb2
+
+FRAME_CALLS = 8_192
+"""Calls of one frame at most."""
+
+FRAME_BYTES = 1024 * 1024
+"""Payload bytes of one frame at most, unless one call alone has more."""
+
+TURN_CALLS = 1_024
+"""Calls that a queue may put into a frame at a time while another one waits."""
+
+COLUMN_CALLS = 8
+"""Calls that a lane may have in a column: more are a run of their own, which is cheaper where there are many."""
+
+
+class LargeCalls(NamedTuple):
+    """Calls with more bytes than the whole window, of which one may be unanswered beside all others."""
+
+    over: int
+    """The window's bytes."""
+    is_free: bool
+    """Whether none is unanswered."""
+
+
+def inline_sizes(sizes: list[int]) -> list[int]:
+    """What payloads of these sizes add to a frame: nothing where they follow it in chunks."""
+    return [0 if size > CHUNK_BYTES else size for size in sizes]
+
+
+def fitting_calls(sizes: list[int], nbytes: int, room: int, *, cuts: bool) -> int:
+    """How many of these calls fit into a window of `nbytes` bytes, and into a frame that has `room` bytes left."""
+    fitting = bisect_right(list(accumulate(sizes)), nbytes)
+    return min(fitting, bisect_right(list(accumulate(inline_sizes(sizes) if cuts else sizes)), room))
+
+
+class Outbox:
+    """What waits to be sent. True while something does."""
+
+    __slots__ = ("_refused", "_rota")
+
+    def __init__(self) -> None:
+        self._rota: deque[RunQueue] = deque()
+        self._refused: list[Part] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._rota)
+
+    def count(self, most: int) -> int:
+        """How many calls wait; more than `most` need not be counted."""
+        calls = 0
+        for queue in self._rota:
+            for run in queue.runs:
+                calls += len(run)
+                if calls >= most:
+                    return calls
+        return calls
+
+    @property
+    def first_wire(self) -> call_pb2.CallOptions:
+        """The options of what leaves first. Only while something waits."""
+        queue = self._rota[0]
+        return queue.wire if isinstance(queue, LaneGroup) else queue.runs[0].spec.wire
+
+    def open_run(self, spec: CallSpec) -> WaitingRun:
+        """A run that takes the spec's next call, empty where it is a new one: the caller appends the call at once."""
+        queue = spec.queue
+        if spec.group is not None and not queue.runs:
+            last, column = queue.column, spec.group.tail
+            if last is None or not last.payloads:
+                if column is None or len(column.payloads) >= TURN_CALLS:
+                    column = self._open_column(spec, spec.group)
+                queue.column, queue.in_column = column, 0
+                last = column
+            if last is column and column.specs is not None and queue.in_column < COLUMN_CALLS:
+                queue.in_column += 1
+                queue.unanswered += 1
+                column.specs.append(spec)
+                return column
+        run = WaitingRun(spec, [], [])
+        self._append(queue, run)
+        queue.tail = run
+        return run
+
+    def add_map(self, spec: CallSpec, payloads: list[bytes], gather: Gather, offset: int) -> None:
+        """Calls whose outcomes `gather` takes, the first one at `offset`."""
+        self._append(spec.queue, WaitingRun(spec, payloads, [], gather, offset))
+        spec.queue.tail = None
+
+    def add_again(self, spec: CallSpec, payload: bytes, sink: Any, since: float) -> None:
+        """A call of no lane that had left before, and has begun nowhere. Its timeout counts from `since` on."""
+        run = WaitingRun(spec, [payload], [sink])
+        if spec.options.timeout_s is not None:
+            run.made_at = since
+        self._append(spec.queue, run)
+        spec.queue.tail = None
+
+    def take(
+        self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False, large: LargeCalls | None = None
+    ) -> list[Part]:
+        """Takes the parts of the next frame.
+
+        At most `calls` calls of `nbytes` bytes, which is what the window has left. `alone`: nothing is unanswered, so
+        that one call may have more bytes than the window. `cuts`: large payloads follow the frame in chunks. `large`:
+        where one with more bytes may leave at any time; the others of that size wait, and their queues with them.
+        """
+        parts: list[Part] = []
+        passed: list[RunQueue] = []
+        rota, room = self._rota, FRAME_BYTES
+        calls = min(calls, FRAME_CALLS)
+        while rota and calls > 0:
+            queue = rota[0]
+            run = queue.runs[0]
+            if run.spec.stop_generation and self._is_cut(run):
+                continue
+            sizes = run.sizes(min(calls, TURN_CALLS) if len(rota) > 1 else calls)
+            if sizes and large is not None and sizes[0] > large.over:
+                if not large.is_free:
+                    passed.append(rota.popleft())
+                    continue
+                inline = 0 if cuts else sizes[0]
+                if inline and parts:
+                    break
+                large = LargeCalls(large.over, False)
+                parts.append(run.split(1, sizes[0]))
+                if run.specs is None:
+                    queue.unanswered += 1
+                calls, room = calls - 1, room - inline
+            elif sizes:
+                total = inline = sum(sizes)
+                if total > nbytes or total > room:
+                    fitting = fitting_calls(sizes, nbytes, room, cuts=cuts)
+                    if not fitting and (parts or (sizes[0] > nbytes and not alone)):
+                        break
+                    del sizes[max(fitting, 1) :]
+                    total = sum(sizes)
+                    inline = sum(inline_sizes(sizes)) if cuts else total
+                parts.append(run.split(len(sizes), total))
+                if run.specs is None:
+                    queue.unanswered += len(sizes)
+                calls, nbytes, room = calls - len(sizes), nbytes - total, room - inline
+            if queue.tail is run:
+                queue.tail = None
+            self._next_turn(queue, run)
+        rota.extendleft(reversed(passed))
+        return parts
+
+    def drain(self) -> Iterator[Part]:
+        """Takes everything, never to be sent."""
+        while self._rota:
+            queue = self._rota[0]
+            run = queue.runs[0]
+            queue.tail = None
+            if sizes := run.sizes(len(run)):
+                part = run.split(len(sizes), sum(sizes))
+                if run.specs is None:
+                    queue.unanswered += part.count
+                yield part
+            self._next_turn(queue, run)
+
+    def seal(self, now: float) -> None:
+        """What waits takes no more calls, as far as it has a timeout, which counts from now on at the latest."""
+        for queue in self._all_queues():
+            for run in queue.runs:
+                if run.made_at is None and run.spec.options.timeout_s is not None:
+                    run.made_at = now
+                    if queue.tail is run:
+                        queue.tail = None
+
+    def take_overdue(self, now: float) -> list[Part]:
+        """Takes out the calls whose timeouts have passed while they waited."""
+        late = [queue for queue in self._all_queues() if any(run.is_overdue(now) for run in queue.runs)]
+        return self.take_out(lambda *_: True, late, among=lambda run: run.is_overdue(now)) if late else []
+
+    def take_out(
+        self,
+        is_out: IsOut,
+        queues: Iterable[RunQueue] | None = None,
+        *,
+        among: Callable[[WaitingRun], bool] = lambda _: True,
+    ) -> list[Part]:
+        """Takes out calls that wait, never to be sent.
+
+        `queues`: all but these are left alone; None: none is. `among`: only in these runs is anything looked for.
+        """
+        if queues is None:
+            queues = self._all_queues()
+        parts: list[Part] = []
+        for queue in queues:
+            runs: deque[WaitingRun] = deque()
+            for run in queue.runs:
+                staying, out = run.take_out(is_out) if among(run) else ([run], [])
+                runs.extend(filter(None, staying))
+                parts += out
+                if run.specs is None:
+                    queue.unanswered += sum(part.count for part in out)
+                elif not run:
+                    self._rota.extend(run.followers)
+            if queue.tail not in runs:
+                queue.tail = None
+            if queue.runs and not runs:
+                self._leave(queue)
+            queue.runs = runs
+        return parts
+
+    def take_oversize(self, limit: int) -> list[Part]:
+        """Takes out the calls with larger payloads, and what stops behind them."""
+        stopped: set[tuple[RunQueue, int]] = set()
+
+        def is_out(spec: CallSpec, payload: bytes, _sink: Any) -> bool:
+            if len(payload) > limit:
+                stopped.add((spec.queue, spec.stop_generation))
+                return True
+            return spec.stop_generation > 0 and (spec.queue, spec.stop_generation) in stopped
+
+        return self.take_out(is_out)
+
+    def take_stopped(self, queue: RunQueue, generation: int, *, from_cancelled: bool = False) -> list[Part]:
+        """Takes out what waits of this generation of a lane, or older.
+
+        `from_cancelled`: only from the first call on that its caller took back.
+        """
+        stops = not from_cancelled
+
+        def is_out(spec: CallSpec, _payload: bytes, sink: Any) -> bool:
+            nonlocal stops
+            if spec.queue is not queue or not 0 < spec.stop_generation <= generation:
+                return False
+            stops = stops or sink.done()
+            return stops
+
+        queue.tail = None
+        column = queue.column
+        groups = [column.spec.group] if column is not None and column.payloads and column.spec.group else []
+        return self.take_out(is_out, [*groups, queue])
+
+    def take_refused(self) -> list[Part]:
+        """Calls that `take` has passed over: before them in a lane that stops at failures one was taken back."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    def _is_cut(self, run: WaitingRun) -> bool:
+        """Whether calls were taken out, because they are behind one that its caller took back."""
+        if not (cancelled := run.cancelled_specs()):
+            return False
+        for spec in cancelled:
+            if spec.queue.stop is not None:
+                spec.queue.stop.fail(spec.queue, spec.stop_generation, 0, GAVE_UP)
+            self._refused += self.take_stopped(spec.queue, spec.stop_generation, from_cancelled=True)
+        return True
+
+    def _all_queues(self) -> list[RunQueue]:
+        """Columns before the queues that wait for them."""
+        queues = list(self._rota)
+        for queue in queues:
+            queues += (each for run in queue.runs for each in run.followers)
+        return queues
+
+    def _leave(self, queue: RunQueue) -> None:
+        """The queue has nothing that waits any more."""
+        if queue in self._rota:
+            self._rota.remove(queue)
+        elif queue.column is not None:
+            queue.column.followers.remove(queue)
+
+    def _open_column(self, spec: CallSpec, group: LaneGroup) -> WaitingRun:
+        column = WaitingRun(spec, [], [], specs=[])
+        self._append(group, column)
+        group.tail = column
+        return column
+
+    def _append(self, queue: RunQueue, run: WaitingRun) -> None:
+        if not queue.runs:
+            column = queue.column
+            if column is not None and column.payloads:
+                column.followers.append(queue)
+            else:
+                self._rota.append(queue)
+        queue.runs.append(run)
+
+    def _next_turn(self, queue: RunQueue, run: WaitingRun) -> None:
+        self._rota.popleft()
+        if not run:
+            queue.runs.popleft()
+            self._rota.extend(run.followers)
+        if queue.runs:
+            self._rota.append(queue)
+        else:
+            queue.tell_if_idle()

@@ -1,0 +1,189 @@
+"""Outcomes reach those who wait: payloads become results, failures typed exceptions, ends without either None.
+
+One failure for many calls tells each of them to come again at a time of its own, so that they do not come together.
+Invariants: a future that is done already (somebody cancelled it) is left alone. Where one failure meets many calls
+whose futures were dropped, asyncio reports one of them as never retrieved, not all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.gather import Gather
+from slotmesh.client.calls.payload_limits import too_large
+from slotmesh.client.calls.sent_parts import Part
+from slotmesh.codec import OCTET_STREAM, DecodeError
+from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
+from slotmesh.status import to_exception
+
+RETRY_SPREAD: Final = 0.2
+"""Share, up and down, by which retry delays of calls that failed together differ."""
+
+
+def deliver(part: Part, at: int, payloads: list[bytes], content_type: str) -> None:
+    """Results of neighbouring calls of a part, the first of them at `at`."""
+    spec = part.spec
+    if not spec.options.reply:
+        finish(part, at, len(payloads))
+        return
+    if (content_type or OCTET_STREAM) != spec.content_type:
+        fail(part, at, len(payloads), other_content_type(part, content_type))
+        return
+    if spec.streaming:  # of a replica that knows no other way: its method returns
+        for sink, payload in zip(_taken(part, at, len(payloads)), payloads, strict=True):
+            if not sink.done():
+                sink.put_last(payload)
+        return
+    decode, gather = spec.decode, part.gather
+    if gather is not None:
+        if gather.done():
+            return
+        if decode is None:
+            gather.put(part.offset + at, payloads)
+        else:
+            _deliver_to_map(part, gather, decode, at, payloads)
+        return
+    for sink, payload in zip(_taken(part, at, len(payloads)), payloads, strict=True):
+        _resolve(sink, payload, decode, spec)
+
+
+def deliver_scattered(part: Part, places: list[int], payloads: list[bytes], content_type: str) -> None:
+    """Results of calls of a part, at these places."""
+    spec, sinks = part.spec, part.sinks
+    is_plain = spec.options.reply and not spec.streaming and (content_type or OCTET_STREAM) == spec.content_type
+    if part.gather is not None or not is_plain:
+        for at, payload in zip(places, payloads, strict=True):
+            deliver(part, at, [payload], content_type)
+        return
+    decode = spec.decode
+    for at, payload in zip(places, payloads, strict=True):
+        sink, sinks[at] = sinks[at], None
+        _resolve(sink, payload, decode, spec)
+
+
+def finish(part: Part, at: int, count: int) -> None:
+    """Neighbouring calls of a part have ended, and that is all there is to know."""
+    if part.gather is not None:
+        if not part.gather.done():
+            part.gather.put(part.offset + at, [None] * count)
+        return
+    for sink in _taken(part, at, count):
+        if not sink.done():
+            sink.set_result(None)
+
+
+def fail(part: Part, at: int, count: int, failure: Failure, *, told: bool = False) -> None:
+    """The same failure for neighbouring calls of a part. `told`: it met other calls before these."""
+    spread = RETRY_SPREAD if count > 1 else 0.0
+    if part.spec.stop_generation:
+        _stop_lanes(part, at, count, failure)
+    if part.gather is not None:
+        if not part.gather.done():
+            errors = [_exception(part, index, failure, spread) for index in range(at, at + count)]
+            part.gather.fail(part.offset + at, errors)
+        return
+    for index, sink in enumerate(_taken(part, at, count), at):
+        if not sink.done():
+            sink.set_exception(_exception(part, index, failure, spread))
+            if told:
+                sink.exception()  # as far as asyncio knows, somebody looked at it
+            told = True
+
+
+def refuse(part: Part, limit: int | None = None) -> None:
+    """Calls that were taken out of the outbox, never sent: their payload is over the limit, or their lane stopped."""
+    stop = part.spec.queue.stop
+    for at, payload in enumerate(part.payloads):
+        if limit is not None and len(payload) > limit:
+            fail(part, at, 1, too_large(len(payload), limit), told=at > 0)
+        elif stop is not None:
+            fail(part, at, 1, stop.refusal(), told=at > 0)
+    part.settled(0, part.count)
+
+
+def refuse_sent(part: Part, place: int) -> None:
+    """As `refuse`, of a call that was sent, and that is not sent again."""
+    spec = part.spec if part.specs is None else part.specs[place]
+    if spec.queue.stop is not None:
+        fail(part, place, 1, spec.queue.stop.refusal(sent_in=spec.stop_generation))
+
+
+def _stop_lanes(part: Part, at: int, count: int, failure: Failure) -> None:
+    """Tells the lanes of these calls of the failure, each of the first one."""
+    specs = [part.spec] * count if part.specs is None else part.specs[at : at + count]
+    told: set[CallSpec] = set()
+    for index, spec in enumerate(specs, at):
+        if spec not in told and spec.queue.stop is not None:
+            told.add(spec)
+            call_id = part.first_id + index if part.first_id else 0
+            spec.queue.stop.fail(spec.queue, spec.stop_generation, call_id, failure)
+
+
+def give_up(part: Part, failure: Failure) -> None:
+    """The failure for all calls of a part that have no outcome. One that comes later reaches nobody."""
+    for told, (at, count) in enumerate(part.open_spans()):
+        fail(part, at, count, failure, told=told > 0)
+    part.forsake()
+
+
+def _resolve(sink: Any, payload: bytes, decode: Callable[[bytes], Any] | None, spec: CallSpec) -> None:
+    """A result for one future."""
+    if sink.done():
+        return
+    if decode is None:
+        sink.set_result(payload)
+        return
+    try:
+        result = decode(payload)
+    except DecodeError as error:
+        sink.set_exception(spec.undecodable(error))
+    else:
+        sink.set_result(result)
+
+
+def _taken(part: Part, at: int, count: int) -> list[Any]:
+    """The futures of these calls; the part forgets them, so that results do not live as long as its slowest call."""
+    sinks = part.sinks
+    if count == part.count:
+        return sinks
+    taken = sinks[at : at + count]
+    sinks[at : at + count] = [None] * count
+    return taken
+
+
+def _deliver_to_map(part: Part, gather: Gather, decode: Callable[[bytes], Any], at: int, payloads: list[bytes]) -> None:
+    try:
+        gather.put(part.offset + at, part.spec.decode_each(payloads))
+        return
+    except DecodeError:
+        pass  # some cannot be decoded: find out which
+    for place, payload in enumerate(payloads, part.offset + at):
+        try:
+            gather.put(place, [decode(payload)])
+        except DecodeError as error:
+            gather.fail(place, [part.spec.undecodable(error)])
+
+
+def _exception(part: Part, index: int, failure: Failure, spread: float) -> SlotmeshError:
+    spec = part.spec
+    if spread and failure.retry_delay_s:
+        failure = replace(failure, retry_delay_s=failure.retry_delay_s * random.uniform(1 - spread, 1 + spread))  # noqa: S311 - spreads load, guards nothing
+    return to_exception(
+        failure,
+        endpoint=spec.endpoint,
+        method=spec.method,
+        call_id=part.first_id + index if part.first_id else 0,
+    )
+
+
+def other_content_type(part: Part, content_type: str) -> Failure:
+    """Of a result that cannot be read as the call's results are."""
+    return Failure(
+        reason=Reason.INTERNAL,
+        message=f"the result is encoded as {content_type}, the call was as {part.spec.content_type}",
+        executed=Executed.YES,
+    )

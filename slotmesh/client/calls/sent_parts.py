@@ -1,0 +1,186 @@
+"""Calls that left together, as one batch of a frame.
+
+Columnar: lists of payloads and of sinks, no object a call. Pure: a sink is an asyncio future, of which only `done()` is
+asked here.
+Owner: the endpoint's `PendingCalls`, from when they leave until each has its outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import methodcaller
+from typing import Any, Final
+
+from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.gather import Gather
+from slotmesh.v1 import call_pb2, router_service_pb2
+
+_is_done = methodcaller("done")
+
+
+class _Nobody:
+    """Stands where the future of a call was that somebody took back: whatever comes is unwanted."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def done() -> bool:
+        return True
+
+
+_NOBODY: Final = _Nobody()
+
+
+class Part:
+    """Calls that left together, as one batch of a frame. Lives until each has its outcome.
+
+    Keeps their payloads, as a session sends again what its router has not answered.
+    """
+
+    __slots__ = (
+        "_taken_back",
+        "answered",
+        "count",
+        "first_id",
+        "gather",
+        "left",
+        "made_at",
+        "nbytes",
+        "offset",
+        "payloads",
+        "roster",
+        "sent_at",
+        "sinks",
+        "spec",
+        "specs",
+    )
+
+    def __init__(
+        self,
+        spec: CallSpec,
+        payloads: list[bytes],
+        nbytes: int,
+        sinks: list[Any],
+        gather: Gather | None = None,
+        offset: int = 0,
+        specs: list[CallSpec] | None = None,
+    ) -> None:
+        self.spec = spec
+        """Of the first call, and of all where there are no `specs`."""
+        self.specs = specs
+        """One for each call, where calls of several lanes left together. They differ in their lane alone."""
+        self.payloads = payloads
+        """Of each call; empty where it has its outcome, unless all have."""
+        self.nbytes = nbytes
+        """Payload bytes of those without an outcome."""
+        self.sinks = sinks
+        """One for each call; empty where `gather` takes all outcomes."""
+        self.gather = gather
+        self.offset = offset
+        """Place of the first call in `gather`."""
+        self.count = len(payloads)
+        """Calls in all."""
+        self.left = self.count
+        """Calls without an outcome."""
+        self.first_id = 0
+        """Set when it leaves; the others follow one by one. 0: never left."""
+        self.made_at: float | None = None
+        """When its calls were made, as far as that was a while before they left; None where it was not."""
+        self.sent_at = 0.0
+        """When it left for the first time, seconds of the event loop's clock."""
+        self.roster: router_service_pb2.RosterVersion | None = None
+        """The newest that was acknowledged by then."""
+        self.answered: bytearray | None = None
+        """1 for each call that has its outcome; None while none has."""
+        self._taken_back = False
+
+    @property
+    def since(self) -> float:
+        """From when on its timeout counts, seconds of the event loop's clock. Only once it has left."""
+        return self.sent_at if self.made_at is None else self.made_at
+
+    @property
+    def wire(self) -> call_pb2.CallOptions:
+        """The options that all of its calls share: without ordering key where that differs."""
+        group = self.spec.group
+        return self.spec.wire if self.specs is None or group is None else group.wire
+
+    def settled(self, at: int, count: int) -> None:
+        """Tells the queues of neighbours that these have their outcome. Not of calls that never were in the outbox."""
+        if self.specs is None:
+            self.spec.queue.settled(count)
+            return
+        for spec in self.specs[at : at + count]:
+            spec.queue.settled(1)
+
+    def is_after_failure(self, place: int) -> bool:
+        """Whether the call's lane stops at failures, and a call before it has failed."""
+        spec = self.spec if self.specs is None else self.specs[place]
+        stop = spec.queue.stop
+        return stop is not None and stop.is_after_failure(spec.stop_generation, self.first_id + place)
+
+    def is_wanted(self, place: int) -> bool:
+        """Whether the call has no outcome, and somebody waits for it."""
+        if not self.left or (self.answered is not None and self.answered[place]):
+            return False
+        waiting: Any = self.gather or self.sinks[place]
+        return not waiting.done()
+
+    def settled_places(self, places: list[int]) -> None:
+        """As `settled`, for calls at these places."""
+        if self.specs is None:
+            self.spec.queue.settled(len(places))
+            return
+        for at in places:
+            self.specs[at].queue.settled(1)
+
+    def open_spans(self, start: int = 0) -> Iterator[tuple[int, int]]:
+        """Neighbours without an outcome, from the place `start` on: the place of the first, and how many."""
+        answered, count = self.answered, self.count
+        if not self.left:
+            return  # those that were answered last are not marked
+        if answered is None:
+            if start < count:
+                yield start, count - start
+            return
+        at = answered.find(0, start)
+        while at >= 0:
+            end = answered.find(1, at)
+            yield at, (count if end < 0 else end) - at
+            at = -1 if end < 0 else answered.find(0, end)
+
+    def forsake(self) -> None:
+        """Nobody waits for any of the calls any more, and nobody has to be told so."""
+        self.sinks, self.gather = [_NOBODY] * self.count, None
+
+    def unwanted(self) -> list[int]:
+        """Places of the calls that have no outcome, and that nobody waits for any more."""
+        places = [place for at, many in self.open_spans() for place in range(at, at + many)]
+        if self.gather is not None:
+            return places if self.gather.done() else []
+        return [place for place in places if self.sinks[place].done()]
+
+    def untold(self) -> list[int]:
+        """Places of the calls that have no outcome, and that `take_unwanted` has not told."""
+        if self._taken_back:
+            return []
+        places = [place for at, many in self.open_spans() for place in range(at, at + many)]
+        return places if self.gather is not None else [each for each in places if self.sinks[each] is not _NOBODY]
+
+    def take_unwanted(self) -> list[int]:
+        """As `unwanted`, but tells each once."""
+        answered, sinks = self.answered, self.sinks
+        if self.gather is not None:
+            if self._taken_back or not self.gather.done():
+                return []
+            self._taken_back = True
+            return [at for at in range(self.count) if answered is None or not answered[at]]
+        if answered is None:
+            if not any(map(_is_done, sinks)):
+                return []
+            unwanted = [at for at, sink in enumerate(sinks) if sink.done() and sink is not _NOBODY]
+        else:
+            unwanted = [at for at, sink in enumerate(sinks) if not answered[at] and sink.done() and sink is not _NOBODY]
+        for at in unwanted:
+            sinks[at] = _NOBODY
+        return unwanted

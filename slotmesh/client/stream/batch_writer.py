@@ -1,0 +1,134 @@
+"""How calls become batches of a frame.
+
+Purpose: the one place that knows what a batch looks like on the wire. Cost is per part; of a column, a key a call.
+Invariant: a batch says of its calls what their specs say, whatever the router knows: where it does not know columns of
+ordering keys, each key has a batch of its own; where it does not know chunks, payloads are whole.
+Owner: the `RouterLink` of one connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from slotmesh.chunks import CHUNK_BYTES
+from slotmesh.client.stream.outgoing_chunks import OutgoingChunks
+from slotmesh.v1 import call_pb2, router_service_pb2
+
+if TYPE_CHECKING:
+    from slotmesh.client.calls.call_spec import CallSpec
+    from slotmesh.client.calls.sent_parts import Part
+    from slotmesh.client.stream.resend import ResentCalls
+
+ORDERING_KEYS: Final = "ordering_keys"
+"""The feature of routers that take calls of several ordering keys in one batch."""
+
+CHUNKS: Final = "chunks"
+"""The feature of peers that take large payloads in chunks."""
+
+LARGE_BESIDE: Final = "large_beside"
+"""The feature of routers that take one call that is larger than the window beside all others."""
+
+_ordering_key = attrgetter("ordering_key")
+
+
+class BatchWriter:
+    """Appends batches to frames, and what is too large for them to the chunks that follow."""
+
+    def __init__(self, default_wire: call_pb2.CallOptions | None, features: Collection[str]) -> None:
+        """`default_wire`: the options that the stream was opened with. `features`: what its router knows."""
+        self._default_wire = default_wire
+        self._columns = ORDERING_KEYS in features
+        self.cuts = CHUNKS in features
+        """Whether large payloads travel in chunks."""
+        self.large_beside = LARGE_BESIDE in features
+        """Whether one call that is larger than the window is allowed beside all others."""
+        self.chunks = OutgoingChunks()
+        """What was announced, and has not left."""
+
+    def add(self, frame: router_service_pb2.CallFrame, part: Part) -> None:
+        """Calls that leave for the first time."""
+        if part.made_at is not None:
+            before = len(frame.batches)
+            self._add(frame, part, range(part.first_id, part.first_id + part.count), part.payloads, part.specs)
+            for batch in frame.batches[before:]:
+                self._shorten(batch, part)
+            return
+        first, payloads = part.first_id, part.payloads
+        if self.cuts and part.nbytes > CHUNK_BYTES:
+            ids: Sequence[int] = range(first, first + part.count)
+            self._add(frame, part, ids, payloads, part.specs)
+        elif part.specs is None:
+            wire = part.spec.wire
+            if wire is self._default_wire:
+                frame.batches.add(first_call_id=first, payloads=payloads)
+            else:
+                frame.batches.add(first_call_id=first, payloads=payloads, options=wire)
+        else:
+            self._add(frame, part, range(first, first + part.count), payloads, part.specs)
+
+    def add_again(self, frame: router_service_pb2.CallFrame, resent: ResentCalls, now: float) -> None:
+        """Calls that an earlier connection has sent."""
+        before = len(frame.batches)
+        ids = range(resent.ids[0], resent.ids[-1] + 1) if resent.consecutive else resent.ids
+        self._add(frame, resent.part, ids, resent.payloads, resent.specs)
+        for batch in frame.batches[before:]:
+            batch.resend = True
+            batch.age.FromNanoseconds(round((now - resent.part.since) * 1e9))
+            if resent.part.roster is not None:
+                batch.first_roster.CopyFrom(resent.part.roster)
+
+    def _shorten(self, batch: router_service_pb2.CallBatch, part: Part) -> None:
+        """The time that calls have waited here is not given them again."""
+        if not batch.HasField("options") and self._default_wire is not None:
+            batch.options.CopyFrom(self._default_wire)
+        left_s = max(0.0, part.since + (part.spec.options.timeout_s or 0.0) - part.sent_at)
+        batch.options.timeout.FromNanoseconds(round(left_s * 1e9))
+
+    def _add(
+        self,
+        frame: router_service_pb2.CallFrame,
+        part: Part,
+        ids: Sequence[int],
+        payloads: Sequence[bytes],
+        specs: Sequence[CallSpec] | None,
+    ) -> None:
+        if specs is None:
+            self._add_batch(frame, part, part.spec.wire, ids, payloads)
+        elif self._columns:
+            batch = self._add_batch(frame, part, part.wire, ids, payloads)
+            batch.ordering_keys.extend(map(_ordering_key, specs))
+        else:
+            start = 0
+            for _, each in groupby(specs, key=_ordering_key):
+                neighbours = list(each)
+                stop = start + len(neighbours)
+                self._add_batch(frame, part, neighbours[0].wire, ids[start:stop], payloads[start:stop])
+                start = stop
+
+    def _add_batch(
+        self,
+        frame: router_service_pb2.CallFrame,
+        part: Part,
+        wire: call_pb2.CallOptions,
+        ids: Sequence[int],
+        payloads: Sequence[bytes],
+    ) -> router_service_pb2.CallBatch:
+        batch = frame.batches.add()
+        if wire is not self._default_wire:
+            batch.options.CopyFrom(wire)
+        if isinstance(ids, range):
+            batch.first_call_id = ids[0]
+        else:
+            batch.call_ids.extend(ids)
+        if self.cuts and part.nbytes > CHUNK_BYTES and max(map(len, payloads)) > CHUNK_BYTES:
+            batch.chunked_sizes.extend(len(each) if len(each) > CHUNK_BYTES else 0 for each in payloads)
+            for call_id, size in zip(ids, batch.chunked_sizes, strict=True):
+                if size:
+                    self.chunks.add(part, call_id)
+            batch.payloads.extend(b"" if len(each) > CHUNK_BYTES else each for each in payloads)
+        else:
+            batch.payloads.extend(payloads)
+        return batch

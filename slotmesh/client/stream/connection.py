@@ -1,0 +1,343 @@
+"""An endpoint's session: one stream after the other, at whichever router there is.
+
+Purpose: opens a stream where there is something to send, and goes on at another router where one is lost, leaves, or
+falls silent, with what is unanswered.
+Invariants: an epoch is used once. What was sent has its outcome, or is sent again; where a router keeps no sessions it
+is lost instead, executed=unknown. Calls fail for want of a router only when `Search` has found none in time.
+Owner: the endpoint's `CallStream`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+import grpc
+
+from slotmesh.client.calls.outbox import Outbox
+from slotmesh.client.calls.outcomes import fail, give_up, refuse
+from slotmesh.client.calls.payload_limits import MAX_BYTES_UNTIL_KNOWN, limit_of, too_large
+from slotmesh.client.stream.batch_writer import CHUNKS, BatchWriter
+from slotmesh.client.stream.deadlines import Overdue
+from slotmesh.client.stream.incoming_results import OnUnstarted
+from slotmesh.client.stream.lingering_links import LingeringLinks
+from slotmesh.client.stream.link import RouterLink
+from slotmesh.client.stream.next_router import NextRouter
+from slotmesh.client.stream.outgoing_frames import Request, Response, StreamCall
+from slotmesh.client.stream.pending_calls import PendingCalls, Settled
+from slotmesh.client.stream.rosters import Rosters
+from slotmesh.client.stream.router_search import Search
+from slotmesh.client.stream.routers import Routers
+from slotmesh.client.stream.rpc_failures import refusal_of
+from slotmesh.client.values.incoming_values import TAKE_ITEMS
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.status import from_rpc_error
+from slotmesh.v1 import call_pb2, router_service_pb2
+
+SESSIONS: Final = "sessions"
+"""The feature of routers that keep sessions."""
+
+RESENT_ALL: Final = "resent_all"
+"""The feature of clients that say when they have sent all again that was unanswered."""
+
+_WORTH_ANOTHER_TRY: Final = frozenset(
+    {Reason.ROUTER_LOST, Reason.CANCELLED, Reason.INTERNAL, Reason.DRAINING, Reason.SESSION_FENCED}
+)
+"""What the transport says where a router is not there yet, or no more; and a router, of a stream that came too late."""
+
+_SOUND_S: Final = 1.0
+"""A stream that lasted for so long was a good one, even if it has answered nothing."""
+
+GAVE_UP: Final = Failure(
+    reason=Reason.CANCELLED,
+    message="taken back by its caller while its session moved",
+    executed=Executed.UNKNOWN,
+)
+
+_NO_ANSWER: Final = Failure(reason=Reason.ROUTER_LOST, message="no answer")
+
+log = logging.getLogger(__name__)
+
+
+class Connection:
+    """Serves the outbox, until nothing is left to send and nothing unanswered."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        routers: Routers,
+        patience_s: float,
+        outbox: Outbox,
+        on_unstarted: OnUnstarted,
+    ) -> None:
+        """`on_unstarted`: of calls that a router that leaves has not begun with, and that nobody else has."""
+        self._on_unstarted = on_unstarted
+        self._endpoint = endpoint
+        self._routers = routers
+        self._patience_s = patience_s
+        self._outbox = outbox
+        self._pending = PendingCalls()
+        self._rosters = Rosters()
+        self._overdue = Overdue(outbox, lambda: self._pending, lambda: self.address)
+        self._session_id = secrets.token_hex(16)
+        self._epoch = 0
+        self._link: RouterLink | None = None
+        self._next_router = NextRouter(endpoint, lambda: routers.others(self.address), self._call)
+        self._lingering = LingeringLinks()
+        self._loop = asyncio.get_running_loop()
+        self._closing = False
+        self.address = ""
+        """The router that was used last; empty before the first one."""
+        self.max_payload_bytes = MAX_BYTES_UNTIL_KNOWN
+        """Largest payload of one call."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is unanswered, and nothing waits."""
+        return not self._pending.calls and not self._outbox
+
+    @property
+    def lingering(self) -> set[asyncio.Task[None]]:
+        """One for each router that leaves, and has calls that cannot move."""
+        return self._lingering.tasks
+
+    def wake(self) -> None:
+        """Calls wait in the outbox."""
+        if self._link is not None:
+            self._link.wake()
+
+    def finish(self) -> None:
+        """No more calls come: the stream ends when all was answered."""
+        self._closing = True
+        if self._link is not None:
+            self._link.finish()
+
+    def abandon(self, failure: Failure) -> None:
+        """Everything fails now; the router is told that nobody waits."""
+        self._lingering.abandon()
+        link = self._link
+        if link is None:
+            self.fail_all(failure)
+            return
+        link.take_back_all()
+        for part in self._pending.parts():  # unanswered until their outcomes are there, and acknowledged then
+            give_up(part, replace(failure, executed=Executed.UNKNOWN))
+        self._fail_unsent(failure)
+        link.finish()
+
+    def fail_all(self, failure: Failure) -> None:
+        """What was sent may have been executed, the rest was not."""
+        self._fail_sent(replace(failure, executed=Executed.UNKNOWN))
+        self._fail_unsent(failure)
+
+    def _fail_unsent(self, failure: Failure) -> None:
+        for told, part in enumerate(list(self._outbox.drain())):
+            fail(part, 0, part.count, replace(failure, executed=Executed.NO), told=told > 0)
+            part.settled(0, part.count)
+
+    async def serve(self) -> Failure:
+        """Says what to tell the calls that are left."""
+        search = Search(self._routers, self._patience_s, self.address)
+        refusal = _NO_ANSWER
+        self._overdue.start()
+        try:
+            while not self.idle:
+                if pause_s := search.take_pause_s(self.address):
+                    search.spent(pause_s)
+                    await asyncio.sleep(pause_s)
+                link = await self._attempt(search)
+                if isinstance(link, Failure):
+                    refusal = link
+                    if refusal.reason not in _WORTH_ANOTHER_TRY:
+                        return refusal
+                    if search.is_over:
+                        break
+                    continue
+                opened = self._loop.time()
+                await self._serve(link)
+                was_sound = link.answered > 0 or self._loop.time() - opened >= _SOUND_S
+                search.lost(self.address, was_sound=was_sound)
+        finally:
+            self._overdue.stop()
+            self._next_router.discard()
+        return self._unreachable(refusal.message)  # unless nothing is left: then nobody is told
+
+    # -- opening ---------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, search: Search) -> RouterLink | Failure:
+        reached = self._next_router.take()
+        address = search.take() if reached is None else reached[0]
+        began = self._loop.time()
+        try:
+            async with asyncio.timeout(search.timeout_s):
+                call = self._call(address, patiently=search.is_alone) if reached is None else reached[1]
+                try:
+                    return await self._open(call, address, with_session=True)
+                except grpc.RpcError as error:
+                    if from_rpc_error(error).reason is not Reason.NOT_IMPLEMENTED:
+                        raise
+                return await self._open(self._call(address), address, with_session=False)
+        except TimeoutError:
+            self._routers.renew(address)
+            return _NO_ANSWER
+        except grpc.RpcError as error:
+            return refusal_of(error, address)
+        finally:
+            search.spent(self._loop.time() - began)
+
+    def _call(self, address: str, *, patiently: bool = False) -> StreamCall:
+        """A stream that is not opened yet. `patiently`: the transport waits for the router."""
+        call: StreamCall = self._routers.stub(address).StreamCalls(wait_for_ready=patiently)
+        return call
+
+    async def _open(self, call: StreamCall, address: str, *, with_session: bool) -> RouterLink | Failure:
+        """A stream that the router has answered: nothing is sent to a router that may not be there."""
+        try:
+            await call.wait_for_connection()
+            self._fail(self._pending.drain_unwanted(), GAVE_UP)  # their lanes may stop by that
+            wire = self._outbox.first_wire if self._outbox else self._pending.first_wire
+            opening = router_service_pb2.OpenStream(endpoint=self._endpoint, features=[CHUNKS, TAKE_ITEMS])
+            if wire is not None:
+                opening.default_options.CopyFrom(wire)
+            if with_session:
+                self._identify(opening)
+            with suppress(asyncio.InvalidStateError):  # it failed already; reading says why
+                await call.write(Request(open=opening))
+            response = await call.read()
+            if response is grpc.aio.EOF:
+                return _NO_ANSWER
+            if not isinstance(response, Response) or response.WhichOneof("frame") != "opened":
+                raise ValueError(f"{address} does not answer as a router: {response}")
+        except BaseException:
+            call.cancel()
+            raise
+        opened = response.opened
+        self.address = address
+        self._limit_payloads(limit_of(opened.max_payload_bytes, cuts=CHUNKS in opened.features))
+        self._routers.learn(opened.alternates)
+        in_session = with_session and SESSIONS in opened.features
+        if not in_session:
+            self._fail_sent(self._lost("the connection broke, and the next router keeps no sessions"))
+        link = RouterLink(
+            call,
+            self._outbox,
+            self._pending,
+            BatchWriter(wire, opened.features),
+            self._rosters,
+            in_session=in_session,
+            on_leaving=self._on_leaving,
+            on_unstarted=self._on_unstarted,
+        )
+        link.accept(response)
+        return link
+
+    def _limit_payloads(self, limit: int) -> None:
+        """What waits, or is to be sent again, and is too large for this router, fails before it is sent."""
+        if limit < self.max_payload_bytes:
+            for part in self._outbox.take_oversize(limit):
+                refuse(part, limit)
+            ids, sizes = self._pending.oversize(limit)
+            for part, at, start, count in self._pending.settle(ids):
+                for index in range(count):
+                    fail(part, at + index, 1, too_large(sizes[start + index], limit, was_sent=True))
+                part.settled(at, count)
+        self.max_payload_bytes = limit
+
+    def _identify(self, opening: router_service_pb2.OpenStream) -> None:
+        self._epoch += 1
+        opening.session_id = self._session_id
+        opening.epoch = self._epoch
+        opening.features.extend((SESSIONS, RESENT_ALL))
+        if self._epoch > 1:
+            opening.unanswered.extend(
+                call_pb2.IdRange(first=first, last=last) for first, last in self._pending.unanswered()
+            )
+            opening.rosters.extend(self._rosters.at_opening(is_resuming=self._pending.calls > 0))
+
+    # -- serving ---------------------------------------------------------------------------------------------------
+
+    async def _serve(self, link: RouterLink) -> None:
+        """Uses a link until it ends. What it leaves unanswered is sent again, or fails."""
+        failure: Failure | None = self._lost("the mesh was closed", Reason.CANCELLED)
+        self._link = link
+        running = self._loop.create_task(link.run(), name=f"slotmesh-client-link-{self._endpoint}")
+        moved = self._next_router.awaited()
+        left_behind = False
+        try:
+            if self._closing:
+                link.finish()
+            await asyncio.wait((running, moved), return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                await running
+            else:
+                left_behind = True
+                self._leave_behind(link, running)
+            failure = None if link.in_session else self._lost("the router ended the stream")
+        except grpc.RpcError as error:
+            refusal = from_rpc_error(error)
+            if refusal.reason not in _WORTH_ANOTHER_TRY:
+                failure = replace(refusal, executed=Executed.UNKNOWN)
+            elif link.in_session:
+                failure = None
+            else:
+                failure = self._lost(f"the stream broke ({refusal.message})")
+        except Exception as error:
+            log.exception("the stream of endpoint %r failed", self._endpoint)
+            failure = self._lost(f"the client failed: {error!r}", Reason.INTERNAL)
+        finally:
+            self._link = None
+            if not left_behind:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+            if link.silent:
+                self._routers.renew(self.address)
+            await self._next_router.stop()
+            if failure is not None:
+                self._fail_sent(failure)
+            else:
+                self._fail(self._pending.drain_streaming(), self._lost("the session's stream ended"))
+
+    def _leave_behind(self, link: RouterLink, running: asyncio.Task[None]) -> None:
+        """Another router was reached. The calls that cannot move go on over this link, as long as its router does."""
+        staying, self._pending = self._pending, self._pending.hand_over()
+        lost, closed = self._lost("the router left"), self._lost("the mesh was closed", Reason.CANCELLED)
+        self._lingering.keep(
+            link, running, lambda is_closed: self._fail(staying.drain(), closed if is_closed else lost)
+        )
+
+    def _on_leaving(self, alternates: Sequence[str]) -> None:
+        """The router leaves. While it answers what it has, another one is looked for."""
+        self._routers.learn(alternates)
+        if self._link is not None and self._link.in_session and self._routers.others(self.address):
+            self._next_router.seek()
+
+    # -- failures --------------------------------------------------------------------------------------------------
+
+    def _fail_sent(self, failure: Failure) -> None:
+        self._fail(self._pending.drain(), failure)
+
+    def _fail(self, drained: Iterator[Settled], failure: Failure) -> None:
+        told = False
+        for part, at, _, count in drained:
+            fail(part, at, count, failure, told=told)
+            part.settled(at, count)
+            told = True
+
+    def _lost(self, why: str, reason: Reason = Reason.ROUTER_LOST) -> Failure:
+        return Failure(
+            reason=reason,
+            message=f"{why} before the router at {self.address} answered the call; it may have been executed",
+            executed=Executed.UNKNOWN,
+        )
+
+    def _unreachable(self, problem: str) -> Failure:
+        return Failure(
+            reason=Reason.ROUTER_LOST,
+            message=f"no router answered at {', '.join(self._routers.given)} within {self._patience_s:g} s "
+            f"({problem}); start one there, or give connect() the address of one",
+        )

@@ -1,0 +1,268 @@
+"""Frames as they leave over one stream, and in which order.
+
+Purpose: keeps the window, sends again what an earlier stream of the session has left unanswered, and closes the writing
+half when there is nothing more to say. One write in flight; what gathers meanwhile is the next frame, and a few calls
+wait for a moment where more are about to join (`slotmesh.pacing`).
+Invariants: unanswered calls and bytes stay within the router's newest window (one call that is larger than the window
+is allowed beside the others, or alone where the router does not know that); what is sent again goes before all else; a
+call that was taken back counts until its outcome is there, which nobody hears.
+Owner: the `RouterLink` of one connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import grpc
+
+from slotmesh.client.calls.outbox import FRAME_CALLS, LargeCalls, Outbox
+from slotmesh.client.calls.outcomes import refuse, refuse_sent
+from slotmesh.client.stream.batch_writer import BatchWriter
+from slotmesh.client.stream.cancelled_calls import RecallWatch
+from slotmesh.client.stream.heartbeats import Pulse
+from slotmesh.client.stream.pending_calls import PendingCalls
+from slotmesh.client.stream.resend import Resends
+from slotmesh.client.stream.rosters import Rosters
+from slotmesh.client.values.incoming_values import ArrivingValues
+from slotmesh.frame_costs import FULL_CALLS
+from slotmesh.pacing import most_calls
+from slotmesh.runtime.pacer import Pacer
+from slotmesh.runtime.pump import StreamPump
+from slotmesh.v1 import router_service_pb2
+
+Request = router_service_pb2.StreamCallsRequest
+Response = router_service_pb2.StreamCallsResponse
+StreamCall = grpc.aio.StreamStreamCall[Request, Response]
+
+
+class OutgoingFrames:
+    """The writing half of a stream, after its opening."""
+
+    def __init__(
+        self,
+        call: StreamCall,
+        outbox: Outbox,
+        pending: PendingCalls,
+        batches: BatchWriter,
+        rosters: Rosters,
+        *,
+        on_silence: Callable[[], None] | None,
+    ) -> None:
+        """`on_silence` hears that the router says nothing any more; None: it keeps no sessions, and gives no signs."""
+        self._call = call
+        self._outbox = outbox
+        self._pending = pending
+        self._batches = batches
+        self._rosters = rosters
+        self._roster: router_service_pb2.RosterVersion | None = None
+        """What is to be acknowledged."""
+        self._chunk_left_last = False
+        self._window_calls = 1_024
+        self._window_bytes = 4 * 1024 * 1024
+        self._large = 0, 0
+        """Id and bytes of the newest call that left here with more bytes than the window, beside the others."""
+        self._loop = asyncio.get_running_loop()
+        self._pump: StreamPump[Request] = StreamPump(call.write, self._next_frame)
+        self._pacer = Pacer(self._pump.wake)
+        self._recalls = RecallWatch(pending, self._pump.wake)
+        self._resends = Resends(pending.parts())
+        self._leaving = False
+        self._closing = False
+        self.values = ArrivingValues(pending, self._pump.wake)
+        """Says what was taken."""
+        self.pulse = None if on_silence is None else Pulse(self._pump.wake, on_silence)
+        """Gives signs of life, in a session."""
+        self.wake: Callable[[], None] = self._pump.wake
+        """Calls wait in the outbox."""
+        if self._resends:
+            self._pump.wake()
+
+    async def run(self) -> None:
+        """Writes until the half-close. Raises what broke the stream."""
+        await self._pump.run()
+        await self._call.done_writing()
+
+    def stop(self) -> None:
+        """Nothing more leaves."""
+        self._recalls.stop()
+        self._pacer.stop()
+        if self.pulse is not None:
+            self.pulse.stop()
+
+    def finish(self) -> None:
+        """Half-closes once there is nothing more to say."""
+        self._closing = True
+        self._pacer.hurry()
+        self._look_for_recalls()
+        self._half_close_if_over()
+
+    def leave(self) -> bool:
+        """The router leaves: nothing new is sent. False where that was known."""
+        if self._leaving:
+            return False
+        self._leaving = True
+        self._look_for_recalls()
+        return True
+
+    def linger(self) -> None:
+        """Another stream goes on, but for calls that cannot move: all that is sent is theirs."""
+        self._batches.chunks.streaming_only = True
+        self._roster = None  # this router may use no replica that the next one may not know of
+
+    def take_back_all(self) -> None:
+        """Nobody waits for what is pending any more: the client goes."""
+        if not self._resends:
+            self._recalls.take_back_all()
+
+    def set_window(self, window: router_service_pb2.Window) -> None:
+        """What may be unanswered from now on."""
+        self._window_calls = max(window.calls, 1)
+        self._window_bytes = max(window.bytes, 1)
+
+    def acknowledge(self, version: router_service_pb2.RosterVersion) -> None:
+        """The router has named a roster."""
+        self._roster = version
+        self._pump.wake()
+
+    def go_on(self) -> None:
+        """There may be room now, or nothing left to say."""
+        if self._outbox or self._resends:
+            self._pump.wake()
+        if self._closing or self._leaving:
+            self._half_close_if_over()
+
+    # -- frames ----------------------------------------------------------------------------------------------------
+
+    def _next_frame(self) -> Request | None:
+        """A chunk leaves at most between two other frames, if there are others."""
+        chunks = self._batches.chunks
+        if not chunks:
+            return self._next_other_frame()
+        frame = self._next_other_frame() if self._chunk_left_last else None
+        if frame is None and (chunk := chunks.take()) is not None:
+            frame = Request(chunk=chunk)
+            self._chunk_left_last = True
+            return frame
+        self._chunk_left_last = False
+        return frame or self._next_other_frame()
+
+    def _next_other_frame(self) -> Request | None:
+        if self._roster is not None:
+            return self._acknowledgement(self._roster)
+        if recalled := self._recalls.take_frame():
+            return Request(cancel=recalled)
+        if self.pulse is not None and (sign := self.pulse.next_frame()):
+            return sign
+        if taken := self.values.take_frame():
+            return Request(take=taken)
+        if self._leaving:
+            return None
+        if self._resends:
+            return self._resent_frame()
+        return self._frame_of_new() if self._outbox else None
+
+    def _acknowledgement(self, version: router_service_pb2.RosterVersion) -> Request:
+        self._roster = None
+        self._rosters.acknowledge(version)
+        return Request(roster=version)
+
+    def _holds_back(self) -> bool:
+        """Whether few calls wait, and better wait for those that the next answers lead to."""
+        return self._pacer.holds(self._outbox.count(FULL_CALLS), self._pending.calls, are_quick=False)
+
+    def _resent_frame(self) -> Request | None:
+        """Of calls that this router has not seen. Nobody is told of calls that were taken back until all are sent."""
+        pending, resends = self._pending, self._resends
+        here = pending.calls - resends.calls
+        large = self._large_calls()
+        taken = resends.take(
+            self._window_calls - here,
+            self._window_bytes - pending.nbytes + resends.nbytes + self._bytes_beside(),
+            alone=not here,
+            cuts=self._batches.cuts,
+            large=large,
+        )
+        self._refuse_resends()
+        if not taken:
+            if resends:
+                return None
+            self._recalls.start()
+            request = self._frame_of_new() or Request()  # what was left has been answered meanwhile
+            request.calls.resent_all = True
+            return request
+        request = Request()
+        frame, now = request.calls, self._loop.time()
+        for resent in taken:
+            if large is not None and len(resent.payloads[0]) > large.over:
+                self._large = resent.ids[0], len(resent.payloads[0])
+            self._batches.add_again(frame, resent, now)
+        if not resends:
+            frame.resent_all = True
+            self._recalls.start()
+        return request
+
+    def _refuse_resends(self) -> None:
+        """A lane that stops at failures has stopped. Its calls behind the failure are not sent again."""
+        ids, self._resends.stopped = self._resends.stopped, []
+        for part, at, _, count in self._pending.settle(ids):
+            for place in range(at, at + count):
+                refuse_sent(part, place)
+            part.settled(at, count)
+
+    def _frame_of_new(self) -> Request | None:
+        pending, large = self._pending, self._large_calls()
+        before = pending.calls
+        room = self._window_calls - pending.calls
+        if room <= 0 or (pending.calls and self._holds_back()):
+            return None
+        if room > FULL_CALLS and (waiting := self._outbox.count(2 * FRAME_CALLS)) > FULL_CALLS:
+            room = min(room, most_calls(waiting, pending.calls))
+        parts = self._outbox.take(
+            room,
+            self._window_bytes - pending.nbytes + self._bytes_beside(),
+            alone=not pending.calls,
+            cuts=self._batches.cuts,
+            large=large,
+        )
+        for part in self._outbox.take_refused():
+            refuse(part)
+        if not parts:
+            return None
+        if before:
+            self._pacer.left()
+        request = Request()
+        frame, now, roster = request.calls, self._loop.time(), self._rosters.newest
+        for part in parts:
+            pending.add(part, now, roster)
+            if large is not None and part.nbytes > large.over:
+                self._large = part.first_id, part.nbytes
+            self._batches.add(frame, part)
+        self._recalls.start()
+        if self._closing:
+            self._half_close_if_over()
+        return request
+
+    def _large_calls(self) -> LargeCalls | None:
+        """None where the router counts them as any other."""
+        return LargeCalls(self._window_bytes, not self._bytes_beside()) if self._batches.large_beside else None
+
+    def _bytes_beside(self) -> int:
+        """Unanswered bytes that do not count in the window."""
+        call_id, nbytes = self._large
+        return nbytes if nbytes and self._pending.is_unanswered(call_id) else 0
+
+    def _look_for_recalls(self) -> None:
+        if not self._resends:
+            self._recalls.look_now()
+
+    def _half_close_if_over(self) -> None:
+        """In a session only when all was answered, so that acks, heartbeats and cancels can be sent until then."""
+        if self._outbox and not self._leaving:
+            return
+        if self.pulse is not None:
+            if self._pending.calls:
+                return
+            self.pulse.flush()
+            self.pulse.stop()
+        self._pump.close()

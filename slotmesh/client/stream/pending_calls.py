@@ -1,0 +1,295 @@
+"""Calls that were sent and have no outcome yet: which call an id on the wire means.
+
+Purpose: correlates answers with calls, by slices: cost is per run of neighbouring ids, not per call; and knows what a
+session has to send again. Pure.
+Invariants: ids strictly increase over the life of an endpoint's client. Each call is settled at most once; an id that
+is unknown or settled already is counted as stray and changes nothing. `calls` and `nbytes` are what is unanswered.
+Owner: the endpoint's `Connection`; one `RouterLink` after the other uses it, as calls outlive a stream that broke.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from slotmesh.client.calls.sent_parts import Part
+
+if TYPE_CHECKING:
+    from slotmesh.v1 import call_pb2, router_service_pb2
+
+Settled = tuple[Part, int, int, int]
+"""Neighbours that have their outcome now: their part, the place of the first in it, where they start in the list of ids
+that was asked about, and how many they are."""
+
+SettledPlaces = tuple[Part, list[int], int]
+"""Calls of a part that have their outcome now: their places in it, and where they start in the list of ids."""
+
+_FREED: Final = [b""]
+"""Stands where a payload was that is not sent again."""
+
+
+class PendingCalls:
+    """The parts that were sent, until all of their calls are settled."""
+
+    __slots__ = ("_firsts", "_parts", "calls", "nbytes", "next_id", "strays")
+
+    def __init__(self, next_id: int = 1) -> None:
+        self._parts: dict[int, Part] = {}
+        self._firsts: list[int] = []
+        self.calls = 0
+        """Unanswered calls."""
+        self.nbytes = 0
+        """Their payload bytes."""
+        self.next_id = next_id
+        """The id of the next call to be sent."""
+        self.strays = 0
+        """Answers that belonged to no unanswered call."""
+
+    def add(self, part: Part, now: float = 0.0, roster: router_service_pb2.RosterVersion | None = None) -> None:
+        """Gives the calls of a part their ids, for they leave now; `roster` is the newest that was acknowledged."""
+        part.first_id = self.next_id
+        part.sent_at = now
+        part.roster = roster
+        self.next_id += part.count
+        self._parts[part.first_id] = part
+        self._firsts.append(part.first_id)
+        self.calls += part.count
+        self.nbytes += part.nbytes
+
+    def settle(self, ids: list[int]) -> Iterator[Settled]:
+        """Finds the calls with these ids, which are unanswered no longer, in slices of neighbours."""
+        start, total = 0, len(ids)
+        while start < total:
+            first = ids[start]
+            part = self._parts.get(first) or self._part_around(first)
+            if part is None:
+                self.strays += 1
+                start += 1
+                continue
+            at = first - part.first_id
+            count = _consecutive(ids, start, min(total - start, part.count - at))
+            if part.answered is None or 1 not in part.answered[at : at + count]:
+                self._mark(part, at, count)
+                yield part, at, start, count
+            else:
+                yield from self._settle_singly(part, at, start, count)
+            start += count
+
+    def settle_scattered(self, ids: list[int]) -> Iterator[SettledPlaces]:
+        """As `settle`, for ids that ascend, with many gaps: a list of places for each part, instead of slices."""
+        start, total = 0, len(ids)
+        while start < total:
+            part = self._part_around(ids[start])
+            if part is None:
+                self.strays += 1
+                start += 1
+                continue
+            first_id = part.first_id
+            stop = bisect_left(ids, first_id + part.count, start)
+            places = [call_id - first_id for call_id in ids[start:stop]]
+            if self._mark_places(part, places):
+                yield part, places, start
+            else:
+                for _, at, index, count in self.settle(ids[start:stop]):
+                    yield part, list(range(at, at + count)), start + index
+            start = stop
+
+    def find(self, call_id: int) -> tuple[Part, int] | None:
+        """The part of a call, and its place there; None where the call is not known any more."""
+        part = self._part_around(call_id)
+        return None if part is None else (part, call_id - part.first_id)
+
+    def is_unanswered(self, call_id: int) -> bool:
+        """Whether the call was sent and has no outcome."""
+        part = self._part_around(call_id)
+        return part is not None and (part.answered is None or not part.answered[call_id - part.first_id])
+
+    @property
+    def first_wire(self) -> call_pb2.CallOptions | None:
+        """The options of the oldest unanswered call; None where there is none."""
+        return next(iter(self._parts.values())).wire if self._parts else None
+
+    def parts(self) -> list[Part]:
+        """All that have unanswered calls, in the order of their ids."""
+        return list(self._parts.values())
+
+    def unanswered(self) -> list[tuple[int, int]]:
+        """Ranges of the ids of unanswered calls, both ends included, ascending."""
+        ranges: list[tuple[int, int]] = []
+        for first_id, part in self._parts.items():
+            for at, count in part.open_spans():
+                _extend(ranges, first_id + at, first_id + at + count - 1)
+        return ranges
+
+    def oversize(self, limit: int) -> tuple[list[int], list[int]]:
+        """Unanswered calls with larger payloads than that: their ids, ascending, and the sizes."""
+        found = [
+            (first_id + at, len(part.payloads[at]))
+            for first_id, part in self._parts.items()
+            if part.nbytes > limit
+            for start, count in part.open_spans()
+            for at in range(start, start + count)
+            if len(part.payloads[at]) > limit
+        ]
+        return [call_id for call_id, _ in found], [size for _, size in found]
+
+    def ids_within(self, first: int, last: int) -> list[int]:
+        """The ids of a range, both ends included, as far as their parts are here. Costs what is here, not the range."""
+        ids: list[int] = []
+        firsts = self._firsts
+        for index in range(max(bisect_right(firsts, first) - 1, 0), len(firsts)):
+            if firsts[index] > last:
+                break
+            if (part := self._parts.get(firsts[index])) is not None:
+                ids.extend(range(max(first, part.first_id), min(last, part.first_id + part.count - 1) + 1))
+        return ids
+
+    def take_unwanted(self, before: int) -> list[tuple[int, int]]:
+        """Ranges of ids, both ends included, below `before`: calls that nobody waits for any more. Each is told once.
+
+        They stay unanswered until their outcome is there.
+        """
+        ranges: list[tuple[int, int]] = []
+        for first_id, part in self._parts.items():
+            if first_id >= before:
+                break
+            for at in part.take_unwanted():
+                _extend(ranges, first_id + at, first_id + at)
+        return ranges
+
+    def take_untold(self) -> list[tuple[int, int]]:
+        """As `take_unwanted`, but of all unanswered calls, whoever waits for them."""
+        ranges: list[tuple[int, int]] = []
+        for first_id, part in self._parts.items():
+            for at in part.untold():
+                _extend(ranges, first_id + at, first_id + at)
+        return ranges
+
+    def drain(self) -> Iterator[Settled]:
+        """All that is left, in the order sent, which is unanswered no longer. There is no list of ids here."""
+        for part in self.parts():
+            for at, count in list(part.open_spans()):
+                self._mark(part, at, count)
+                yield part, at, 0, count
+
+    def drain_unwanted(self) -> Iterator[Settled]:
+        """All that nobody waits for any more, as `drain`: told or not, a new stream does not hear of it."""
+        for part in self.parts():
+            for at in part.unwanted():
+                self._mark(part, at, 1)
+                yield part, at, 0, 1
+
+    def drain_streaming(self) -> Iterator[Settled]:
+        """All whose values come one by one, as `drain`: such calls do not outlive their connection."""
+        for part in self.parts():
+            if part.spec.streaming:
+                for at, count in list(part.open_spans()):
+                    self._mark(part, at, count)
+                    yield part, at, 0, count
+
+    def hand_over(self) -> PendingCalls:
+        """All but the calls whose values come one by one, which stay here: those cannot go on over another stream."""
+        successor = PendingCalls(self.next_id)
+        for first_id, part in list(self._parts.items()):
+            if not part.spec.streaming:
+                successor._take(part)
+                self.calls -= part.left
+                self.nbytes -= part.nbytes
+                del self._parts[first_id]
+        self._firsts = list(self._parts)
+        return successor
+
+    def _take(self, part: Part) -> None:
+        """A part that was sent, after all that are here."""
+        self._parts[part.first_id] = part
+        self._firsts.append(part.first_id)
+        self.calls += part.left
+        self.nbytes += part.nbytes
+
+    def _part_around(self, call_id: int) -> Part | None:
+        index = bisect_right(self._firsts, call_id) - 1
+        if index < 0:
+            return None
+        part = self._parts.get(self._firsts[index])
+        return part if part is not None and call_id < part.first_id + part.count else None
+
+    def _mark(self, part: Part, at: int, count: int) -> None:
+        self.calls -= count
+        part.left -= count
+        if not part.left:
+            self.nbytes -= part.nbytes
+            part.nbytes = 0
+            self._remove(part)
+            return
+        if part.answered is None:
+            part.answered = bytearray(part.count)
+        part.answered[at : at + count] = b"\1" * count
+        payloads = part.payloads
+        nbytes = sum(map(len, payloads[at : at + count]))
+        payloads[at : at + count] = _FREED * count
+        part.nbytes -= nbytes
+        self.nbytes -= nbytes
+
+    def _mark_places(self, part: Part, places: list[int]) -> bool:
+        """Marks calls of a part, unless one of them is answered already, or stands there twice."""
+        answered, payloads, nbytes = part.answered, part.payloads, 0
+        if answered is None:
+            answered = bytearray(part.count)
+        elif any(map(answered.__getitem__, places)):
+            return False
+        if len(set(places)) < len(places):
+            return False
+        for at in places:
+            answered[at] = 1
+            nbytes += len(payloads[at])
+            payloads[at] = b""
+        part.answered = answered
+        part.left -= len(places)
+        part.nbytes -= nbytes
+        self.calls -= len(places)
+        self.nbytes -= nbytes
+        if not part.left:
+            self._remove(part)
+        return True
+
+    def _remove(self, part: Part) -> None:
+        del self._parts[part.first_id]
+        # Firsts of finished parts stay until they are the greater half: deleting each would move the whole list.
+        if len(self._firsts) > 2 * len(self._parts) + 64:
+            self._firsts = list(self._parts)
+
+    def _settle_singly(self, part: Part, at: int, start: int, count: int) -> Iterator[Settled]:
+        """Some of these were answered before."""
+        for index in range(count):
+            if part.left and part.answered is not None and not part.answered[at + index]:
+                self._mark(part, at + index, 1)
+                yield part, at + index, start + index, 1
+            else:
+                self.strays += 1
+
+
+def _extend(ranges: list[tuple[int, int]], first: int, last: int) -> None:
+    """Appends a range; neighbours become one."""
+    if ranges and ranges[-1][1] == first - 1:
+        ranges[-1] = (ranges[-1][0], last)
+    else:
+        ranges.append((first, last))
+
+
+def _consecutive(ids: list[int], start: int, limit: int) -> int:
+    """How many of the next `limit` ids, one at least, follow one by one. May say 1 where ids are out of order."""
+    if limit == 1 or ids[start + 1] != ids[start] + 1:
+        return 1
+    base = ids[start] - start
+    if ids[start + limit - 1] - (start + limit - 1) != base:
+        low, high = 2, limit - 1  # where it ends, if the ids ascend
+        while low < high:
+            middle = (low + high + 1) // 2
+            if ids[start + middle - 1] - (start + middle - 1) == base:
+                low = middle
+            else:
+                high = middle - 1
+        limit = low
+    first = ids[start]
+    return limit if ids[start : start + limit] == list(range(first, first + limit)) else 1

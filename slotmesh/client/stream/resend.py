@@ -1,0 +1,131 @@
+"""What a resumed session sends again: the calls that an earlier connection has sent, and that have no outcome.
+
+Purpose: cuts them into frames. Pure.
+Invariants: in the order of their ids, each once, and nothing that was answered meanwhile. What is left counts as
+unanswered, but not against the window of the new stream, as its router has not seen it.
+Owner: the `RouterLink` of the new connection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from slotmesh.chunks import CHUNK_BYTES
+from slotmesh.client.calls.call_spec import CallSpec
+from slotmesh.client.calls.outbox import FRAME_BYTES, FRAME_CALLS, LargeCalls
+from slotmesh.client.calls.sent_parts import Part
+
+
+@dataclass(slots=True)
+class ResentCalls:
+    """Calls of one part that leave again together."""
+
+    part: Part
+    ids: Sequence[int]
+    payloads: list[bytes]
+    specs: list[CallSpec] | None
+    """One for each call where several lanes share the part."""
+
+    @property
+    def consecutive(self) -> bool:
+        """Whether the ids follow one by one."""
+        return self.ids[-1] - self.ids[0] == len(self.ids) - 1
+
+
+class Resends:
+    """What is left to send again. True while something is."""
+
+    __slots__ = ("_at", "_counted", "_parts", "calls", "nbytes", "stopped")
+
+    def __init__(self, parts: Iterable[Part] = ()) -> None:
+        """`parts`: all that have unanswered calls, in the order of their ids."""
+        self._parts: deque[tuple[Part, int, int]] = deque((part, part.left, part.nbytes) for part in parts)
+        self._at = 0
+        """Place in the first part from which on nothing has left."""
+        self._counted = (0, 0)
+        """Calls and bytes of the first part that have left."""
+        self.calls = sum(calls for _, calls, _ in self._parts)
+        """That have not left."""
+        self.nbytes = sum(nbytes for _, _, nbytes in self._parts)
+        """Their payload bytes."""
+        self.stopped: list[int] = []
+        """Ids of calls that are not sent again: their lane stops at failures, and one before them has failed."""
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def take(
+        self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False, large: LargeCalls | None = None
+    ) -> list[ResentCalls]:
+        """Takes the calls of the next frame: at most `calls` of `nbytes` bytes, which is what the window has left.
+
+        `alone`: this router has nothing unanswered, so that one call may have more bytes than the window.
+        `cuts`: large payloads follow the frame in chunks. `large`: where one with more bytes may leave at any time; the
+        next of that size waits for it, and so does what comes after that, as order is kept.
+        """
+        taken: list[ResentCalls] = []
+        calls, room = min(calls, FRAME_CALLS), FRAME_BYTES
+        while self._parts:
+            part = self._parts[0][0]
+            places: list[int] = []
+            total, inline, is_full, is_beside, is_cut = 0, 0, False, False, False
+            for place in (each for at, count in part.open_spans(self._at) for each in range(at, at + count)):
+                size = len(part.payloads[place])
+                if part.spec.stop_generation and part.is_after_failure(place):
+                    self.stopped.append(part.first_id + place)
+                    self._left(1, size)
+                    continue
+                weight = 0 if cuts and size > CHUNK_BYTES else size
+                is_first = not taken and not places
+                if large is not None and size > large.over:
+                    if large.is_free and places:
+                        is_cut = True  # it leaves by itself, next
+                        break
+                    is_beside = fits = large.is_free and (is_first or weight <= room)
+                else:
+                    fits = total + size <= nbytes and inline + weight <= room
+                    fits = fits or (is_first and (alone or size <= nbytes))
+                if len(places) >= calls or not fits:
+                    is_full = True
+                    break
+                places.append(place)
+                total += size
+                inline += weight
+                if is_beside:
+                    break
+            if places:
+                taken.append(_resent(part, places))
+                self._at = places[-1] + 1
+                calls, nbytes, room = calls - len(places), nbytes - (0 if is_beside else total), room - inline
+                self._left(len(places), total)
+            if is_full:
+                break
+            if is_cut:
+                continue
+            if is_beside and large is not None:
+                large = large._replace(is_free=False)
+                continue
+            self._next_part()
+        return taken
+
+    def _left(self, calls: int, nbytes: int) -> None:
+        self.calls -= calls
+        self.nbytes -= nbytes
+        self._counted = (self._counted[0] + calls, self._counted[1] + nbytes)
+
+    def _next_part(self) -> None:
+        """What was answered before it could leave again is not left to send, either."""
+        _, calls, nbytes = self._parts.popleft()
+        self._left(calls - self._counted[0], nbytes - self._counted[1])
+        self._at, self._counted = 0, (0, 0)
+
+
+def _resent(part: Part, places: list[int]) -> ResentCalls:
+    return ResentCalls(
+        part,
+        [part.first_id + at for at in places],
+        [part.payloads[at] for at in places],
+        None if part.specs is None else [part.specs[at] for at in places],
+    )

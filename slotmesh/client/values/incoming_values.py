@@ -1,0 +1,90 @@
+"""Values of handlers that yield, as one stream brings them.
+
+Purpose: brings each to its call; tells the router, gathered, what was taken, so that handlers go on.
+Invariants: a value settles nothing, its call is unanswered until it ends. What comes for a call that has ended, that
+nobody waits for, or that asked for one result, is passed over. Such calls do not outlive the stream, so nothing here
+does.
+Owner: the `RouterLink` of one connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from slotmesh.client.calls.outcomes import other_content_type
+from slotmesh.client.calls.sent_parts import Part
+from slotmesh.client.stream.pending_calls import PendingCalls
+from slotmesh.client.values.call_values import CallValues
+from slotmesh.codec import OCTET_STREAM
+from slotmesh.errors import Failure
+from slotmesh.status import to_exception
+from slotmesh.v1 import call_pb2
+
+TAKE_ITEMS: Final = "take_items"
+"""The feature of clients that say what they have taken. Without it a router takes what it has written."""
+
+
+class ArrivingValues:
+    """Between one stream and the values of its calls."""
+
+    __slots__ = ("_pending", "_taken", "_wake")
+
+    def __init__(self, pending: PendingCalls, wake: Callable[[], None]) -> None:
+        """`wake` is called when there is something for `take_frame`."""
+        self._pending = pending
+        self._wake = wake
+        self._taken: dict[CallValues, None] = {}
+
+    def accept(self, ids: list[int], payloads: list[bytes], content_type: str) -> None:
+        """The next values of these calls; an id stands once for each value."""
+        before, values = 0, None
+        for call_id, payload in zip(ids, payloads, strict=True):
+            if call_id != before:
+                before, values = call_id, self._values_of(call_id, content_type)
+            if values is not None:
+                values.put(payload, call_id, self)
+
+    def lose(self, call_id: int, failure: Failure) -> None:
+        """A value of this call is not to be had."""
+        found = self._find(call_id)
+        if found is not None:
+            _fail(*found, call_id, failure)
+
+    def taken(self, values: CallValues) -> None:
+        """So many were taken of these that the router should hear of it."""
+        self._taken[values] = None
+        self._wake()
+
+    def take_frame(self) -> call_pb2.TakeItems | None:
+        """What was taken and not told."""
+        if not self._taken:
+            return None
+        taken, self._taken = self._taken, {}
+        counts = {values.call_id: count for values in taken if (count := values.tell())}
+        return call_pb2.TakeItems(call_ids=counts.keys(), counts=counts.values()) if counts else None
+
+    def _values_of(self, call_id: int, content_type: str) -> CallValues | None:
+        found = self._find(call_id)
+        if found is None:
+            return None
+        part, values = found
+        if (content_type or OCTET_STREAM) != part.spec.content_type:
+            _fail(part, values, call_id, other_content_type(part, content_type))
+            return None
+        return values
+
+    def _find(self, call_id: int) -> tuple[Part, CallValues] | None:
+        """Of a call whose values somebody waits for."""
+        found = self._pending.find(call_id)
+        if found is None or not found[0].spec.streaming:
+            return None
+        part, place = found
+        values = part.sinks[place]
+        return (part, values) if isinstance(values, CallValues) and not values.done() else None
+
+
+def _fail(part: Part, values: CallValues, call_id: int, failure: Failure) -> None:
+    """Of a call that goes on: it is `done` for its part now, and so it will be taken back."""
+    spec = part.spec
+    values.set_exception(to_exception(failure, endpoint=spec.endpoint, method=spec.method, call_id=call_id))
