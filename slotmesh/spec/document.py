@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, overload
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -41,6 +41,10 @@ def _written(parse: Callable[[str], Any], example: str) -> BeforeValidator:
 _Duration = Annotated[timedelta, _written(parse_duration, "250ms, 30s or 2m")]
 _Size = Annotated[int, _written(parse_size, "64KiB or 256MiB")]
 _BALANCERS: Mapping[str, Balancer] = {balancer.name.lower(): balancer for balancer in Balancer}
+if TYPE_CHECKING:
+    _BalancerName = str
+else:
+    _BalancerName = Literal[tuple(_BALANCERS)]
 
 
 class _Strict(BaseModel):
@@ -57,7 +61,7 @@ class _BackendDocument(_Strict):
     max_queued_calls: int | None = None
     max_queued_bytes: _Size | None = None
     max_queue_time: _Duration | None = None
-    balancer: Literal["least_loaded", "power_of_two", "round_robin"] | None = None
+    balancer: _BalancerName | None = None
     graceful_timeout: _Duration | None = None
     health_check_period: _Duration | None = None
     health_check_timeout: _Duration | None = None
