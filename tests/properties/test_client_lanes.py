@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.lane_stops import StopGenerations
-from slotmesh.client.calls.outbox import Outbox
+from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.queues import CallQueue, LaneGroups
 from slotmesh.client.calls.sent_parts import Part
 from slotmesh.client.calls.waiting_runs import RunQueue
@@ -31,7 +31,7 @@ FAILURE = Failure(reason=Reason.HANDLER_ERROR, message="no")
 class LanesMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.outbox = Outbox()
+        self.outbox = CallOutbox()
         self.pending = PendingCalls()
         self.stops = StopGenerations(self.on_failure)
         groups = LaneGroups()

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from slotmesh.client.calls.outbox import LargeCalls, Outbox
+from slotmesh.client.calls.outbox import CallOutbox, LargeCalls
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.waiting_runs import RunQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
@@ -21,7 +21,7 @@ TIMEOUTS_S = (None, 5.0)
 class OutboxMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.outbox = Outbox()
+        self.outbox = CallOutbox()
         self.pending = PendingCalls()
         queues: list[RunQueue] = [CallQueue() for _ in range(QUEUES)]
         self.specs = [

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from slotmesh.client.calls.outbox import LargeCalls, Outbox
+from slotmesh.client.calls.outbox import CallOutbox, LargeCalls
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.stream.resend import Resends
@@ -25,7 +25,7 @@ QUEUES = 3
 class SessionMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.outbox = Outbox()
+        self.outbox = CallOutbox()
         self.pending = PendingCalls()
         self.resends = Resends()
         self.specs = [make_spec(queue=CallQueue()) for _ in range(QUEUES)]

@@ -16,7 +16,7 @@ from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.options import OptionChanges
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.unary_rpcs import payload_of, rpc_timeout_s
-from slotmesh.client.stream.call_stream import CLOSED, CallStream, Sink
+from slotmesh.client.stream.call_stream import CLOSED, CallSink, CallStream
 from slotmesh.client.stream.rpc_failures import refusal_of
 from slotmesh.client.values.call_values import CallValues
 from slotmesh.client.values.value_stream import RpcValues, StreamedValues, ValueStream
@@ -179,7 +179,7 @@ class Method(Generic[ResultT]):
         except EncodeError as error:
             raise self._named(error) from None
 
-    def submit(self, sink: Sink, payload: bytes) -> None:
+    def submit(self, sink: CallSink, payload: bytes) -> None:
         """Makes a call whose outcome `sink` takes."""
         self._submit(self._spec, payload, sink)
 

@@ -58,7 +58,7 @@ def fitting_calls(sizes: list[int], nbytes: int, room: int, *, cuts: bool) -> in
     return min(fitting, bisect_right(list(accumulate(inline_sizes(sizes) if cuts else sizes)), room))
 
 
-class Outbox:
+class CallOutbox:
     """What waits to be sent. True while something does."""
 
     __slots__ = ("_refused", "_rota")

@@ -49,7 +49,7 @@ class _State(Enum):
     GIVEN_BACK = auto()
 
 
-class Lease:
+class SlotLease:
     """One slot, from its grant to its end."""
 
     def __init__(self, client: SlotClient, terms: Terms, wire: slot_service_pb2.Slot) -> None:
@@ -173,7 +173,7 @@ class Lease:
         return f"slot of {self.endpoint} at {self.wire.replica_id} ({state})"
 
 
-async def leave(leases: Sequence[Lease], error: BaseException | None) -> None:
+async def leave(leases: Sequence[SlotLease], error: BaseException | None) -> None:
     """The block of these slots ends, with this exception. No failure of what is to be done here takes its place."""
     for lease in leases:
         lease.end(error)

@@ -4,7 +4,7 @@ Purpose: asks for a new lease when a third of the old one is over; says when the
 Invariants: no more than five minutes since the slot was granted. Nothing is asked after `stop`. A renewal that failed
 on its way is tried again while the lease may last: one whose reply did not come may have been granted. What the replica
 says of the slot is final.
-Owner: the `Lease`.
+Owner: the `SlotLease`.
 """
 
 from __future__ import annotations

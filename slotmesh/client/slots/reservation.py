@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from slotmesh.client.slots.client import SlotClient
-from slotmesh.client.slots.lease import Lease, leave
+from slotmesh.client.slots.lease import SlotLease, leave
 from slotmesh.client.slots.reserving import Reserving
 from slotmesh.client.slots.slot import Slot, SlotSpecs
 from slotmesh.client.slots.terms import Terms
@@ -25,7 +25,7 @@ class Reservation:
         self._terms = terms
         self._specs = specs
         self._reserving: Reserving | None = None
-        self._lease: Lease | None = None
+        self._lease: SlotLease | None = None
 
     async def __aenter__(self) -> Slot:
         """Waits for a slot.

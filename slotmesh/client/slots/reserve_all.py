@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final
 
 from slotmesh.client.slots.client import SlotClient
-from slotmesh.client.slots.lease import Lease, leave
+from slotmesh.client.slots.lease import SlotLease, leave
 from slotmesh.client.slots.reserving import Reserving
 from slotmesh.client.slots.slot import Slot, SlotSpecs
 from slotmesh.client.slots.terms import Terms
@@ -41,7 +41,7 @@ class ReservationOfAll:
         self._is_abandoned = False
         self._under_way: dict[int, Reserving] = {}
         """Reservations of the round, by place; granted ones, too."""
-        self._leases: list[Lease] = []
+        self._leases: list[SlotLease] = []
 
     async def __aenter__(self) -> tuple[Slot, ...]:
         """Waits until all are had.
@@ -71,12 +71,12 @@ class ReservationOfAll:
         for reserving in self._under_way.values():
             reserving.abandon()
 
-    async def _take_all(self) -> list[Lease]:
+    async def _take_all(self) -> list[SlotLease]:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._timeout_s
         scarce: int | None = None
         while True:
-            had: dict[int, Lease] = {}
+            had: dict[int, SlotLease] = {}
             missing = await self._take_scarce(scarce, until, had) or await self._try_others(until, had)
             if missing is None:
                 return [had[place] for place in range(len(self._wanted))]
@@ -91,28 +91,30 @@ class ReservationOfAll:
                 raise to_exception(self._not_in_time(failure), endpoint=endpoint)
             await asyncio.sleep(pause_s)
 
-    async def _take_scarce(self, scarce: int | None, until: float, had: dict[int, Lease]) -> tuple[int, Failure] | None:
+    async def _take_scarce(
+        self, scarce: int | None, until: float, had: dict[int, SlotLease]
+    ) -> tuple[int, Failure] | None:
         """Waits for the one that could not be had, holding nothing. What is missing after that."""
         self._under_way = {}
         if scarce is None:
             return None
         return await self._reserve({scarce: until - asyncio.get_running_loop().time()}, had)
 
-    async def _try_others(self, until: float, had: dict[int, Lease]) -> tuple[int, Failure] | None:
+    async def _try_others(self, until: float, had: dict[int, SlotLease]) -> tuple[int, Failure] | None:
         """Tries all that are not had, side by side."""
         left_s = until - asyncio.get_running_loop().time()
         return await self._reserve(
             {place: min(TRY_S, left_s) for place in range(len(self._wanted)) if place not in had}, had
         )
 
-    async def _reserve(self, timeouts: dict[int, float], had: dict[int, Lease]) -> tuple[int, Failure] | None:
+    async def _reserve(self, timeouts: dict[int, float], had: dict[int, SlotLease]) -> tuple[int, Failure] | None:
         for place, timeout_s in timeouts.items():
             terms = self._wanted[place][0].waiting(max(timeout_s, 0.0))
             self._under_way[place] = Reserving(self._client, terms)
         missing: tuple[int, Failure] | None = None
         for place in timeouts:
             outcome = await self._under_way[place].outcome()
-            if isinstance(outcome, Lease):
+            if isinstance(outcome, SlotLease):
                 had[place] = outcome
             elif missing is None or missing[1].reason in _NO_ROOM:
                 missing = place, outcome

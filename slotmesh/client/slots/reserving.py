@@ -19,7 +19,7 @@ import grpc
 
 from slotmesh.client.calls.unary_rpcs import rpc_timeout_s
 from slotmesh.client.slots.client import SlotClient
-from slotmesh.client.slots.lease import RELEASE_S, Lease
+from slotmesh.client.slots.lease import RELEASE_S, SlotLease
 from slotmesh.client.slots.slot_rpcs import CLOSED, Stub
 from slotmesh.client.slots.terms import Terms
 from slotmesh.errors import Executed, Failure
@@ -44,7 +44,7 @@ class Reserving:
         self._task = client.start(self._run(), name=f"slotmesh-client-reserve-{terms.endpoint}")
         self._task.add_done_callback(lambda _: client.reserving.discard(self))
 
-    async def outcome(self) -> Lease | Failure:
+    async def outcome(self) -> SlotLease | Failure:
         """The slot, or why there is none. Whoever is cancelled here abandons it."""
         try:
             return await asyncio.shield(self._task)
@@ -67,13 +67,13 @@ class Reserving:
             # Where the reply is here, and the task has not seen it yet, this does nothing, and the task gives it back.
             self._call.cancel()
 
-    async def _run(self) -> Lease | Failure:
+    async def _run(self) -> SlotLease | Failure:
         outcome = await self._client.rpcs.again(self._ask, lambda: not self._is_abandoned)
         if isinstance(outcome, Failure):
             if self._is_abandoned and outcome.executed is Executed.UNKNOWN:
                 await self._recall()
             return outcome
-        lease = Lease(self._client, self._terms, outcome.slot)
+        lease = SlotLease(self._client, self._terms, outcome.slot)
         if self._is_abandoned:
             lease.give_back()
         return lease
@@ -95,10 +95,10 @@ class Reserving:
             async with asyncio.timeout(RELEASE_S):
                 found = await self._client.rpcs.once(lambda stub: stub.ReserveSlot(request, timeout=RELEASE_S))
                 if not isinstance(found, Failure):
-                    Lease(self._client, self._terms, found.slot).give_back()
+                    SlotLease(self._client, self._terms, found.slot).give_back()
 
     def _give_back(self) -> None:
-        if not self._task.cancelled() and isinstance(lease := self._task.result(), Lease):
+        if not self._task.cancelled() and isinstance(lease := self._task.result(), SlotLease):
             lease.give_back()
 
 

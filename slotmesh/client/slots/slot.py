@@ -12,7 +12,7 @@ from typing import Any
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.slots.lease import Lease
+from slotmesh.client.slots.lease import SlotLease
 from slotmesh.client.slots.slot_method import SlotMethod
 from slotmesh.client.slots.terms import in_slot
 
@@ -52,7 +52,7 @@ class Slot:
     renewed while its block runs, for five minutes in all, and given back when the block ends without a call.
     """
 
-    def __init__(self, lease: Lease, specs: SlotSpecs) -> None:
+    def __init__(self, lease: SlotLease, specs: SlotSpecs) -> None:
         self._lease = lease
         self._specs = specs
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, Unpack, cast
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.unary_rpcs import payload_of, rpc_timeout_s
-from slotmesh.client.slots.lease import Lease
+from slotmesh.client.slots.lease import SlotLease
 from slotmesh.client.slots.slot_values import SlotValues
 from slotmesh.client.slots.terms import DispatchOptions, check_dispatch_options
 from slotmesh.client.values.value_stream import ValueStream
@@ -30,7 +30,7 @@ class SlotMethod(Generic[ResultT]):
 
     __slots__ = ("_lease", "_spec")
 
-    def __init__(self, lease: Lease, spec: CallSpec) -> None:
+    def __init__(self, lease: SlotLease, spec: CallSpec) -> None:
         self._lease = lease
         self._spec = spec
 

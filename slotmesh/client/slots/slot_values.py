@@ -16,7 +16,7 @@ import grpc
 
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.unary_rpcs import rpc_timeout_s
-from slotmesh.client.slots.lease import Lease
+from slotmesh.client.slots.lease import SlotLease
 from slotmesh.client.slots.slot_rpcs import SlotRpcs
 from slotmesh.client.values.value_stream import ValueStream
 from slotmesh.errors import Failure, Reason
@@ -35,7 +35,7 @@ class SlotValues(ValueStream[ResultT]):
 
     __slots__ = ("_call", "_has_begun", "_is_over", "_lease", "_loop", "_opening")
 
-    def __init__(self, spec: CallSpec, lease: Lease, request: Request) -> None:
+    def __init__(self, spec: CallSpec, lease: SlotLease, request: Request) -> None:
         super().__init__(spec)
         self._lease = lease
         self._loop = asyncio.get_running_loop()
@@ -101,7 +101,7 @@ async def _open(rpcs: SlotRpcs, spec: CallSpec, request: Request) -> StreamingCa
     return call
 
 
-def _stop(lease: Lease, opening: asyncio.Task[StreamingCall | Failure], has_begun: bool) -> None:
+def _stop(lease: SlotLease, opening: asyncio.Task[StreamingCall | Failure], has_begun: bool) -> None:
     """Takes the call back, wherever it is. Holds no reference to the iterator, which may be on its way out."""
     if not opening.done():
         opening.cancel()

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.gather import Gather
 from slotmesh.client.calls.lane_stops import LaneStop, StopGenerations
-from slotmesh.client.calls.outbox import Outbox
+from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.outcomes import fail, refuse
 from slotmesh.client.calls.payload_limits import too_large
 from slotmesh.client.calls.queues import CallQueue, LaneGroups
@@ -38,7 +38,7 @@ CLOSED: Final = Failure(reason=Reason.CANCELLED, message="the mesh was closed be
 log = logging.getLogger(__name__)
 
 
-class Sink(Protocol):
+class CallSink(Protocol):
     """What takes a call's outcome, once. An asyncio future does; whatever else does must be as quick."""
 
     def done(self) -> bool: ...
@@ -58,7 +58,7 @@ class CallStream:
     ) -> None:
         self.endpoint = endpoint
         self._routers = routers
-        self._outbox = Outbox()
+        self._outbox = CallOutbox()
         self._connection = Connection(endpoint, routers, connect_timeout_s, self._outbox, self._make_again)
         self._queues: WeakValueDictionary[str, CallQueue[Any]] = WeakValueDictionary()
         self._groups = LaneGroups()
@@ -79,7 +79,7 @@ class CallStream:
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def submit(self, spec: CallSpec, payload: bytes, sink: Sink | None = None) -> asyncio.Future[Any]:
+    def submit(self, spec: CallSpec, payload: bytes, sink: CallSink | None = None) -> asyncio.Future[Any]:
         """Makes a call. It leaves with its neighbours, as soon as the stream can take a frame.
 
         `sink`: takes the outcome in place of the future, and is returned.
@@ -147,7 +147,7 @@ class CallStream:
         for part in self._outbox.take_stopped(queue, generation):
             refuse(part)
 
-    def _make_again(self, spec: CallSpec, payload: bytes, sink: Sink, since: float) -> None:
+    def _make_again(self, spec: CallSpec, payload: bytes, sink: CallSink, since: float) -> None:
         """A call that its router has not begun with before it left. Its timeout counts from `since` on, as ever."""
         if self._closing:
             fail(Part(spec, [payload], 0, [sink]), 0, 1, CLOSED)

@@ -19,7 +19,7 @@ from typing import Final
 
 import grpc
 
-from slotmesh.client.calls.outbox import Outbox
+from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.outcomes import fail, give_up, refuse
 from slotmesh.client.calls.payload_limits import MAX_BYTES_UNTIL_KNOWN, limit_of, too_large
 from slotmesh.client.stream.batch_writer import CHUNKS, BatchWriter
@@ -72,7 +72,7 @@ class Connection:
         endpoint: str,
         routers: Routers,
         patience_s: float,
-        outbox: Outbox,
+        outbox: CallOutbox,
         on_unstarted: OnUnstarted,
     ) -> None:
         """`on_unstarted`: of calls that a router that leaves has not begun with, and that nobody else has."""

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from slotmesh.client.calls.outbox import Outbox
+from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.outcomes import fail, give_up
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.errors import Executed, Failure, Reason
@@ -40,7 +40,7 @@ MAX_LOOK_INTERVAL_S: Final = 0.4
 class Overdue:
     """Looks at what is unanswered, from `start` to `stop`."""
 
-    def __init__(self, outbox: Outbox, pending: Callable[[], PendingCalls], address: Callable[[], str]) -> None:
+    def __init__(self, outbox: CallOutbox, pending: Callable[[], PendingCalls], address: Callable[[], str]) -> None:
         """`outbox`: what waits; `pending`: what is unanswered; `address`: of the router that has it."""
         self._outbox = outbox
         self._pending = pending

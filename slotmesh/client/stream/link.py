@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import grpc
 
-from slotmesh.client.calls.outbox import Outbox
+from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.incoming_results import IncomingResults, OnUnstarted
 from slotmesh.client.stream.outgoing_frames import OutgoingFrames, Response, StreamCall
@@ -30,7 +30,7 @@ class RouterLink:
     def __init__(
         self,
         call: StreamCall,
-        outbox: Outbox,
+        outbox: CallOutbox,
         pending: PendingCalls,
         batches: BatchWriter,
         rosters: Rosters,

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import grpc
 
-from slotmesh.client.calls.outbox import FRAME_CALLS, LargeCalls, Outbox
+from slotmesh.client.calls.outbox import FRAME_CALLS, CallOutbox, LargeCalls
 from slotmesh.client.calls.outcomes import refuse, refuse_sent
 from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.cancelled_calls import RecallWatch
@@ -42,7 +42,7 @@ class OutgoingFrames:
     def __init__(
         self,
         call: StreamCall,
-        outbox: Outbox,
+        outbox: CallOutbox,
         pending: PendingCalls,
         batches: BatchWriter,
         rosters: Rosters,

@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from slotmesh.client.mesh import Mesh
 from slotmesh.client.sync.call_future import CallFuture
-from slotmesh.client.sync.work_queue import Start, WorkQueue
+from slotmesh.client.sync.work_queue import Start, ThreadWorkQueue
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
 
@@ -59,7 +59,7 @@ class ClientThread:
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
         self.lock = threading.RLock()
-        self._work = WorkQueue(self._too_late)
+        self._work = ThreadWorkQueue(self._too_late)
         self._refusal: str | None = None
         """Why no more work is taken."""
         self._tasks: set[asyncio.Task[Any]] = set()

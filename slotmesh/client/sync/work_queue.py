@@ -27,7 +27,7 @@ TooLate = Callable[[CallFuture[Any], Start, Any], object]
 """Gets a future done whose work nobody begins any more. In any thread."""
 
 
-class WorkQueue:
+class ThreadWorkQueue:
     """Taken over from `open` to `end`. What is put before waits, what is put after is too late."""
 
     def __init__(self, too_late: TooLate) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.options import ViewOptions
-from slotmesh.client.calls.outbox import Outbox
+from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.sent_parts import Part
 from slotmesh.codec import OCTET_STREAM
@@ -39,7 +39,7 @@ def make_map_part(*sizes: int, sink: Sink | None = None) -> Part:
     return Part(make_spec(), [b"x" * size for size in sizes], sum(sizes), [], gather)
 
 
-def make_call(outbox: Outbox, spec: CallSpec, payload: bytes, sink: Any = None) -> Any:
+def make_call(outbox: CallOutbox, spec: CallSpec, payload: bytes, sink: Any = None) -> Any:
     """Makes a call as `CallStream.submit` does."""
     run = spec.queue.tail
     if run is None or run.spec is not spec:

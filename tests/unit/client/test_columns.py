@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.outbox import COLUMN_CALLS, TURN_CALLS, Outbox
+from slotmesh.client.calls.outbox import COLUMN_CALLS, TURN_CALLS, CallOutbox
 from slotmesh.client.calls.queues import CallQueue, LaneGroups
 from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.pending_calls import PendingCalls
@@ -18,7 +18,7 @@ class Lanes:
     """Lanes of one endpoint, and the frames of their calls."""
 
     def __init__(self) -> None:
-        self.outbox = Outbox()
+        self.outbox = CallOutbox()
         self.pending = PendingCalls()
         self._groups = LaneGroups()
         self._queues: dict[str, CallQueue[Any]] = {}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slotmesh.client.calls.gather import Gather
-from slotmesh.client.calls.outbox import FRAME_BYTES, FRAME_CALLS, TURN_CALLS, Outbox
+from slotmesh.client.calls.outbox import FRAME_BYTES, FRAME_CALLS, TURN_CALLS, CallOutbox
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.waiting_runs import RunQueue
 from tests.unit.client.parts import Sink, make_call, make_spec
@@ -14,7 +14,7 @@ from tests.unit.client.parts import Sink, make_call, make_spec
 PLENTY = 10**9
 
 
-def taken(outbox: Outbox, calls: int = PLENTY, nbytes: int = PLENTY, *, alone: bool = False) -> list[list[bytes]]:
+def taken(outbox: CallOutbox, calls: int = PLENTY, nbytes: int = PLENTY, *, alone: bool = False) -> list[list[bytes]]:
     """The payloads of each batch of the next frame."""
     frame = outbox.take(calls, nbytes, alone=alone)
     for part in frame:
@@ -24,7 +24,7 @@ def taken(outbox: Outbox, calls: int = PLENTY, nbytes: int = PLENTY, *, alone: b
 
 
 def test_neighbours_leave_as_one_batch() -> None:
-    outbox, spec = Outbox(), make_spec()
+    outbox, spec = CallOutbox(), make_spec()
     for payload in (b"1", b"2", b"3"):
         make_call(outbox, spec, payload)
     assert taken(outbox) == [[b"1", b"2", b"3"]]
@@ -33,14 +33,14 @@ def test_neighbours_leave_as_one_batch() -> None:
 
 
 def test_five_hundred_lanes_leave_in_one_frame() -> None:
-    outbox = Outbox()
+    outbox = CallOutbox()
     for number in range(512):
         make_call(outbox, make_spec(ordering_key=str(number)), b"x")
     assert len(taken(outbox)) == 512
 
 
 def test_calls_of_two_lanes_that_alternate_leave_as_two_batches() -> None:
-    outbox, a, b = Outbox(), make_spec(), make_spec()
+    outbox, a, b = CallOutbox(), make_spec(), make_spec()
     for payload in (b"1", b"2", b"3"):
         make_call(outbox, a, b"a" + payload)
         make_call(outbox, b, b"b" + payload)
@@ -49,14 +49,14 @@ def test_calls_of_two_lanes_that_alternate_leave_as_two_batches() -> None:
 
 def test_methods_of_one_lane_keep_their_order() -> None:
     queue: RunQueue = CallQueue()
-    outbox, add, get = Outbox(), make_spec("add", queue), make_spec("get", queue)
+    outbox, add, get = CallOutbox(), make_spec("add", queue), make_spec("get", queue)
     for spec, payload in ((add, b"1"), (add, b"2"), (get, b"3"), (add, b"4")):
         make_call(outbox, spec, payload)
     assert taken(outbox) == [[b"1", b"2"], [b"3"], [b"4"]]
 
 
 def test_a_window_in_calls_is_kept_and_the_rest_waits_in_order() -> None:
-    outbox, spec = Outbox(), make_spec()
+    outbox, spec = CallOutbox(), make_spec()
     for number in range(5):
         make_call(outbox, spec, b"%d" % number)
     assert taken(outbox, calls=2) == [[b"0", b"1"]]
@@ -67,7 +67,7 @@ def test_a_window_in_calls_is_kept_and_the_rest_waits_in_order() -> None:
 
 
 def test_a_window_in_bytes_is_kept() -> None:
-    outbox, spec = Outbox(), make_spec()
+    outbox, spec = CallOutbox(), make_spec()
     for payload in (b"aa", b"bb", b"cc"):
         make_call(outbox, spec, payload)
     assert taken(outbox, nbytes=5) == [[b"aa", b"bb"]]
@@ -76,7 +76,7 @@ def test_a_window_in_bytes_is_kept() -> None:
 
 
 def test_one_call_alone_may_pass_the_window() -> None:
-    outbox, spec = Outbox(), make_spec()
+    outbox, spec = CallOutbox(), make_spec()
     make_call(outbox, spec, b"abc")
     make_call(outbox, spec, b"d")
     assert taken(outbox, nbytes=2) == []
@@ -85,7 +85,7 @@ def test_one_call_alone_may_pass_the_window() -> None:
 
 
 def test_frames_are_bounded_in_calls_and_bytes() -> None:
-    outbox, spec = Outbox(), make_spec()
+    outbox, spec = CallOutbox(), make_spec()
     for _ in range(FRAME_CALLS + 1):
         make_call(outbox, spec, b"")
     assert [len(batch) for batch in taken(outbox)] == [FRAME_CALLS]
@@ -103,7 +103,7 @@ def test_frames_are_bounded_in_calls_and_bytes() -> None:
 
 
 def test_queues_take_turns() -> None:
-    outbox, flood, single = Outbox(), make_spec(), make_spec()
+    outbox, flood, single = CallOutbox(), make_spec(), make_spec()
     for _ in range(3 * TURN_CALLS):
         make_call(outbox, flood, b"f")
     make_call(outbox, single, b"s")
@@ -113,7 +113,7 @@ def test_queues_take_turns() -> None:
 
 
 def test_a_call_that_nobody_wants_does_not_leave() -> None:
-    outbox, spec = Outbox(), make_spec()
+    outbox, spec = CallOutbox(), make_spec()
     sinks = [make_call(outbox, spec, b"%d" % number) for number in range(5)]
     taken(outbox, calls=1)
     sinks[1].cancelled = sinks[3].cancelled = True
@@ -121,7 +121,7 @@ def test_a_call_that_nobody_wants_does_not_leave() -> None:
 
 
 def test_a_queue_with_nothing_wanted_left_is_idle_and_usable() -> None:
-    outbox, spec = Outbox(), make_spec()
+    outbox, spec = CallOutbox(), make_spec()
     told: list[str] = []
     make_call(outbox, spec, b"1").cancelled = True
     spec.queue.call_when_idle(lambda: told.append("idle"))
@@ -133,7 +133,7 @@ def test_a_queue_with_nothing_wanted_left_is_idle_and_usable() -> None:
 
 
 def test_a_queue_is_idle_when_all_that_was_sent_is_settled() -> None:
-    outbox, spec = Outbox(), make_spec()
+    outbox, spec = CallOutbox(), make_spec()
     told: list[str] = []
     make_call(outbox, spec, b"1")
     make_call(outbox, spec, b"2")
@@ -148,7 +148,7 @@ def test_a_queue_is_idle_when_all_that_was_sent_is_settled() -> None:
 
 
 def test_what_is_never_sent_comes_out_in_order() -> None:
-    outbox, spec = Outbox(), make_spec()
+    outbox, spec = CallOutbox(), make_spec()
     for number in range(4):
         make_call(outbox, spec, b"%d" % number)
     taken(outbox, calls=1)
@@ -162,7 +162,7 @@ def test_what_is_never_sent_comes_out_in_order() -> None:
 
 @pytest.mark.asyncio
 async def test_a_map_leaves_in_parts_that_know_their_places() -> None:
-    outbox, spec = Outbox(), make_spec()
+    outbox, spec = CallOutbox(), make_spec()
     future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
     outbox.add_map(spec, [b"0", b"1", b"2", b"3"], Gather(6, future, keeps_failures=False), 2)
     make_call(outbox, spec, b"later")
@@ -173,7 +173,7 @@ async def test_a_map_leaves_in_parts_that_know_their_places() -> None:
 
 
 def test_sinks_are_only_asked_whether_they_are_done() -> None:
-    outbox, spec = Outbox(), make_spec()
+    outbox, spec = CallOutbox(), make_spec()
     sink = Sink(b"1")
     assert make_call(outbox, spec, b"1", sink) is sink
     assert taken(outbox) == [[b"1"]]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from slotmesh.client.calls.lane_stops import MAX_GENERATIONS, LaneStop, StopGenerations
-from slotmesh.client.calls.outbox import Outbox
+from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.queues import CallQueue, LaneGroups
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.client.parts import make_call, make_spec
@@ -98,7 +98,7 @@ def test_executed_is_unknown_of_what_was_sent_behind_an_unknown_failure() -> Non
 
 
 def test_other_lanes_and_generations_stay_in_the_outbox() -> None:
-    outbox, told, groups = Outbox(), Told(), LaneGroups()
+    outbox, told, groups = CallOutbox(), Told(), LaneGroups()
     queues: dict[str, CallQueue[Any]] = {key: CallQueue(groups) for key in "ab"}
     stops = {key: told.generations.stop_of(queue, key) for key, queue in queues.items()}
     old = {key: make_spec("add", queues[key], ordering_key=key, after_failure="stop") for key in "ab"}

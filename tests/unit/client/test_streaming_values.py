@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from slotmesh.client.calls.outbox import Outbox
+from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.outcomes import finish
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.values.call_values import TAKE_BYTES, TAKE_VALUES, CallValues
@@ -26,7 +26,7 @@ class Line:
         self.woken = 0
         self.arriving = ArrivingValues(self.pending, self._wake)
         self.one, self.two = CallValues(), CallValues()
-        outbox, spec = Outbox(), make_spec(streaming=True)
+        outbox, spec = CallOutbox(), make_spec(streaming=True)
         for values in (self.one, self.two):
             make_call(outbox, spec, b"x", values)
         for part in outbox.take(9, 99, alone=True):

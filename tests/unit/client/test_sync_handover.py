@@ -12,7 +12,7 @@ from slotmesh.client.mesh import Mesh
 from slotmesh.client.sync import work_queue
 from slotmesh.client.sync.call_future import CallFuture
 from slotmesh.client.sync.client_thread import ClientThread
-from slotmesh.client.sync.work_queue import Start, WorkQueue
+from slotmesh.client.sync.work_queue import Start, ThreadWorkQueue
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def test_work_is_begun_in_order_whenever_it_was_put_until_it_is_too_late()
     def too_late(future: CallFuture[int], start: Start, what: object) -> None:
         late.append(what)
 
-    work = WorkQueue(too_late)
+    work = ThreadWorkQueue(too_late)
     thread = ClientThread(Mesh(["localhost:7071"], 1, 1))
     bad: CallFuture[int] = CallFuture(thread)
     work.put(CallFuture(thread), begin, "before")
@@ -91,7 +91,7 @@ async def test_work_is_begun_in_order_whenever_it_was_put_until_it_is_too_late()
 async def test_the_loop_takes_turns_and_all_of_it_when_it_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_queue, "TURN", 4)
     begun: list[object] = []
-    work = WorkQueue(lambda *_: None)
+    work = ThreadWorkQueue(lambda *_: None)
     thread = ClientThread(Mesh(["localhost:7071"], 1, 1))
     work.open(asyncio.get_running_loop())
 
