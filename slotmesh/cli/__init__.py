@@ -1,4 +1,4 @@
-"""The command line: one file per command."""
+"""The command line: `commands/`, a file each; `view/`, what they print; `local/`, a mesh on this machine."""
 
 from __future__ import annotations
 

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from slotmesh.cli.apply import apply
-from slotmesh.cli.call import call
-from slotmesh.cli.health import health
-from slotmesh.cli.run import run
-from slotmesh.cli.status import status
-from slotmesh.cli.traffic import traffic
+from slotmesh.cli.commands.apply import apply
+from slotmesh.cli.commands.call import call
+from slotmesh.cli.commands.health import health
+from slotmesh.cli.commands.run import run
+from slotmesh.cli.commands.status import status
+from slotmesh.cli.commands.traffic import traffic
 from slotmesh.version import VERSION
 
 app = typer.Typer(

@@ -6,8 +6,8 @@ import io
 import json
 from datetime import UTC, datetime
 
-from slotmesh.cli.report import as_json, print_tables
 from slotmesh.cli.snapshot import Members, ReplicaStatus, RouterStatus, Snapshot
+from slotmesh.cli.view.report import as_json, print_tables
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 
 TRACEBACK = (

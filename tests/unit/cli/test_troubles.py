@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotmesh.cli.snapshot import ReplicaStatus
-from slotmesh.cli.troubles import Trouble, troubles_of
+from slotmesh.cli.view.troubles import Trouble, troubles_of
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/app.py", line 3, in __init__

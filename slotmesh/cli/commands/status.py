@@ -11,8 +11,8 @@ import typer
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import complete
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress
-from slotmesh.cli.report import as_json, print_tables
 from slotmesh.cli.snapshot import Snapshot
+from slotmesh.cli.view.report import as_json, print_tables
 
 
 def status(

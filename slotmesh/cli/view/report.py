@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slotmesh.cli.snapshot import FAILED, READY, Members, ReplicaStatus, Snapshot
-from slotmesh.cli.troubles import is_long, troubles_of
+from slotmesh.cli.view.troubles import is_long, troubles_of
 from slotmesh.spec.model import Backend, Endpoint
 
 _PIPED_WIDTH: Final = 200

@@ -15,7 +15,7 @@ from slotmesh.cli.outcome import WRONG_INPUT, CommandFailed, complete
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
 from slotmesh.cli.shares import new_policy
 from slotmesh.cli.snapshot import Snapshot
-from slotmesh.cli.traffic_report import as_json, print_traffic
+from slotmesh.cli.view.traffic_report import as_json, print_traffic
 from slotmesh.spec.model import InvalidSpec
 from slotmesh.units import format_duration
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
-from slotmesh.cli.report import console_of, new_table, readiness
 from slotmesh.cli.snapshot import Snapshot
+from slotmesh.cli.view.report import console_of, new_table, readiness
 from slotmesh.spec.model import TrafficPolicy
 
 _NONE = TrafficPolicy(weights={})
