@@ -15,11 +15,6 @@ from types import MappingProxyType
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-def sendable(text: str, most: int) -> str:
-    """The text as a frame carries it: users' code may raise what is of any length, and what UTF-8 cannot say."""
-    return text[:most].encode("utf-8", "replace").decode()
-
-
 class Executed(Enum):
     """Whether a failed call was executed. The values are those of `slotmesh.v1.Executed`."""
 

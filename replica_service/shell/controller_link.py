@@ -22,12 +22,13 @@ from google.protobuf import duration_pb2
 
 from replica_service.core.lifecycle import State
 from slotmesh.codec.json_values import struct_from_wire
-from slotmesh.errors import Failure, Reason, sendable
+from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.runtime.tasks import Supervisor
+from slotmesh.sendable_text import sendable_text
 from slotmesh.status import from_rpc_error
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import membership_service_pb2 as wire
@@ -263,7 +264,7 @@ class ControllerLink:
 
 
 def _end_of(text: str) -> str:
-    return sendable(text[-MAX_REPORTED_CHARS:], MAX_REPORTED_CHARS)
+    return sendable_text(text[-MAX_REPORTED_CHARS:], MAX_REPORTED_CHARS)
 
 
 def _configuration(frame: wire.ReplicaConfiguration) -> Configuration:

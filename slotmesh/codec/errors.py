@@ -7,7 +7,8 @@ beyond the offending value's type.
 from __future__ import annotations
 
 from slotmesh.codec.content_types import CONTENT_TYPES
-from slotmesh.errors import Executed, Failure, Reason, sendable
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.sendable_text import sendable_text
 
 MAX_MESSAGE_CHARS = 4_096
 """A name in the payload, or what a class of the user's own has raised, may be of any length."""
@@ -17,7 +18,7 @@ class DecodeError(ValueError):
     """Bytes that are not what they should be. `failure` is what a caller of a handler is told."""
 
     def __init__(self, message: str, *, reason: Reason = Reason.BAD_ARGUMENTS, field: str = "payload") -> None:
-        message = sendable(message, MAX_MESSAGE_CHARS)
+        message = sendable_text(message, MAX_MESSAGE_CHARS)
         super().__init__(message)
         self.failure = Failure(reason=reason, message=message, executed=Executed.NO, metadata={"field": field})
         """Why the call was not executed."""
