@@ -232,7 +232,7 @@ _CLIENT: Final = (
         STOPS,
         "stop_lanes_apart",
         (
-            "slotmesh.client.resend:Resends.take",
+            "slotmesh.client.stream.resend:Resends.take",
             "if part.spec.stop_generation and part.is_after_failure(place):",
             "if False:",
         ),

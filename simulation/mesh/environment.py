@@ -29,7 +29,7 @@ from simulation.mesh.cython import cygrpc
 from simulation.mesh.loop import NodeLoop, close_generator
 from simulation.mesh.network import Network
 from simulation.mesh.server import SimServer
-from slotmesh.client import recall
+from slotmesh.client.stream import cancelled_calls as recall
 from slotmesh.partitions import PARTITIONS, partition_of
 from slotmesh.runtime import reflection
 
