@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,25 +11,13 @@ import pytest_asyncio
 
 import slotmesh
 from slotmesh.codec import MSGPACK, OCTET_STREAM, DecodeError, encode
-from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.errors import Executed, Reason
 from slotmesh.v1 import call_pb2
+from tests.contract.value_streams import failure_of, taken_back
+from tests.fakes.counting import count, counted
 from tests.fakes.router import FakeRouter, Response
 
 pytestmark = pytest.mark.asyncio
-
-BROKEN = Failure(reason=Reason.HANDLER_ERROR, message="no more of that", executed=Executed.YES)
-
-
-def count(payload: bytes) -> Iterator[bytes | Failure]:
-    """As many values as the payload says; `!` after the number: then it fails."""
-    for number in range(int(payload.rstrip(b"!"))):
-        yield b"%d" % number
-    if payload.endswith(b"!"):
-        yield BROKEN
-
-
-def counted(number: int) -> list[bytes]:
-    return [b"%d" % each for each in range(number)]
 
 
 @pytest_asyncio.fixture
@@ -44,16 +31,6 @@ async def router() -> AsyncIterator[FakeRouter]:
 async def digits(router: FakeRouter) -> AsyncIterator[slotmesh.Endpoint]:
     async with slotmesh.connect(router.address, close_grace=5) as mesh:
         yield mesh.endpoint("digits").options(content_type=OCTET_STREAM)
-
-
-def taken_back(router: FakeRouter) -> list[int]:
-    return [call_id for frame in router.cancels for each in frame for call_id in each]
-
-
-async def failure_of(values: slotmesh.ValueStream[Any]) -> slotmesh.SlotmeshError:
-    with pytest.raises(slotmesh.SlotmeshError) as caught:
-        await anext(values)
-    return caught.value
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -312,122 +289,3 @@ async def test_one_result_where_values_were_asked_for_is_the_only_one(
     for number, values in enumerate(many, 2):
         assert [value async for value in values] == [b"%d" % number]
     assert [value async for value in gone] == []
-
-
-# -- leaving -----------------------------------------------------------------------------------------------------------
-
-
-async def test_leaving_the_loop_takes_the_call_back(router: FakeRouter, digits: slotmesh.Endpoint) -> None:
-    async for value in digits.count.stream(b"1000000"):
-        if value == b"300":
-            break
-    await router.until(lambda: taken_back(router) == [1])
-    await router.until(lambda: not router.streams[0].unanswered)
-    assert await digits.echo(b"next") == b"next"
-
-
-async def test_closing_takes_the_call_back(router: FakeRouter, digits: slotmesh.Endpoint) -> None:
-    values = digits.count.stream(b"1000000")
-    assert await anext(values) == b"0"
-    await values.aclose()
-    await values.aclose()
-    assert [value async for value in values] == [], "what had come is gone, too"
-    async with digits.count.stream(b"1000000") as more:
-        assert await anext(more) == b"0"
-    await router.until(lambda: taken_back(router) == [1, 2])
-
-
-async def test_an_iterator_that_is_dropped_takes_its_call_back(router: FakeRouter, digits: slotmesh.Endpoint) -> None:
-    values = digits.count.stream(b"1000000")
-    await router.until(lambda: router.calls() == 1)
-    ring: list[Any] = [values]
-    ring.append(ring)
-    del values, ring
-    gc.collect()
-    await router.until(lambda: taken_back(router) == [1])
-
-
-async def test_a_task_that_is_cancelled_takes_its_call_back(router: FakeRouter, digits: slotmesh.Endpoint) -> None:
-    router.held = True
-    kept = digits.count.stream(b"1")
-    reading = asyncio.create_task(all_of(kept))
-    await router.until(lambda: router.calls() == 1)
-    reading.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await reading
-    await router.until(lambda: taken_back(router) == [1])
-    hasty = digits.count.stream(b"1")
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(anext(hasty), 0.001)
-    assert [value async for value in hasty] == []
-
-
-async def test_what_was_closed_before_it_was_sent_never_leaves(router: FakeRouter, digits: slotmesh.Endpoint) -> None:
-    async with digits.ordered("key") as lane:
-        await lane.count.stream(b"1").aclose()
-        assert await lane.echo(b"x") == b"x"
-    assert [batch.options.method for batch in router.batches] == ["echo"]
-    assert not router.cancels
-
-
-async def test_a_lane_goes_on_after_a_call_that_was_left(router: FakeRouter, digits: slotmesh.Endpoint) -> None:
-    async with digits.ordered("key") as lane:
-        async for _ in lane.count.stream(b"1000000"):
-            break
-        assert await lane.echo(b"x") == b"x"
-    assert taken_back(router) == [1], "leaving the lane waits for its outcome"
-
-
-async def test_one_task_at_a_time_takes_values(router: FakeRouter, digits: slotmesh.Endpoint) -> None:
-    router.held = True
-    values = digits.count.stream(b"1")
-    waiting = asyncio.ensure_future(anext(values, b"nothing"))
-    await router.until(lambda: router.calls() == 1)
-    with pytest.raises(RuntimeError, match="another task"):
-        await anext(values)
-    await values.aclose()
-    assert await waiting == b"nothing", "the one that waits hears that there are no more"
-
-
-# -- an rpc of its own -------------------------------------------------------------------------------------------------
-
-
-async def test_values_by_an_rpc(router: FakeRouter, digits: slotmesh.Endpoint) -> None:
-    assert [value async for value in digits.count.unary_stream(b"2000")] == counted(2_000)
-    values = digits.count.unary_stream(b"2!")
-    assert [await anext(values), await anext(values)] == counted(2)
-    failure = await failure_of(values)
-    assert isinstance(failure, slotmesh.HandlerError)
-    assert (failure.endpoint, failure.method) == ("digits", "count")
-    assert [value async for value in values] == []
-    assert not router.opened
-    with pytest.raises(TypeError, match="without a reply"):
-        digits.options(reply=False).count.unary_stream(b"1")
-
-
-async def test_leaving_the_values_of_an_rpc_cancels_it(router: FakeRouter, digits: slotmesh.Endpoint) -> None:
-    async for _ in digits.count.unary_stream(b"1000000"):
-        break
-    await router.until(lambda: not router.rpcs)
-    values = digits.count.unary_stream(b"1000000")
-    await anext(values)
-    assert router.rpcs == 1
-    await values.aclose()
-    await router.until(lambda: not router.rpcs)
-    assert [value async for value in values] == []
-
-
-async def test_an_rpc_of_a_mesh_that_is_closed_fails(router: FakeRouter) -> None:
-    held = asyncio.Event()
-
-    def endless(_: bytes) -> Iterable[bytes | Failure]:
-        while not held.is_set():
-            yield b"x" * 65_536
-
-    router.yields = endless
-    mesh = slotmesh.connect(router.address)
-    values = mesh.endpoint("digits").options(content_type=OCTET_STREAM).count.unary_stream(b"")
-    await anext(values)
-    await mesh.aclose()
-    assert isinstance(await last_failure(values), slotmesh.CallCancelled)
-    held.set()

@@ -1,47 +1,34 @@
-"""The synchronous client over real gRPC: calls that block, futures, maps, lanes, from one thread and from several."""
+"""The synchronous client over real gRPC: calls that block, futures, maps, from one thread and from several."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 import slotmesh
-from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, DecodeError, decode
-from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.codec import JSON, OCTET_STREAM, DecodeError
+from slotmesh.errors import Executed, Reason
 from slotmesh.frame_costs import FULL_CALLS
-from tests.fakes.router import Batch, FakeRouter
+from tests.contract.odd_failures import odd_fails
+from tests.fakes.router import FakeRouter
 
 pytestmark = pytest.mark.asyncio
 
-ResultT = TypeVar("ResultT")
-
 WITHIN_S = 10.0
 """What no wait here comes near."""
-
-HANDLER_RAISED = Failure(
-    reason=Reason.HANDLER_ERROR,
-    message="ValueError: odd",
-    executed=Executed.YES,
-    metadata={"replica_id": "digits-v1-0"},
-)
 
 
 @dataclass
 class Echo:
     first: int
-
-
-def odd_fails(batch: Batch) -> Sequence[bytes | Failure]:
-    return [HANDLER_RAISED if decode(MSGPACK, payload)[0] % 2 else payload for payload in batch.payloads]
 
 
 def taken_back(router: FakeRouter) -> list[int]:
@@ -65,20 +52,6 @@ async def mesh(router: FakeRouter) -> AsyncIterator[slotmesh.SyncMesh]:
 @pytest_asyncio.fixture
 async def digits(mesh: slotmesh.SyncMesh) -> slotmesh.SyncEndpoint:
     return await asyncio.to_thread(mesh.endpoint, "digits")
-
-
-async def in_callback(future: Future[Any], what: Callable[[], ResultT]) -> ResultT:
-    """Does it in the client's thread, once the future is done."""
-    seen: Future[ResultT] = Future()
-
-    def see(_: Future[Any]) -> None:
-        try:
-            seen.set_result(what())
-        except BaseException as error:  # noqa: BLE001 - it is what the test asks about
-            seen.set_exception(error)
-
-    future.add_done_callback(see)
-    return await asyncio.wrap_future(seen)
 
 
 class Gate:
@@ -323,131 +296,3 @@ async def test_where_nobody_listens_calls_fail_in_time() -> None:
         error = await asyncio.to_thread(mesh.endpoint("digits").echo.future(1).exception, WITHIN_S)
     assert isinstance(error, slotmesh.RouterLost)
     assert error.executed is Executed.NO
-
-
-# -- lanes -------------------------------------------------------------------------------------------------------------
-
-
-async def test_a_lane_keeps_the_order_of_the_statements(router: FakeRouter, digits: slotmesh.SyncEndpoint) -> None:
-    def program(key: str) -> None:
-        with digits.ordered(key) as lane:
-            futures = []
-            for number in range(60):
-                futures.append(lane.one.future(3 * number))
-                futures.append(digits.ordered(key).two.future(3 * number + 1))
-                futures.append(lane.one.options(timeout=9).future(3 * number + 2))
-        assert all(future.done() for future in futures), "leaving waits"
-        assert [future.result() for future in futures] == [[number] for number in range(180)]
-
-    await asyncio.gather(*(asyncio.to_thread(program, key) for key in ("a", "b", "c")))
-    arrived: dict[str, list[int]] = {"a": [], "b": [], "c": []}
-    for batch in router.batches:
-        keys = batch.keys or [batch.options.ordering_key] * len(batch.ids)
-        for key, payload in zip(keys, batch.payloads, strict=True):
-            arrived[key] += decode(MSGPACK, payload)
-    assert arrived == {key: list(range(180)) for key in "abc"}
-
-
-async def test_a_call_waits_for_nobody_but_is_in_line(router: FakeRouter, digits: slotmesh.SyncEndpoint) -> None:
-    def program() -> None:
-        lane = digits.ordered("key")
-        before, together = lane.echo.future("before"), lane.echo.map(["a", "b"])
-        assert lane.echo("after") == ["after"]
-        assert (before.result(), together) == (["before"], [["a"], ["b"]])
-
-    await asyncio.to_thread(program)
-    sent = [decode(MSGPACK, payload)[0] for batch in router.batches for payload in batch.payloads]
-    assert sent == ["before", "a", "b", "after"]
-
-
-async def test_leaving_a_lane_by_an_exception_waits_for_nothing(
-    router: FakeRouter, digits: slotmesh.SyncEndpoint
-) -> None:
-    router.held = True
-
-    def program() -> Future[Any]:
-        futures: list[Future[Any]] = []
-        with suppress(KeyError), digits.ordered("key") as lane:
-            futures.append(lane.echo.future(1))
-            raise KeyError
-        return futures[0]
-
-    future = await asyncio.to_thread(program)
-    assert not future.done()
-    router.release()
-    assert await asyncio.wrap_future(future) == [1]
-
-
-async def test_a_lane_that_stops_goes_on_after_its_reset(router: FakeRouter, digits: slotmesh.SyncEndpoint) -> None:
-    router.answer = odd_fails
-
-    def program() -> None:
-        lane = digits.ordered("key", after_failure="stop")
-        assert lane.echo(0) == [0]
-        with pytest.raises(slotmesh.HandlerError):
-            lane.echo(1)
-        with pytest.raises(slotmesh.PredecessorFailed) as caught:
-            lane.echo(2)
-        assert caught.value.executed is Executed.NO
-        refused = lane.echo.future(4)
-        lane.reset()
-        accepted = lane.echo.future(6)
-        assert isinstance(refused.exception(WITHIN_S), slotmesh.PredecessorFailed), "it was made before the reset"
-        assert accepted.result(WITHIN_S) == [6]
-
-    await asyncio.to_thread(program)
-
-
-# -- where waiting would never end -------------------------------------------------------------------------------------
-
-
-async def test_a_callback_cannot_wait(
-    router: FakeRouter, mesh: slotmesh.SyncMesh, digits: slotmesh.SyncEndpoint
-) -> None:
-    def program() -> None:
-        pending = digits.echo.future("pending")
-        lane = digits.ordered("key")
-        for wait in (
-            pending.result,
-            pending.exception,
-            lambda: digits.echo(1),
-            lambda: digits.echo.map([1]),
-            lambda: digits.echo.unary(1),
-            lambda: lane.__exit__(None, None, None),
-            mesh.close,
-        ):
-            with pytest.raises(RuntimeError, match="the client's own thread"):
-                wait()
-
-    router.held = True
-    first = digits.echo.future("first")
-    await router.until(lambda: router.calls() == 1)
-    seen = asyncio.create_task(in_callback(first, program))
-    await asyncio.sleep(0)
-    router.release()
-    await seen
-    await router.until(lambda: router.calls() == 2)
-    assert await asyncio.to_thread(digits.echo, "later") == ["later"], "all of it goes on"
-    assert router.rpcs == 0
-
-
-async def test_a_callback_may_make_calls(mesh: slotmesh.SyncMesh, digits: slotmesh.SyncEndpoint) -> None:
-    def program() -> Future[Any]:
-        other = mesh.endpoint("other").options(timeout=9)
-        lane = other.ordered("key")
-        return lane.echo.future("from a callback")
-
-    made = await in_callback(digits.echo.future(1), program)
-    assert await asyncio.wrap_future(made) == ["from a callback"]
-
-
-async def test_a_callback_that_fails_disturbs_nobody(
-    digits: slotmesh.SyncEndpoint, caplog: pytest.LogCaptureFixture
-) -> None:
-    def program() -> None:
-        future = digits.echo.future(1)
-        future.add_done_callback(lambda _: 1 / 0)
-        assert digits.echo(2) == [2]
-
-    await asyncio.to_thread(program)
-    assert "ZeroDivisionError" in caplog.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
@@ -14,27 +14,14 @@ import slotmesh
 from slotmesh.client.sync.values import FETCHED_VALUES
 from slotmesh.client.values.call_values import TAKE_VALUES
 from slotmesh.codec import MSGPACK, OCTET_STREAM, DecodeError, encode
-from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.errors import Executed
+from tests.fakes.counting import count, counted
 from tests.fakes.generator import CREDIT_VALUES
 from tests.fakes.router import FakeRouter
 
 pytestmark = pytest.mark.asyncio
 
 WITHIN_S = 10.0
-
-BROKEN = Failure(reason=Reason.HANDLER_ERROR, message="no more of that", executed=Executed.YES)
-
-
-def count(payload: bytes) -> Iterator[bytes | Failure]:
-    """As many values as the payload says; `!` after the number: then it fails."""
-    for number in range(int(payload.rstrip(b"!"))):
-        yield b"%d" % number
-    if payload.endswith(b"!"):
-        yield BROKEN
-
-
-def counted(number: int) -> list[bytes]:
-    return [b"%d" % each for each in range(number)]
 
 
 def taken_back(router: FakeRouter) -> list[int]:

@@ -163,3 +163,9 @@ async def fake_replica(answer: Answer = echo, max_ongoing: int = 512) -> AsyncIt
         yield replica
     finally:
         await server.stop()
+
+
+def cancelled(replica: FakeReplica) -> list[int]:
+    """What the replica was told that nobody waits for."""
+    ranges = [each for frame in replica.frames for each in frame.cancel.runs]
+    return [run_id for each in ranges for run_id in range(each.first, each.last + 1)]

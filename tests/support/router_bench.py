@@ -154,6 +154,12 @@ async def next_frame(call: Call) -> Response:
         await call.write(Request(roster=response.roster))
 
 
+async def read_to_the_end(call: Call) -> None:
+    """Whatever comes, until the router ends the stream."""
+    while await read_frame(call) is not None:
+        pass
+
+
 def batch(first: int, *payloads: bytes, **options: Any) -> router_service_pb2.CallBatch:
     """Calls with ids from `first` on."""
     return router_service_pb2.CallBatch(first_call_id=first, payloads=payloads, options=call_pb2.CallOptions(**options))
