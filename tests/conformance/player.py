@@ -17,7 +17,7 @@ from tests.conformance.case import Case
 from tests.conformance.client import ClientFault, ClientProcess
 from tests.conformance.frames import to_response
 from tests.conformance.router import Response, ScriptedRouter, ScriptedStream
-from tests.conformance.rules import PADDING, Session
+from tests.conformance.session import PADDING, Session
 from tests.support.wait import wait_until
 
 STEP_TIMEOUT_S = 5.0

@@ -18,7 +18,8 @@ from slotmesh.runtime.duplex import read_request
 from slotmesh.status import abort
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.conformance.frames import ids_answered, ids_of_values
-from tests.conformance.rules import Session, StreamRules
+from tests.conformance.rules import StreamRules
+from tests.conformance.session import Session
 
 Request = router_service_pb2.StreamCallsRequest
 Response = router_service_pb2.StreamCallsResponse

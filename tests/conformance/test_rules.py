@@ -9,7 +9,8 @@ from google.protobuf import duration_pb2
 
 from slotmesh.chunks import MIN_CHUNK_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
-from tests.conformance.rules import PADDING, Session, StreamRules
+from tests.conformance.rules import StreamRules
+from tests.conformance.session import PADDING, Session
 
 Request = router_service_pb2.StreamCallsRequest
 SESSION_ID = "0123456789abcdef" * 2

@@ -34,15 +34,9 @@ from router_service.core.sessions import Session
 from slotmesh.client.stream.rosters import Rosters
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.partitions import partition_of
-from tests.support.memory_mesh import (
-    BROKEN,
-    ENDPOINT,
-    MemoryMesh,
-    ReplicaNode,
-    RouterNode,
-    Running,
-    wire_options,
-)
+from tests.support.hand_executor import Running
+from tests.support.memory_mesh import MemoryMesh
+from tests.support.memory_nodes import BROKEN, ENDPOINT, ReplicaNode, RouterNode, wire_options
 
 REPLICAS = 3
 MOST_REPLICAS = 6

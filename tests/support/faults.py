@@ -279,12 +279,8 @@ async def faulty_mesh(
         surroundings = Surroundings(parent, {**os.environ, **(env or {})}, folder / "mesh.log")
         stack.callback(surroundings.close)
         launcher = "external" if proxied else "process"
-        backend = Backend(
-            name=name,
-            handler=handler,
-            num_replicas=None if proxied else replicas,
-            graceful_timeout_s=graceful_timeout_s,
-        )
+        count = None if proxied else replicas
+        backend = Backend(name=name, handler=handler, num_replicas=count, graceful_timeout_s=graceful_timeout_s)
         controller = Service("controller", "controller_service", [f"--launcher={launcher}"], surroundings)
         mesh = FaultyMesh(controller, backend)
         stack.push_async_callback(mesh.stop)

@@ -1,0 +1,208 @@
+"""What a controller that does not remember takes over from tables that routers bring: who owns what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from controller_service.core import handovers, routers, transitions
+from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.observed import Observed, ReplicaState, Router
+from controller_service.core.partitions import Owner
+from controller_service.core.reconcile import (
+    BROUGHT_WITHIN_S,
+    FENCED_WITHIN_S,
+    EndpointOutcome,
+    ForgetReplica,
+    reconcile_backend,
+    reconcile_endpoint,
+)
+from controller_service.core.roster import Covered
+from controller_service.core.transitions import Report, Transition
+from slotmesh.partitions import PARTITIONS
+from tests.unit.controller.brought_tables import (
+    NOW,
+    TOLD,
+    E,
+    attached,
+    life,
+    listed,
+    owner_of,
+    table,
+    take,
+    with_router,
+)
+
+
+def fenced(observed: Observed, owner: Owner, through: int, *busy: int) -> Observed:
+    return handovers.fenced(observed, owner, through, {"e": frozenset(busy)}).observed
+
+
+def assign(state: Desired, observed: Observed, *, now: float = NOW, started_at: float = 0.0) -> EndpointOutcome:
+    return reconcile_endpoint(E, state, observed, now, launches=False, started_at=started_at)
+
+
+# -- who owns what ---------------------------------------------------------------------------------------------------
+
+
+def test_an_owner_that_cannot_be_reached_keeps_what_it_has_and_its_epochs() -> None:
+    owned = dict.fromkeys(range(10), (life("a"), 7))
+    state, observed, _ = take(TOLD, Observed(), table([life("a")], owned))
+    observed = attached(observed, life("b"))
+    outcome = assign(state, observed)
+    assert outcome.ownership is not None
+    after = state.apply(ChangeSet(put_ownership=(outcome.ownership,)))
+    assert all(owner_of(after, number) == (life("a"), 7) for number in range(10))
+    assert all(owner_of(after, number) == (life("b"), 51) for number in range(10, PARTITIONS))
+    ended = transitions.ended(observed, life("a"), "its process has ended", now=NOW).observed
+    moved = assign(after, ended).ownership
+    assert moved is not None
+    assert {*moved.owners} == {life("b")}
+    assert {*moved.epochs} == {51}, "above the floor, whatever the older epoch was"
+    assert not moved.inherited
+
+
+def test_those_who_can_be_reached_share_what_the_others_do_not_hold() -> None:
+    owned = dict.fromkeys(range(PARTITIONS // 2), (life("a"), 7))
+    state, observed, _ = take(TOLD, Observed(), table([life("a"), life("idle")], owned))
+    observed = attached(observed, life("b"))
+    first = assign(state, observed).ownership
+    assert first is not None
+    assert not first.leaving, "nothing leaves for owners that are given nothing"
+    state = state.apply(ChangeSet(put_ownership=(first,)))
+    assert assign(state, observed, now=NOW + 60.0) == EndpointOutcome()
+    told = assign(state, attached(observed, life("c")), now=NOW + 60.0).ownership
+    assert told is not None
+    assert {owner: len(epochs) for owner, epochs in told.leaving_by_owner().items()} == {life("b"): PARTITIONS // 4}
+
+
+def test_an_owner_that_attaches_is_fenced_and_then_given_the_same_anew() -> None:
+    owned = dict.fromkeys(range(10), (life("a"), 7))
+    state, observed, _ = take(TOLD, Observed(), table([life("a")], owned))
+    observed = attached(observed, life("a"), generation="f")
+    assert assign(state, observed) == EndpointOutcome(retry_after_s=FENCED_WITHIN_S)
+    outcome = assign(state, fenced(observed, life("a"), 50, 3))
+    assert outcome.ownership is not None
+    assert outcome.ownership.owners == (life("a"),)
+    assert {*outcome.ownership.epochs} == {51}
+    assert not outcome.ownership.inherited
+
+
+def test_what_runs_at_an_owner_that_may_keep_nothing_is_waited_for() -> None:
+    owned = dict.fromkeys(range(10), (life("a"), 7))
+    state, observed, _ = take(TOLD, Observed(), table([life("a")], owned))
+    observed = fenced(attached(attached(observed, life("a"), generation="f"), life("b")), life("a"), 50, 3)
+    observed = transitions.told_to_drain(observed, "a", "why").observed
+    outcome = assign(state, observed)
+    assert outcome.ownership is not None
+    assert outcome.ownership.leaving_by_owner() == {life("a"): {3: 7}}
+    after = state.apply(ChangeSet(put_ownership=(outcome.ownership,)))
+    assert owner_of(after, 3) == (life("a"), 7)
+    assert owner_of(after, 4) == (life("b"), 51)
+    observed = handovers.emptied(observed, life("a"), {"e": {3: 7}}).observed
+    moved = assign(after, observed).ownership
+    assert moved is not None
+    assert owner_of(after.apply(ChangeSet(put_ownership=(moved,))), 3) == (life("b"), 51)
+
+
+def test_of_several_tables_the_newest_epoch_of_each_partition_counts() -> None:
+    state, observed, _ = take(TOLD, Observed(), table([life("a")], {3: (life("a"), 7), 4: (life("a"), 9)}))
+    both = table([life("a"), life("b")], {3: (life("b"), 8), 4: (life("b"), 8)}, revision=10)
+    state, observed, _ = take(state, observed, both)
+    assert owner_of(state, 3) == (life("b"), 8)
+    assert owner_of(state, 4) == (life("a"), 9)
+
+
+def test_what_was_given_away_meanwhile_stays_there() -> None:
+    observed = attached(Observed(), life("b"))
+    given = assign(TOLD, observed).ownership
+    assert given is not None
+    state = TOLD.apply(ChangeSet(put_ownership=(given,)))
+    state, observed, adoption = take(state, observed, table([life("a")], {3: (life("a"), 99)}))
+    assert owner_of(state, 3) == (life("b"), 51)
+    assert state.epoch_floor == 99
+    assert adoption.taken == ("a",)
+
+
+def test_an_owner_that_got_newer_epochs_elsewhere_is_fenced_again_and_given_newer_ones() -> None:
+    observed = attached(Observed(), life("a"), generation="f", newest_epoch=9)
+    observed = fenced(observed, life("a"), 50)
+    given = assign(TOLD, observed, now=NOW + BROUGHT_WITHIN_S).ownership
+    assert given is not None
+    state = TOLD.apply(ChangeSet(put_ownership=(given,)))
+    state, observed, _ = take(state, observed, table([life("a")], {3: (life("a"), 700)}))
+    assert observed.awaits_fence()
+    assert state.epoch_floor == 700
+    renewed = assign(state, fenced(observed, life("a"), 700)).ownership
+    assert renewed is not None
+    assert {*renewed.epochs} == {701}
+
+
+def test_epochs_that_a_late_replica_brings_are_overtaken() -> None:
+    observed = attached(Observed(), life("b"))
+    given = assign(TOLD, observed).ownership
+    assert given is not None
+    state = TOLD.apply(ChangeSet(put_ownership=(given,), epoch_floor=900))
+    observed = fenced(attached(observed, life("a"), generation="f", newest_epoch=900), life("a"), 900)
+    observed = transitions.told_to_drain(observed, "b", "why").observed
+    told = assign(state, observed).ownership
+    assert told is not None
+    observed = handovers.emptied(observed, life("b"), {"e": told.leaving_by_owner()[life("b")]}).observed
+    moved = assign(state.apply(ChangeSet(put_ownership=(told,))), observed).ownership
+    assert moved is not None
+    assert (moved.owners, {*moved.epochs}) == ((life("a"),), {901})
+
+
+# -- waiting for a table ---------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_given_away_while_a_router_may_yet_bring_the_table_of_an_earlier_generation() -> None:
+    observed = fenced(attached(with_router(Observed()), life("a"), generation="f"), life("a"), 50)
+    held = assign(TOLD, observed, now=NOW + 2.0, started_at=NOW)
+    assert held == EndpointOutcome(retry_after_s=BROUGHT_WITHIN_S - 2.0)
+    assert assign(TOLD, observed, now=NOW + BROUGHT_WITHIN_S, started_at=NOW).ownership is not None
+    covered = TOLD.apply(ChangeSet(put_roster=replace(TOLD.roster, covers=(Covered(generation="f", revision=1),))))
+    assert assign(covered, observed, now=NOW + 2.0, started_at=NOW).ownership is not None
+
+
+def test_the_first_table_need_not_be_the_newest_so_all_routers_that_it_names_are_waited_for() -> None:
+    observed = attached(with_router(Observed()), life("a"))
+    brought = replace(table([]), router_addresses=frozenset({"h:2", "h:3"}))
+    state, observed, _ = take(TOLD, observed.with_brought("r", brought).without_brought(["r"]), brought)
+    assert assign(state, observed, now=NOW + 2.0, started_at=NOW).retry_after_s == BROUGHT_WITHIN_S - 2.0
+    other = observed.with_router(Router(router_id="q", address="h:3", started_at=0.0))
+    assert assign(state, other, now=NOW + 2.0, started_at=NOW).ownership is not None
+
+
+def test_a_cold_start_waits_for_a_router_and_no_longer() -> None:
+    observed = attached(Observed(), life("a"))
+    assert assign(TOLD, observed, started_at=NOW).retry_after_s == BROUGHT_WITHIN_S
+    assert assign(TOLD, with_router(observed, generation=""), started_at=NOW).ownership is not None
+
+
+def test_a_table_that_was_not_read_yet_holds_up_everything() -> None:
+    observed = attached(with_router(Observed()), life("a"))
+    pending = observed.with_brought("r", table([life("b")]))
+    assert assign(TOLD, pending) == EndpointOutcome(retry_after_s=FENCED_WITHIN_S)
+    left: Transition = routers.left(pending, "r", "why")
+    assert not left.observed.brought
+
+
+def test_a_replica_that_ended_before_a_table_named_it_has_departed() -> None:
+    stopped = Report(state=ReplicaState.STOPPED)
+    observed = attached(Observed(), life("r1"), generation="f")
+    observed = attached(observed, life("r5"), generation="f")
+    observed = transitions.reported(observed, "r5", "1", stopped, now=NOW).observed
+    state, observed, _ = take(TOLD, observed, table([life("r1"), life("r5")]))
+    assert listed(state, observed) == {life("r1")}
+    assert [it.owner for it in state.roster.departed] == [life("r5")]
+    assert state.roster.covered_revision("f") == 9
+
+
+def test_the_record_of_a_replica_that_has_ended_is_kept_until_a_table_may_have_named_it() -> None:
+    observed = attached(Observed(), life("r5"), generation="f")
+    observed = transitions.reported(observed, "r5", "1", Report(state=ReplicaState.STOPPED), now=NOW).observed
+    outcome = reconcile_backend("v1", TOLD, observed, NOW, owners=(), launches=False)
+    assert not outcome.actions
+    state, observed, _ = take(TOLD, observed, table([life("r5")]))
+    outcome = reconcile_backend("v1", state, observed, NOW, owners=(), launches=False)
+    assert outcome.actions == (ForgetReplica("r5"),)

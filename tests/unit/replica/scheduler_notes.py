@@ -1,0 +1,71 @@
+"""A scheduler and runs for it, and what it commands as a person would note it down."""
+
+from __future__ import annotations
+
+from math import inf
+
+from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
+from replica_service.core.scheduler import Scheduler
+from replica_service.core.waiting import DEFAULT_KEYED_WINDOW
+from slotmesh.handlers import BatchControl, BatchSettings
+
+GATHER_S = 0.5
+
+
+def scheduler(
+    max_ongoing: int = 4, prefetch: int = 0, keyed_window: int = DEFAULT_KEYED_WINDOW, max_batch_size: int = 3
+) -> Scheduler:
+    settings = BatchSettings(max_batch_size=max_batch_size, batch_wait_timeout_s=GATHER_S)
+    methods = {"plain": None, "batch": BatchControl(settings)}
+    return Scheduler(methods, max_ongoing=max_ongoing, prefetch=prefetch, keyed_window=keyed_window)
+
+
+def run(
+    link: Link,
+    first: int,
+    count: int,
+    *,
+    method: str = "plain",
+    key: str = "",
+    deadline: float = inf,
+    epoch: int = 1,
+    arrived: float = 0.0,
+) -> Run:
+    made = Run(link, first, [b""] * count, CallOptions(method=method, ordering_key=key), "e", arrived, deadline)
+    made.owner_epoch = epoch
+    return made
+
+
+def told(commands: list[Command]) -> list[str]:
+    """The commands, as a person would note them down: run ids, first and last."""
+    lines = []
+    for command in commands:
+        match command:
+            case StartBatch(parts=parts):
+                spans = [f"{part.first + lo}-{part.first + hi - 1}" for part, lo, hi in parts]
+                lines.append("batch " + ",".join(spans))
+            case TellCapacity():
+                lines.append("tell capacity")
+            case Grant(run=run):
+                lines.append(f"grant {run.first}")
+            case Refuse() | Fail():
+                word = "refuse" if isinstance(command, Refuse) else "fail"
+                lines.append(f"{word} {span(command)} {command.failure.reason.value}")
+            case StartCalls() | StartTurn():
+                lines.append(f"{'calls' if isinstance(command, StartCalls) else 'turn'} {span(command)}")
+    return lines
+
+
+def span(command: StartCalls | StartTurn | Refuse | Fail) -> str:
+    return f"{command.run.first + command.lo}-{command.run.first + command.hi - 1}"
+
+
+def turn_of(commands: list[Command]) -> StartTurn:
+    (turn,) = [command for command in commands if isinstance(command, StartTurn)]
+    return turn
+
+
+def batch_of(commands: list[Command]) -> StartBatch:
+    (batch,) = [command for command in commands if isinstance(command, StartBatch)]
+    return batch
