@@ -11,7 +11,8 @@ from router_service.core.slot_frames import OutgoingOp
 from router_service.core.slots import Dispatch, Release, Released, Renew, Reserve, Slot
 from router_service.core.table import ReplicaKey
 from slotmesh.errors import Failure, Reason
-from tests.unit.router.world import World, options
+from tests.unit.router.world import World
+from tests.unit.router.world_callers import options
 
 
 def key_of(name: str) -> ReplicaKey:

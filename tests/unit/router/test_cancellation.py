@@ -8,7 +8,8 @@ import pytest
 
 from router_service.core.commands import DeliverFailure
 from slotmesh.errors import Executed, Reason
-from tests.unit.router.world import OK, Fields, World, caller
+from tests.unit.router.world import OK, World
+from tests.unit.router.world_callers import Fields, caller
 
 KEYED = [pytest.param({}, id="unkeyed"), pytest.param({"ordering_key": "k"}, id="keyed")]
 

@@ -6,7 +6,8 @@ import pytest
 
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.test_lost_links import KEYED, earn_retries, move, pair
-from tests.unit.router.world import OK, Fields
+from tests.unit.router.world import OK
+from tests.unit.router.world_callers import Fields
 
 
 @pytest.mark.parametrize("fields", KEYED)

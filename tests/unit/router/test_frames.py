@@ -10,7 +10,8 @@ import pytest
 from router_service.core.frames import OutgoingBatch
 from slotmesh.chunks import joined
 from slotmesh.partitions import partition_of
-from tests.unit.router.world import Fields, World, caller
+from tests.unit.router.world import World
+from tests.unit.router.world_callers import Fields, caller
 
 
 def lazy_world(slots: int = 1000, **table: Any) -> World:

@@ -7,7 +7,8 @@ import pytest
 from router_service.core.calls import Origin
 from slotmesh.chunks import joined
 from slotmesh.errors import Executed, Failure, Reason
-from tests.unit.router.world import OK, Fields, World, caller
+from tests.unit.router.world import OK, World
+from tests.unit.router.world_callers import Fields, caller
 
 KEYED = [pytest.param({}, id="unkeyed"), pytest.param({"ordering_key": "k"}, id="keyed")]
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from slotmesh.errors import Reason
-from tests.unit.router.world import OK, Fields, World
+from tests.unit.router.world import OK, World
+from tests.unit.router.world_callers import Fields
 
 KEYED: Fields = {"ordering_key": "k"}
 

@@ -8,7 +8,8 @@ import pytest
 
 from router_service.core.rosters import Covered, Roster, RosterVersion
 from router_service.core.table import RoutingTable
-from tests.unit.router.world import OK, Fields, World
+from tests.unit.router.world import OK, World
+from tests.unit.router.world_callers import Fields
 
 
 def test_what_waits_for_a_backend_stays_there_when_its_weight_goes() -> None:

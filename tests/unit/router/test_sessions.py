@@ -10,7 +10,8 @@ from router_service.core.sessions import PATIENCE_S
 from router_service.core.table import BalancerName
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.moving_sessions import asked, pair
-from tests.unit.router.world import DONE, OK, SESSION, World
+from tests.unit.router.world import DONE, OK, World
+from tests.unit.router.world_callers import SESSION
 
 OTHER = "0ddba11" + "0" * 25
 

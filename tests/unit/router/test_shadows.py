@@ -10,7 +10,8 @@ import pytest
 
 from router_service.core.counters import ShadowOutcome
 from slotmesh.errors import Reason
-from tests.unit.router.world import OK, Fields, World
+from tests.unit.router.world import OK, World
+from tests.unit.router.world_callers import Fields
 
 KEYED = [pytest.param({}, id="unkeyed"), pytest.param({"ordering_key": "k"}, id="keyed")]
 COMPLETED, FAILED, DROPPED = (each.value for each in ShadowOutcome)

@@ -8,7 +8,8 @@ from router_service.core.callers import MAX_GENERATIONS, MAX_STOPS, Caller, Wind
 from router_service.core.cancellation import PATIENCE_S
 from slotmesh.chunks import Announced
 from slotmesh.errors import Executed, Reason
-from tests.unit.router.world import OK, World, options
+from tests.unit.router.world import OK, World
+from tests.unit.router.world_callers import options
 
 STOPPED = {Reason.PREDECESSOR_FAILED}
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from slotmesh.errors import Reason
-from tests.unit.router.world import World, caller
+from tests.unit.router.world import World
+from tests.unit.router.world_callers import caller
 
 RUNS = 8_192
 """What a stream's window lets one client have unanswered."""

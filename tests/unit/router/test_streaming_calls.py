@@ -7,7 +7,8 @@ import pytest
 from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure
 from slotmesh.chunks import PayloadParts
 from slotmesh.errors import Executed, Failure, Reason
-from tests.unit.router.world import DONE, OK, Fields, World, caller
+from tests.unit.router.world import DONE, OK, World
+from tests.unit.router.world_callers import Fields, caller
 
 
 def one(slots: int = 4) -> World:

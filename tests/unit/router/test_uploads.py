@@ -9,7 +9,8 @@ from router_service.core.scheduler import Scheduler
 from router_service.core.uploads import CROWDED, CROWDED_STALL_S, FLOOR_BYTES, MAX_UPLOAD_BYTES, STALL_S
 from slotmesh.chunks import MAX_PAYLOAD_BYTES, Announced, PayloadParts
 from slotmesh.errors import Executed, Failure, Reason
-from tests.unit.router.world import OK, World, caller, options
+from tests.unit.router.world import OK, World
+from tests.unit.router.world_callers import caller, options
 
 MB = 1024 * 1024
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import CallOptions, CallPayload
+from router_service.core.calls import CallPayload
 from router_service.core.commands import (
     AskReconcile,
     CancelRun,
@@ -34,37 +33,14 @@ from router_service.core.resumption import Found, Span
 from router_service.core.rosters import Departure, Roster, RosterVersion
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions import Session
-from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.chunks import Announced, Payload, joined
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.partitions import PARTITIONS, partition_of
+from tests.unit.router.world_callers import SESSION, caller, options
+from tests.unit.router.world_table import routing_table
 
 OK = "ok"
 DONE = "done"
 """How a call ends that wants no reply."""
-SESSION = "5e55" * 8
-
-Fields = dict[str, Any]
-"""Options of calls."""
-
-
-@lru_cache
-def options(**fields: Any) -> CallOptions:
-    """Options as the edge would make them: equal ones are one object."""
-    key = fields.get("ordering_key", "")
-    routing = ("ordering_key", "shard_key", "slo_s", "slo_at")
-    wire = repr(sorted((name, value) for name, value in fields.items() if name not in routing)).encode()
-    return CallOptions(partition=partition_of(key) if key else -1, wire=wire, **fields)
-
-
-def caller() -> Caller:
-    """A caller whose window is of no concern, with a flow of its own."""
-    return Caller(Window(calls=10**9, bytes=10**12))
-
-
-def session_caller(epoch: int = 1, *unanswered: Span, session_id: str = SESSION) -> Caller:
-    """A caller whose calls are those of a session."""
-    return Caller(Window(calls=10**9, bytes=10**12), session=Session(session_id, epoch, unanswered))
 
 
 class World:
@@ -128,26 +104,7 @@ class World:
     def push(self) -> None:
         """The controller sends the table."""
         self._revision += 1
-        name, epoch = self.owner
-        owners = [((name, "life") if name is not None else None, epoch)] * PARTITIONS
-        endpoints = [
-            EndpointRoute(name=each, weights=self.weights, shadows=self.shadows, owners=owners)
-            for each in self.endpoints
-        ]
-        table = RoutingTable(
-            generation="g",
-            revision=self._revision,
-            endpoints={each.name: each for each in endpoints},
-            backends={
-                name: BackendRoute(
-                    name=name,
-                    replicas=[ReplicaRoute(key=(each, "life"), address="", max_ongoing=self.slots) for each in names],
-                    **self.settings,
-                )
-                for name, names in self.backends.items()
-            },
-            roster=self._roster(),
-        )
+        table = routing_table(self, self._revision, self._roster())
         self.do(self.scheduler.apply(table, self.now))
         if self.links_at_once:
             for names in self.backends.values():

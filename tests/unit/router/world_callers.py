@@ -1,0 +1,36 @@
+"""Callers without a connection, and options of calls as the edge would make them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from router_service.core.callers import Caller, Window
+from router_service.core.calls import CallOptions
+from router_service.core.resumption import Span
+from router_service.core.sessions import Session
+from slotmesh.partitions import partition_of
+
+SESSION = "5e55" * 8
+
+Fields = dict[str, Any]
+"""Options of calls."""
+
+
+@lru_cache
+def options(**fields: Any) -> CallOptions:
+    """Options as the edge would make them: equal ones are one object."""
+    key = fields.get("ordering_key", "")
+    routing = ("ordering_key", "shard_key", "slo_s", "slo_at")
+    wire = repr(sorted((name, value) for name, value in fields.items() if name not in routing)).encode()
+    return CallOptions(partition=partition_of(key) if key else -1, wire=wire, **fields)
+
+
+def caller() -> Caller:
+    """A caller whose window is of no concern, with a flow of its own."""
+    return Caller(Window(calls=10**9, bytes=10**12))
+
+
+def session_caller(epoch: int = 1, *unanswered: Span, session_id: str = SESSION) -> Caller:
+    """A caller whose calls are those of a session."""
+    return Caller(Window(calls=10**9, bytes=10**12), session=Session(session_id, epoch, unanswered))
