@@ -1,0 +1,132 @@
+"""Files are short, one concept each, and functions fit a screen: past the bound there are usually two concepts."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.arch.sources import GENERATED, ROOT
+
+MAX_FILE_LINES = 350
+MAX_FUNCTION_LINES = 60
+FOLDERS = (
+    "slotmesh",
+    "router_service",
+    "replica_service",
+    "controller_service",
+    "simulation",
+    "benchmarks",
+    "examples",
+    "tools",
+    "tests",
+)
+TABLES = {
+    "slotmesh/errors.py": "the tree of errors: one class a reason, nothing else",
+    "simulation/mesh/defects.py": "the table of seeded defects: one entry each, nothing else",
+}
+"""Files that may be as long as what they list, with the reason."""
+STILL_TOO_LONG: tuple[str, ...] = (
+    "benchmarks/batching.py::found",
+    "controller_service/core/partitions.py::assign",
+    "controller_service/core/reconcile.py::reconcile_backend",
+    "replica_service/core/scheduler.py",
+    "replica_service/core/sessions.py",
+    "replica_service/core/waiting.py::Waiting.__init__",
+    "replica_service/shell/async_executor.py",
+    "replica_service/shell/engine.py",
+    "replica_service/shell/engine.py::Engine.__init__",
+    "replica_service/shell/outbox.py",
+    "replica_service/shell/thread_executor.py",
+    "router_service/core/scheduler.py",
+    "router_service/shell/client_stream.py",
+    "router_service/shell/dispatcher.py",
+    "router_service/shell/result_outbox.py::ResultOutbox.next_frame",
+    "simulation/mesh/channel.py",
+    "simulation/mesh/plots.py",
+    "slotmesh/cli/call.py::call",
+    "slotmesh/cli/run.py::run",
+    "slotmesh/client/connection.py",
+    "slotmesh/client/link.py",
+    "slotmesh/client/runs.py",
+    "slotmesh/handlers/decorators.py::batch",
+    "tests/contract/test_router_chunks.py",
+    "tests/contract/test_server_basics.py",
+    "tests/properties/test_mesh_sessions.py",
+    "tests/properties/test_replica_scheduler.py",
+    "tests/properties/test_router_scheduler.py",
+    "tests/properties/test_router_slots.py",
+    "tests/unit/router/test_streaming_outbox.py",
+)
+"""Files, and functions as `path::qualified.name`, that are to be split. Nothing is added; what is short leaves."""
+
+
+def python_files() -> Iterator[Path]:
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if not path.is_relative_to(GENERATED) and "node_modules" not in path.parts:
+                yield path
+
+
+def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Yields the qualified name and the lines of each function, nested ones too; decorators do not count."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            name = f"{prefix}{node.name}"
+            if not isinstance(node, ast.ClassDef):
+                yield name, (node.end_lineno or node.lineno) - node.lineno + 1
+            yield from functions(node, f"{name}.")
+        else:
+            yield from functions(node, prefix)
+
+
+def too_long(path: str, source: str) -> Iterator[str]:
+    """Yields the file, if it is, and each of its functions that is."""
+    if len(source.splitlines()) > MAX_FILE_LINES and path not in TABLES:
+        yield path
+    for name, lines in functions(ast.parse(source, path)):
+        if lines > MAX_FUNCTION_LINES:
+            yield f"{path}::{name}"
+
+
+@pytest.fixture(scope="module")
+def found() -> set[str]:
+    return {
+        each for path in python_files() for each in too_long(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
+    }
+
+
+def test_nothing_else_is_too_long(found: set[str]) -> None:
+    new = sorted(found.difference(STILL_TOO_LONG))
+    assert not new, f"over {MAX_FILE_LINES} lines a file or {MAX_FUNCTION_LINES} a function: split it by concept"
+
+
+def test_what_is_short_enough_leaves_the_list(found: set[str]) -> None:
+    assert not sorted(set(STILL_TOO_LONG) - found), "no longer too long: take it off STILL_TOO_LONG"
+
+
+def test_the_list_names_each_once_and_in_order() -> None:
+    assert list(STILL_TOO_LONG) == sorted(set(STILL_TOO_LONG))
+
+
+@pytest.mark.parametrize("path", TABLES)
+def test_an_exception_is_needed(path: str) -> None:
+    assert len((ROOT / path).read_text("utf-8").splitlines()) > MAX_FILE_LINES, "it is short: no exception is needed"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("x = 1\n" * 350, []),
+        ("x = 1\n" * 351, ["a.py"]),
+        ("def f():\n" + "    x = 1\n" * 59, []),
+        ("def f():\n" + "    x = 1\n" * 60, ["a.py::f"]),
+        ("class A:\n    async def f():\n" + "        x = 1\n" * 60, ["a.py::A.f"]),
+        ("def f():\n    def g():\n" + "        x = 1\n" * 60, ["a.py::f", "a.py::f.g"]),
+        ("if True:\n    def f():\n" + "        x = 1\n" * 60, ["a.py::f"]),
+    ],
+)
+def test_every_way_to_be_too_long_is_found(source: str, expected: list[str]) -> None:
+    assert list(too_long("a.py", source)) == expected
