@@ -48,7 +48,7 @@ simulate: $(VENV)/.dev-ready ## Simulate whole meshes in which things break, SEE
 # --- check ----------------------------------------------------------------------------------------------------------
 
 .PHONY: check
-check: check-format check-lint check-types check-imports check-protos ## Check format, lint, types, import contracts, protos
+check: check-format check-lint check-types check-imports check-arch check-protos ## Check format, lint, types, import contracts, architecture, protos
 
 .PHONY: check-format
 check-format: $(VENV)/.dev-ready
@@ -65,6 +65,10 @@ check-types: $(VENV)/.dev-ready
 .PHONY: check-imports
 check-imports: $(VENV)/.dev-ready
 	$(BIN)/lint-imports
+
+.PHONY: check-arch
+check-arch: $(VENV)/.dev-ready
+	$(BIN)/python -m pytest -q tests/arch
 
 .PHONY: check-protos
 check-protos: $(VENV)/.dev-ready

@@ -1,0 +1,69 @@
+"""CONTRIBUTING.md names the folders that exist: where things are, and what each folder of tests holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from tests.arch.sources import ROOT
+
+DOCUMENT = ROOT / "CONTRIBUTING.md"
+
+
+def section(title: str) -> str:
+    """What stands under this heading, up to the next one."""
+    _, _, rest = DOCUMENT.read_text("utf-8").partition(f"\n## {title}\n")
+    return rest.partition("\n## ")[0]
+
+
+def folders_in(folder: Path) -> set[str]:
+    """Those that are part of the repository, not what tools leave there: see .gitignore."""
+    ignored = set(re.findall(r"^/?([\w.-]+)/$", (ROOT / ".gitignore").read_text("utf-8"), re.MULTILINE))
+    return {
+        each.name
+        for each in folder.iterdir()
+        if each.is_dir()
+        and not each.name.startswith(".")
+        and each.name not in ignored
+        and any(path.is_file() and "__pycache__" not in path.parts for path in each.rglob("*"))
+    }
+
+
+def named_places() -> Iterator[tuple[list[str], list[str]]]:
+    """Yields folders that stand together, and what is named within them."""
+    block = section("Where things are").split("```")[1].strip("\n")
+    parents: list[str] = []
+    for is_within, lines in groupby(block.splitlines(), key=lambda line: line.startswith(" ")):
+        names = [name for line in lines for name in re.split(r" {2,}", line.strip())[0].split()]
+        if is_within:
+            yield parents, names
+        else:
+            parents = [name.rstrip("/") for name in names]
+            yield [""], names
+
+
+def test_what_is_named_is_there() -> None:
+    missing = [
+        name
+        for parents, names in named_places()
+        for name in names
+        if not any((ROOT / parent / name).exists() for parent in parents)
+    ]
+    assert not missing, "take it out of `Where things are`"
+
+
+def test_what_is_there_is_named() -> None:
+    for parents, names in named_places():
+        named = {name.split("/")[0] for name in names}
+        for parent in parents:
+            unnamed = folders_in(ROOT / parent) - named if parent else set()
+            assert not unnamed, f"say in `Where things are` what is in {parent}"
+    top = {name.split("/")[0] for parents, names in named_places() if parents == [""] for name in names}
+    assert folders_in(ROOT) == top, "`Where things are` names each folder of the repository"
+
+
+def test_the_table_of_tests_names_each_folder() -> None:
+    rows = re.findall(r"^\| `tests/(\w+)/` \| \S", section("Tests"), re.MULTILINE)
+    assert sorted(rows) == sorted(folders_in(ROOT / "tests"))
