@@ -1,0 +1,63 @@
+"""What always holds of a router's scheduler, whatever was done with it."""
+
+from __future__ import annotations
+
+from tests.properties.router_model import QUEUE_TIME_S, RouterModel
+
+
+def books_agree(model: RouterModel) -> None:
+    runs = [run for caller in model.callers for run in caller.runs]
+    assert sum(run.unanswered for run in runs) == len(model.pending)
+    assert set(model.outcomes).isdisjoint(model.pending)
+    for held in model.held.values():
+        unsent = [(sent.count, sent.run.partition) for sent in held.replica.outbox]
+        assert held.replica.own == held.unkeyed() + sum(count for count, key in unsent if key is None)
+        keyed = len(held.runs) - held.unkeyed()
+        assert held.replica.keyed == keyed + sum(count for count, key in unsent if key is not None)
+        assert not unsent or held.replica in model.to_flush, "something is to be sent, and nobody was told"
+    topology = model.scheduler.topology
+    accounts = [each.account for each in topology.backends.values()]
+    accounts += [each.account for each in topology.endpoints.values()]
+    charged = [run for run in runs if run.account is not None and run.waiting]
+    assert {run for run in runs if run.waiting} == set(charged)
+    for account in accounts:
+        mine = [run for run in charged if run.account is account]
+        assert account.calls == sum(run.waiting for run in mine)
+        assert account.size == sum(len(payload) for run in mine for payload in run.payloads[run.cursor :])
+        for caller in model.callers:
+            waiting = sum(run.waiting for run in mine if run.caller is caller)
+            assert account.waiting_of(caller.flow) == waiting
+    assert all(run.account in accounts for run in charged)
+    for backend in topology.backends.values():
+        taking = [each for each in backend.replicas.values() if each.linked and not each.draining]
+        assert backend.candidates == len(taking)
+
+
+def nothing_idles(model: RouterModel) -> None:
+    for backend in model.scheduler.topology.backends.values():
+        if backend.queue.head() is not None:
+            assert all(replica.free <= 0 for replica in backend.replicas.values())
+    for partition in model.scheduler.topology.partitions():
+        if partition.queue.head() is not None and partition.sendable:
+            assert partition.owner is not None
+            assert partition.owner.keyed_room <= 0
+
+
+def nothing_is_left(model: RouterModel) -> None:
+    """In the end, every call has its one outcome, and nothing is kept."""
+    for _ in range(3):  # what is lost and idempotent is sent again, and lost again
+        model.now += QUEUE_TIME_S + 1
+        model.do(model.scheduler.expire(model.now))
+        for held in list(model.held.values()):
+            if held.linked:
+                model.cut_off(held)
+    model.now += QUEUE_TIME_S + 1
+    model.do(model.scheduler.expire(model.now))
+    assert not model.pending
+    assert len(model.outcomes) == model.next_id - 1
+    assert not any(caller.runs for caller in model.callers)
+    assert not model.scheduler.shadows_under_way
+    assert model.scheduler.next_deadline() is None
+
+
+ALWAYS = (books_agree, nothing_idles)

@@ -1,0 +1,277 @@
+"""A naive model of a router: every call that was submitted, and every call that a replica holds."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import compress
+
+from router_service.core.callers import Caller, Window
+from router_service.core.commands import (
+    AskReconcile,
+    CancelRun,
+    CloseLink,
+    Command,
+    DeliverDone,
+    DeliverFailure,
+    DeliverResults,
+    DeliverSlot,
+    DeliverValues,
+    Flush,
+    NameRoster,
+    OpenLink,
+    TakeValues,
+)
+from router_service.core.frames import OutgoingBatch
+from router_service.core.replicas import Capacity, Replica
+from router_service.core.rosters import Roster, RosterVersion
+from router_service.core.scheduler import Scheduler
+from router_service.core.table import (
+    BackendRoute,
+    BalancerName,
+    EndpointRoute,
+    ReplicaKey,
+    ReplicaRoute,
+    RoutingTable,
+)
+from slotmesh.chunks import joined
+from slotmesh.errors import Failure, Reason
+from slotmesh.partitions import PARTITIONS, partition_of
+
+MAX_ONGOING = 4
+KEYED_WINDOW = 6
+MAX_QUEUED = 24
+MAX_BATCH_SIZE = 3
+QUEUE_TIME_S = 30.0
+KEYS = ("red", "green", "blue")
+POLICIES: tuple[dict[str, float] | None, ...] = ({"b1": 1.0}, {"b1": 0.5, "b2": 0.5}, {"b2": 1.0}, None)
+DARK = "dark"
+"""The backend that gets copies only, so that the model knows them."""
+FULL = Failure(reason=Reason.QUEUE_FULL, message="full")
+ROOM = Capacity(max_ongoing=MAX_ONGOING, keyed_window=KEYED_WINDOW)
+STALE = Failure(reason=Reason.STALE_TABLE, message="not the owner")
+
+
+@dataclass
+class Call:
+    """A call without outcome."""
+
+    key: str
+    deadline: float
+    idempotent: bool
+
+
+@dataclass
+class Held:
+    """What one replica holds: run id -> (call id, key, epoch)."""
+
+    replica: Replica
+    linked: bool = False
+    runs: dict[int, tuple[int, str, int]] = field(default_factory=dict)
+    yielded: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """Run id -> values of it so far."""
+    fences: dict[int, int] = field(default_factory=dict)
+    """Partition -> it refuses keyed runs at this epoch and below."""
+
+    @property
+    def is_dark(self) -> bool:
+        return self.replica.backend.name == DARK
+
+    def running(self) -> list[int]:
+        """Runs that may have started: of each key only the first."""
+        keys = [key for _, key, _ in self.runs.values()]
+        started = [not key or key not in keys[:at] for at, key in enumerate(keys)]
+        return list(compress(self.runs, started))
+
+    def unkeyed(self) -> int:
+        return sum(1 for _, key, _ in self.runs.values() if not key)
+
+
+class RouterModel:
+    """What callers wait for, what each replica holds, and the scheduler between them."""
+
+    def __init__(self, seed: int, balancer: BalancerName) -> None:
+        self.scheduler = Scheduler(random.Random(seed).random)
+        self.balancer = balancer
+        self.now = 0.0
+        self.revision = 0
+        self.next_id = 1
+        self.lives = 0
+        self.callers = [Caller(Window(calls=10**6, bytes=10**9)) for _ in range(2)]
+        self.caller_of: dict[int, int] = {}
+        self.pending: dict[int, Call] = {}
+        self.outcomes: dict[int, str] = {}
+        self.streaming: set[int] = set()
+        self.values: dict[int, int] = defaultdict(int)
+        """Values that each call's caller has."""
+        self.taken: dict[tuple[Replica, int], int] = defaultdict(int)
+        """Values that nobody reads, of each run of each replica."""
+        self.last_sent: dict[str, int] = defaultdict(int)
+        self.held: dict[ReplicaKey, Held] = {}
+        self.listed: dict[ReplicaKey, str] = {("r-a", "life"): "b1", ("r-b", "life"): "b2", ("r-d", "life"): DARK}
+        self.to_flush: dict[Replica, None] = {}
+        self.lazy = False
+        """Frames are cut by the rule `cut` only."""
+        self.policy = POLICIES[1]
+        self.shadows = {DARK: 0.5}
+        first = ("r-a", "life")
+        self.owners: dict[int, tuple[ReplicaKey | None, int]] = {partition_of(key): (first, 1) for key in KEYS}
+        self.exists = True
+        self.table()
+        for key in self.listed:
+            self.held[key].linked = True
+            self.do(self.scheduler.link_up(self.held[key].replica, ROOM, self.now))
+
+    # -- the world -------------------------------------------------------------------------------------------------
+
+    def table(self) -> None:
+        """Pushes the table that follows from the model."""
+        self.revision += 1
+        owners: list[tuple[ReplicaKey | None, int]] = [(None, 0)] * PARTITIONS
+        for number, owner in self.owners.items():
+            owners[number] = owner
+        route = EndpointRoute(name="e", weights=self.policy, shadows=self.shadows, owners=owners)
+        backends = {
+            name: BackendRoute(
+                name=name,
+                replicas=[
+                    ReplicaRoute(key=key, address="", max_ongoing=MAX_ONGOING)
+                    for key, backend in self.listed.items()
+                    if backend == name
+                ],
+                max_queued_calls=MAX_QUEUED,
+                max_queue_time_s=QUEUE_TIME_S,
+                balancer=self.balancer,
+                max_batch_size=MAX_BATCH_SIZE,
+            )
+            for name in ("b1", "b2", DARK)
+        }
+        endpoints = {"e": route} if self.exists else {}
+        table = RoutingTable(
+            generation="g",
+            revision=self.revision,
+            endpoints=endpoints,
+            backends=backends,
+            roster=Roster(RosterVersion("g", self.revision)),
+        )
+        self.do(self.scheduler.apply(table, self.now))
+
+    def do(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case NameRoster():
+                    raise AssertionError("there are no sessions here")
+                case OpenLink(replica):
+                    self.held[replica.key] = Held(replica)
+                case CloseLink(replica):
+                    assert not self.held[replica.key].runs, "disconnected from a replica that owes answers"
+                    del self.held[replica.key]
+                    self.to_flush.pop(replica, None)
+                case Flush(replica):
+                    self.to_flush[replica] = None
+                case CancelRun(sent, lo, count):
+                    assert not any(lo <= at < lo + count for at, _ in sent.open_parts())
+                case DeliverResults(ids=ids, payloads=payloads):
+                    assert [b"result %d" % call_id for call_id in ids] == list(payloads), "a reply at another call"
+                    self.settle(command.caller, ids, "result")
+                case DeliverFailure(ids=ids, failure=failure):
+                    self.settle(command.caller, ids, failure.reason.value)
+                case DeliverValues(ids=ids, payloads=payloads, run_ids=run_ids):
+                    assert len(ids) == len(payloads) == len(run_ids)
+                    for call_id, payload in zip(ids, payloads, strict=True):
+                        assert call_id in self.pending, "a value of a call that has ended"
+                        assert call_id in self.streaming
+                        assert self.callers[self.caller_of[call_id]] is command.caller, "a value at another caller"
+                        assert payload == b"value %d of %d" % (self.values[call_id], call_id), "lost, or come twice"
+                        self.values[call_id] += 1
+                case TakeValues(replica, run_id, count):
+                    self.taken[replica, run_id] += count
+                case DeliverDone(ids=ids):
+                    assert self.streaming.issuperset(ids), "no result of a call that wants one"
+                    self.settle(command.caller, ids, "done")
+                case AskReconcile() | DeliverSlot():
+                    raise AssertionError("nobody has a session, or wants a slot")
+        if not self.lazy:
+            self.cut_all()
+
+    def cut_all(self) -> None:
+        while self.to_flush:
+            self.cut_one(next(iter(self.to_flush)), 100)
+
+    def cut_one(self, replica: Replica, max_calls: int) -> None:
+        self.to_flush.pop(replica, None)
+        refused: list[int] = []
+        for batch in self.scheduler.cut_frame(replica, max_calls, 10**6):
+            refused += self.sent(self.held[replica.key], batch)
+        if replica.outbox:
+            self.to_flush[replica] = None
+        if refused:
+            self.do(self.scheduler.refused(replica, refused, STALE, ROOM, self.now))
+
+    def sent(self, held: Held, batch: OutgoingBatch) -> list[int]:
+        """Takes a batch; returns the run ids that the replica does not take."""
+        assert held.linked, "sent to a replica that is not linked"
+        assert 0 < len(batch.payloads) <= MAX_BATCH_SIZE
+        refused: list[int] = []
+        for at, payload in enumerate(batch.payloads):
+            run_id = batch.first_run_id + at
+            assert run_id not in held.runs
+            call_id = int(joined(payload))
+            key, partition, owner_epoch = batch.lane(at)
+            if held.is_dark:
+                assert (key, partition) == ("", -1), "a copy that travels with a key"
+                held.runs[run_id] = (call_id, "", 0)
+                continue
+            call = self.pending[call_id]
+            assert key == call.key, "a call travels under another key"
+            assert self.now < call.deadline, "sent after its deadline"
+            if key:
+                assert call_id > self.last_sent[key], "a call overtook another one of its key"
+                others = [run for other in self.held.values() if other is not held for run in other.runs.values()]
+                assert all(k != key for _, k, _ in others), "sent to a new owner before the old one answered"
+                owner, epoch = self.owners[partition]
+                assert owner_epoch <= epoch
+                assert owner_epoch < epoch or held.replica.key == owner
+                if owner_epoch <= held.fences.get(partition, -1):
+                    refused.append(run_id)
+                    continue
+                self.last_sent[key] = call_id
+            held.runs[run_id] = (call_id, key, owner_epoch)
+        assert held.unkeyed() <= MAX_ONGOING
+        assert len(held.runs) - held.unkeyed() + len(refused) <= KEYED_WINDOW
+        return refused
+
+    def settle(self, caller: Caller, ids: object, outcome: str) -> None:
+        for call_id in ids:  # type: ignore[attr-defined]  # a sequence of ids
+            assert call_id not in self.outcomes, f"two outcomes: {self.outcomes[call_id]} and {outcome}"
+            assert self.callers[self.caller_of[call_id]] is caller, "an outcome at another caller"
+            del self.pending[call_id]
+            self.outcomes[call_id] = outcome
+
+    def come_again(self, runs: list[tuple[int, str, int]]) -> None:
+        """Calls that a replica had may be sent again."""
+        for call_id, key, _ in runs:
+            if key:
+                self.last_sent[key] = min(self.last_sent[key], call_id - 1)
+
+    def unlinked(self) -> list[Held]:
+        return [held for held in self.held.values() if not held.linked and held.replica.key in self.listed]
+
+    def link_up(self, held: Held) -> None:
+        held.linked = True
+        self.do(self.scheduler.link_up(held.replica, ROOM, self.now))
+
+    def cut_off(self, held: Held) -> None:
+        held.linked = False
+        read = {call_id for call_id, _, _ in held.runs.values() if self.values[call_id] and not held.is_dark}
+        self.come_again(list(held.runs.values()))
+        held.runs.clear()
+        held.yielded.clear()
+        self.to_flush.pop(held.replica, None)
+        self.do(self.scheduler.link_down(held.replica, "cut", self.now))
+        assert not held.replica.outbox
+        assert self.pending.keys().isdisjoint(read), "executed again, though its caller has values"
+
+    def busy(self) -> list[Held]:
+        return [held for held in self.held.values() if held.runs]
