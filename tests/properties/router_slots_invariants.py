@@ -1,0 +1,98 @@
+"""What always holds of a router's scheduler with slots, whatever was done with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from router_service.core import routing
+from router_service.core.callers import Caller
+from router_service.core.replicas import Replica
+from router_service.core.reservations import constraint_of
+from router_service.core.slots import Reserve
+from tests.properties.router_slots_model import SlotModel
+from tests.properties.router_slots_operations import (
+    LINK_WAIT_S,
+    QUEUE_TIME_S,
+)
+
+
+def books_agree(model: SlotModel) -> None:
+    for held in model.held.values():
+        replica = held.replica
+        unsent = [*replica.ops, *replica.outbox]
+        roomy = sum(sent.count for sent in unsent if sent.takes_room)
+        assert replica.own == len(held.calls) + len(held.waiting) + roomy
+        assert replica.bound == len(held.asked) + len(held.dispatched) + sum(not s.takes_room for s in unsent)
+        assert not unsent or not held.linked or replica in model.to_flush, "to be sent, and nobody was told"
+        if not held.linked:
+            assert not any(sent.takes_room for sent in unsent)
+    topology = model.scheduler.topology
+    accounts = [each.account for each in topology.backends.values()]
+    accounts += [each.account for each in topology.endpoints.values()]
+    callers: set[Caller] = {*model.operations, *model.scheduler._slots.requests.pending}
+    waiting = [run for caller in callers for run in caller.runs if run.waiting]
+    waiting = [run for run in waiting if run.slot is None or run.reserves]
+    assert all(run.account in accounts for run in waiting)
+    for account in accounts:
+        assert account.calls == sum(run.waiting for run in waiting if run.account is account)
+
+
+def nobody_waits_for_who_never_comes(model: SlotModel) -> None:
+    if not model.exists or model.policy is None:
+        return
+    there = {key[0] for key, backend in model.listed.items() if backend in model.policy}
+    for operation in model.alive():
+        if isinstance(operation.work, Reserve) and (wanted := operation.work.replica_id):
+            assert wanted in there or not any(run.waiting for run in operation.caller.runs)
+
+
+def balancers_hear_in_pairs(model: SlotModel) -> None:
+    expected: Counter[Replica] = Counter()
+    for held in model.held.values():
+        replica = held.replica
+        dispatching = [*replica.ops, *replica.inflight.values()]
+        at_work = sum(routing.is_counted(sent) for sent in dispatching if not sent.takes_room)
+        expected[replica] += replica.own + at_work
+    for replica, _ in model.scheduler._slots.routed._slots.values():
+        expected[replica] += 1
+    assert +model.listener.balance == +expected
+    assert min(model.listener.balance.values(), default=0) >= 0
+
+
+def nothing_idles(model: SlotModel) -> None:
+    for backend in model.scheduler.topology.backends.values():
+        roomy = [replica for replica in backend.replicas.values() if replica.free > 0]
+        if backend.queue.head() is not None:
+            assert not roomy
+        for run in backend.constrained:
+            constraint = constraint_of(run)
+            assert constraint is not None
+            assert not any(constraint.admits(each.replica_id) for each in roomy)
+
+
+def nothing_is_left(model: SlotModel) -> None:
+    """In the end, everybody has one outcome, and nothing is kept."""
+    for _ in range(3):
+        model.now += QUEUE_TIME_S + 1
+        model.do(model.scheduler.expire(model.now))
+        for held in list(model.held.values()):
+            if held.linked:
+                model.cut_off(held)
+    model.now += QUEUE_TIME_S + LINK_WAIT_S + 1
+    model.do(model.scheduler.expire(model.now))
+    assert not model.alive(), "somebody waits for ever"
+    assert not any(caller.runs for caller in model.operations)
+    requests = model.scheduler._slots.requests
+    assert not requests.pending
+    assert not len(requests)
+    assert not len(model.scheduler._slots.routed)
+    assert model.scheduler.next_deadline() is None
+    assert not +model.listener.balance
+
+
+ALWAYS = (
+    books_agree,
+    nobody_waits_for_who_never_comes,
+    balancers_hear_in_pairs,
+    nothing_idles,
+)
