@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from slotmesh.codec import MSGPACK, decode
 from slotmesh.errors import Executed, Failure, Reason
-from tests.fakes.router_batches import Batch
+from tests.support.fakes.router_batches import Batch
 
 HANDLER_RAISED = Failure(
     reason=Reason.HANDLER_ERROR,

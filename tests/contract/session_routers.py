@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import slotmesh
-from tests.fakes.router import FakeRouter
+from tests.support.fakes.router import FakeRouter
 
 Routers = tuple[FakeRouter, FakeRouter]
 

@@ -19,7 +19,7 @@ from slotmesh.v1 import (
     slot_service_pb2,
     slot_service_pb2_grpc,
 )
-from tests.fakes.replica import FakeReplica
+from tests.support.fakes.replica import FakeReplica
 from tests.support.router_bench import RouterBench
 from tests.support.wait import wait_until
 

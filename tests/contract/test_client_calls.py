@@ -17,9 +17,9 @@ from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, PROTOBUF, DecodeError, d
 from slotmesh.errors import Failure
 from slotmesh.frame_costs import FULL_CALLS
 from slotmesh.v1 import call_pb2
-from tests.fakes.router import FakeRouter, Response
-from tests.fakes.router_batches import Batch
-from tests.fakes.router_stream import FakeStream
+from tests.support.fakes.router import FakeRouter, Response
+from tests.support.fakes.router_batches import Batch
+from tests.support.fakes.router_stream import FakeStream
 
 pytestmark = pytest.mark.asyncio
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 import slotmesh
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.v1 import call_pb2
-from tests.fakes.router import FakeRouter, Response
+from tests.support.fakes.router import FakeRouter, Response
 
 pytestmark = pytest.mark.asyncio
 

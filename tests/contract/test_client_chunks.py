@@ -14,7 +14,7 @@ from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.v1 import call_pb2, router_service_pb2
-from tests.fakes.router import FakeRouter
+from tests.support.fakes.router import FakeRouter
 
 pytestmark = pytest.mark.asyncio
 

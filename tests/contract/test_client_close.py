@@ -10,7 +10,7 @@ import pytest_asyncio
 
 import slotmesh
 from slotmesh.errors import Executed
-from tests.fakes.router import FakeRouter
+from tests.support.fakes.router import FakeRouter
 
 
 @pytest_asyncio.fixture

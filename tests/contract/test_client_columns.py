@@ -11,8 +11,8 @@ import pytest_asyncio
 import slotmesh
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure, Reason
-from tests.fakes.router import FakeRouter
-from tests.fakes.router_batches import Batch
+from tests.support.fakes.router import FakeRouter
+from tests.support.fakes.router_batches import Batch
 
 pytestmark = pytest.mark.asyncio
 

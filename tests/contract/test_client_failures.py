@@ -14,9 +14,9 @@ import slotmesh
 from slotmesh.codec import MSGPACK, OCTET_STREAM, decode
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.v1 import call_pb2
-from tests.fakes.router import FakeRouter, Response
-from tests.fakes.router_batches import Batch
 from tests.support.controllers import running_controller
+from tests.support.fakes.router import FakeRouter, Response
+from tests.support.fakes.router_batches import Batch
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,8 +13,8 @@ import pytest_asyncio
 import slotmesh
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
-from tests.fakes.router import FakeRouter
-from tests.fakes.router_stream import FakeStream
+from tests.support.fakes.router import FakeRouter
+from tests.support.fakes.router_stream import FakeStream
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio

@@ -14,7 +14,7 @@ import slotmesh
 from slotmesh.client.stream.deadlines import LOOK_INTERVAL_S, MAX_LOOK_INTERVAL_S, SLACK_S
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Reason
-from tests.fakes.router import FakeRouter
+from tests.support.fakes.router import FakeRouter
 
 pytestmark = pytest.mark.asyncio
 

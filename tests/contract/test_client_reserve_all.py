@@ -12,7 +12,7 @@ import pytest_asyncio
 import slotmesh
 from slotmesh.client.slots.reserve_all import TRY_S
 from slotmesh.errors import Failure, Reason
-from tests.fakes.slot_service import FakeSlots
+from tests.support.fakes.slot_service import FakeSlots
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio

@@ -14,7 +14,7 @@ from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.v1 import router_service_pb2
 from tests.contract.session_routers import Routers, count_to, failure_of, ids_of
-from tests.fakes.router import FakeRouter
+from tests.support.fakes.router import FakeRouter
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio

@@ -15,8 +15,8 @@ import slotmesh
 from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.codec import JSON, OCTET_STREAM, DecodeError
 from slotmesh.errors import Executed, Failure, Reason
-from tests.fakes.counting import BROKEN, count
-from tests.fakes.slot_service import FakeSlots
+from tests.support.fakes.counting import BROKEN, count
+from tests.support.fakes.slot_service import FakeSlots
 
 pytestmark = pytest.mark.asyncio
 

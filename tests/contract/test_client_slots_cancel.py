@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
-from tests.fakes.slot_service import FakeSlots
+from tests.support.fakes.slot_service import FakeSlots
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio

@@ -11,8 +11,8 @@ import pytest_asyncio
 import slotmesh
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
-from tests.fakes.counting import count
-from tests.fakes.slot_service import FakeSlots
+from tests.support.fakes.counting import count
+from tests.support.fakes.slot_service import FakeSlots
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio

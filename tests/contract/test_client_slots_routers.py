@@ -12,8 +12,8 @@ import pytest_asyncio
 import slotmesh
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed
-from tests.fakes.counting import count
-from tests.fakes.slot_service import FakeSlots
+from tests.support.fakes.counting import count
+from tests.support.fakes.slot_service import FakeSlots
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 import slotmesh
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
-from tests.fakes.router import FakeRouter
+from tests.support.fakes.router import FakeRouter
 
 pytestmark = pytest.mark.asyncio
 

@@ -14,8 +14,8 @@ from slotmesh.codec import MSGPACK, OCTET_STREAM, DecodeError, encode
 from slotmesh.errors import Executed, Reason
 from slotmesh.v1 import call_pb2
 from tests.contract.value_streams import failure_of, taken_back
-from tests.fakes.counting import count, counted
-from tests.fakes.router import FakeRouter, Response
+from tests.support.fakes.counting import count, counted
+from tests.support.fakes.router import FakeRouter, Response
 
 pytestmark = pytest.mark.asyncio
 

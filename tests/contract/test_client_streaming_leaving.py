@@ -14,8 +14,8 @@ import slotmesh
 from slotmesh.codec import OCTET_STREAM
 from tests.contract.test_client_streaming import all_of
 from tests.contract.value_streams import taken_back
-from tests.fakes.counting import count
-from tests.fakes.router import FakeRouter
+from tests.support.fakes.counting import count
+from tests.support.fakes.router import FakeRouter
 
 pytestmark = pytest.mark.asyncio
 

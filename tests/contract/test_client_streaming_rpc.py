@@ -13,8 +13,8 @@ from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure
 from tests.contract.test_client_streaming import last_failure
 from tests.contract.value_streams import failure_of
-from tests.fakes.counting import count, counted
-from tests.fakes.router import FakeRouter
+from tests.support.fakes.counting import count, counted
+from tests.support.fakes.router import FakeRouter
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 import slotmesh
 from slotmesh.codec import OCTET_STREAM
-from tests.fakes.router import FakeRouter
+from tests.support.fakes.router import FakeRouter
 
 pytestmark = pytest.mark.asyncio
 

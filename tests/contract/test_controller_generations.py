@@ -14,8 +14,8 @@ from slotmesh.runtime.process_identity import own_process
 from slotmesh.units import parse_host_port
 from slotmesh.v1 import membership_service_pb2 as pb
 from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
-from tests.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
 from tests.support.controllers import Controlled, eventually, running_controller, violations
+from tests.support.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
 from tests.support.replicas import running_replica
 from tests.support.tcp_proxy import tcp_proxy
 from tests.support.wait import wait_until

@@ -18,7 +18,7 @@ import pytest_asyncio
 from controller_service.shell.launchers.external import ExternalLauncher
 from controller_service.shell.launchers.process import ProcessLauncher, replica_command
 from controller_service.shell.launchers.protocol import Exit, Launcher, LaunchFailed, LaunchOrder
-from tests.fakes.launcher import FakeLauncher
+from tests.support.fakes.launcher import FakeLauncher
 from tests.support.wait import wait_until
 
 OBEDIENT = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"

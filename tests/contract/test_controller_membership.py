@@ -11,8 +11,8 @@ from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 from slotmesh.v1.membership_service_pb2_grpc import MembershipServiceStub
 from tests.contract.digits_backend import DIGITS, evenly
-from tests.fakes.members import FakeReplica, FakeRouter, owners, replica_routes
 from tests.support.controllers import Controlled, eventually, running_controller, violations
+from tests.support.fakes.members import FakeReplica, FakeRouter, owners, replica_routes
 from tests.support.wait import wait_until
 
 

@@ -19,8 +19,8 @@ from slotmesh.status import from_rpc_error
 from slotmesh.telemetry.setup import setup_metrics
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
-from tests.fakes.members import FakeReplica, FakeRouter
 from tests.support.controllers import running_controller, violations
+from tests.support.fakes.members import FakeReplica, FakeRouter
 from tests.support.wait import wait_until
 
 TWO = """

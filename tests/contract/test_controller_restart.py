@@ -8,8 +8,8 @@ import pytest
 
 from slotmesh.partitions import PARTITIONS
 from slotmesh.units import parse_host_port
-from tests.fakes.members import FakeRouter, epochs, owners
 from tests.support.controllers import running_controller
+from tests.support.fakes.members import FakeRouter, epochs, owners
 from tests.support.replicas import running_replica
 from tests.support.wait import wait_until
 

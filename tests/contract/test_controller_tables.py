@@ -9,8 +9,8 @@ from slotmesh.partitions import PARTITIONS
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
 from tests.contract.digits_backend import DIGITS, evenly
-from tests.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
 from tests.support.controllers import eventually, running_controller
+from tests.support.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
 from tests.support.wait import wait_until
 
 

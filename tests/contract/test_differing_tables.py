@@ -20,7 +20,7 @@ from router_service.app import serve
 from router_service.config import RouterSettings
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Reason
-from tests.fakes.controller import FakeController, fake_controller, table
+from tests.support.fakes.controller import FakeController, fake_controller, table
 from tests.support.gated_handler import Gated
 from tests.support.replicas import RunningReplica, running_replica
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy

@@ -15,7 +15,7 @@ from slotmesh.runtime.channels import open_channel
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import slot_service_pb2_grpc
 from tests.contract.slot_handlers import Handler
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.support.replicas import HANDLERS, RunningReplica, running_replica
 from tests.support.slot_doors import DirectDoor, Failed, reserve_request
 from tests.support.wait import wait_until

@@ -13,7 +13,7 @@ from slotmesh.codec import JSON
 from slotmesh.errors import Executed
 from slotmesh.slots.token import parse_token
 from tests.contract.slot_replica import HANDLER, START, all_free, handler_of, table_of, told_by
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.support.replicas import RunningReplica, running_replica
 from tests.support.slot_doors import Door, Failed, FramesDoor, OpenDoor, Slot, by_frames, directly
 from tests.support.wait import wait_until

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from slotmesh.errors import Executed
 from tests.contract.slot_replica import HANDLER, START, all_free, handler_of, table_of, told_by
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.support.replicas import RunningReplica, running_replica
 from tests.support.slot_doors import Door, FramesDoor, OpenDoor, by_frames, directly
 from tests.support.wait import wait_until

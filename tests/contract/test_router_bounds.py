@@ -16,7 +16,7 @@ from slotmesh.frame_bounds import MAX_ELEMENTS
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import call_pb2, router_service_pb2
-from tests.fakes.replica import hold
+from tests.support.fakes.replica import hold
 from tests.support.router_bench import Call, Request, RouterBench, calls, next_frame, outcomes, router_bench
 from tests.support.wait import wait_until
 

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from slotmesh.errors import Executed
 from slotmesh.v1 import call_pb2, router_service_pb2
-from tests.fakes.replica import FakeReplica, echo, hold
+from tests.support.fakes.replica import FakeReplica, echo, hold
 from tests.support.router_bench import Request, RouterBench, calls, outcomes, router_bench, taken
 from tests.support.wait import wait_until
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from router_service.core.uploads import MAX_UPLOAD_BYTES, SHARE
 from slotmesh.chunks import CHUNK_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
-from tests.fakes.replica import FakeReplica
+from tests.support.fakes.replica import FakeReplica
 from tests.support.router_bench import Call, Request, Response, RouterBench, calls, next_frame, outcomes, router_bench
 from tests.support.wait import wait_until
 

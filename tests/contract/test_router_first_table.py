@@ -21,8 +21,8 @@ from slotmesh.runtime.channels import open_channel
 from slotmesh.slots.token import SECRET_BYTES, format_token
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc, slot_service_pb2, slot_service_pb2_grpc
-from tests.fakes.controller import FakeController, fake_controller, table
-from tests.fakes.replica import FakeReplica, fake_replica
+from tests.support.fakes.controller import FakeController, fake_controller, table
+from tests.support.fakes.replica import FakeReplica, fake_replica
 from tests.support.wait import wait_until
 
 CALL = router_service_pb2.CallRequest(endpoint="echo", payload=b"x")

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.errors import Executed
-from tests.fakes.replica import hold
+from tests.support.fakes.replica import hold
 from tests.support.router_bench import RouterBench, calls, outcomes, router_bench
 from tests.support.wait import wait_until
 

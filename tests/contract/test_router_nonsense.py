@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.v1 import call_pb2, replica_service_pb2
-from tests.fakes.replica import Response, echo, hold
+from tests.support.fakes.replica import Response, echo, hold
 from tests.support.router_bench import RouterBench, calls, outcomes, router_bench
 from tests.support.wait import wait_until
 

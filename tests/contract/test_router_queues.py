@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from slotmesh.v1 import mesh_pb2, router_service_pb2
-from tests.fakes.replica import FakeReplica, echo, hold
+from tests.support.fakes.replica import FakeReplica, echo, hold
 from tests.support.router_bench import Request, RouterBench, batch, calls, next_frame, outcomes, router_bench, taken
 from tests.support.wait import wait_until
 

@@ -30,7 +30,7 @@ from tests.contract.slot_client import (
     queued,
 )
 from tests.contract.yielding_replica import end, values
-from tests.fakes.replica import FakeReplica, Response, cancelled, fail, hold, results
+from tests.support.fakes.replica import FakeReplica, Response, cancelled, fail, hold, results
 from tests.support.router_bench import RouterBench, router_bench
 from tests.support.wait import wait_until
 

@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from slotmesh.errors import Reason
 from tests.contract.slot_client import SlotClient, call, client_of, failure_of, one_replica, queued
-from tests.fakes.replica import cancelled, hold
-from tests.fakes.slots import failed, held, refused
+from tests.support.fakes.replica import cancelled, hold
+from tests.support.fakes.slots import failed, held, refused
 from tests.support.router_bench import RouterBench, router_bench
 from tests.support.wait import wait_until
 

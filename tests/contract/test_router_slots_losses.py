@@ -12,8 +12,8 @@ import pytest_asyncio
 from slotmesh.errors import Executed, Reason
 from slotmesh.slots.token import format_token
 from tests.contract.slot_client import SECOND, SlotClient, call, client_of, failure_of, one_replica
-from tests.fakes.replica import FakeReplica, Response, hold, results
-from tests.fakes.slots import failed, held, refused
+from tests.support.fakes.replica import FakeReplica, Response, hold, results
+from tests.support.fakes.slots import failed, held, refused
 from tests.support.router_bench import RouterBench, router_bench
 from tests.support.wait import wait_until
 

@@ -17,8 +17,8 @@ from slotmesh.v1 import (
     call_pb2,
 )
 from tests.contract.slot_client import SHORT, SlotClient, call, client_of, failure_of, one_replica, queued
-from tests.fakes.controller import fake_controller
-from tests.fakes.replica import Response, hold
+from tests.support.fakes.controller import fake_controller
+from tests.support.fakes.replica import Response, hold
 from tests.support.router_bench import RouterBench, router_bench
 from tests.support.wait import wait_until
 

@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from slotmesh.errors import Reason
 from tests.contract.slot_client import SECOND, SHORT, SlotClient, client_of, failure_of, one_replica
-from tests.fakes.replica import cancelled
-from tests.fakes.slots import held
+from tests.support.fakes.replica import cancelled
+from tests.support.fakes.slots import held
 from tests.support.router_bench import RouterBench, router_bench
 from tests.support.wait import wait_until
 

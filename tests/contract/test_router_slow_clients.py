@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.v1 import router_service_pb2
-from tests.fakes.replica import echo, hold, results
+from tests.support.fakes.replica import echo, hold, results
 from tests.support.router_bench import (
     Request,
     RouterBench,

@@ -12,7 +12,7 @@ from slotmesh.errors import Executed, Reason
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.contract.yielding_replica import end, read_end, read_values, running, say_large, values
-from tests.fakes.replica import cancelled, fail, hold
+from tests.support.fakes.replica import cancelled, fail, hold
 from tests.support.router_bench import Request, RouterBench, calls, next_frame, outcomes, router_bench
 from tests.support.wait import wait_until
 

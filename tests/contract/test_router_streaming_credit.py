@@ -11,7 +11,7 @@ import pytest_asyncio
 from router_service.shell.taking import TAKE_VALUES
 from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.contract.yielding_replica import Run, end, read_end, read_values, request, running, taken, values
-from tests.fakes.replica import FakeReplica, echo, hold
+from tests.support.fakes.replica import FakeReplica, echo, hold
 from tests.support.router_bench import Request, RouterBench, calls, next_frame, outcomes, router_bench
 from tests.support.wait import wait_until
 

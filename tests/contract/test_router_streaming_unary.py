@@ -17,7 +17,7 @@ from slotmesh.errors import Executed, Reason
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.contract.yielding_replica import end, request, running, say_large, taken, values
-from tests.fakes.replica import cancelled, fail, hold, results
+from tests.support.fakes.replica import cancelled, fail, hold, results
 from tests.support.router_bench import RouterBench, router_bench
 from tests.support.wait import wait_until
 

@@ -13,8 +13,8 @@ from slotmesh.errors import Executed
 from slotmesh.partitions import partition_of
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
-from tests.fakes.controller import table
-from tests.fakes.replica import echo, hold, results
+from tests.support.fakes.controller import table
+from tests.support.fakes.replica import echo, hold, results
 from tests.support.router_bench import (
     Call,
     Request,

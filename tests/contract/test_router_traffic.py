@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.v1 import router_service_pb2
-from tests.fakes.replica import Answer, FakeReplica, echo, fail, fake_replica, hold
+from tests.support.fakes.replica import Answer, FakeReplica, echo, fail, fake_replica, hold
 from tests.support.router_bench import Call, Request, RouterBench, batch, calls, outcomes, router_bench
 from tests.support.wait import wait_until
 

@@ -18,8 +18,8 @@ from slotmesh.errors import Executed, Reason
 from slotmesh.runtime.channels import open_channel
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2, router_service_pb2_grpc
-from tests.fakes.controller import table
-from tests.fakes.replica import FakeReplica, echo, hold, results
+from tests.support.fakes.controller import table
+from tests.support.fakes.replica import FakeReplica, echo, hold, results
 from tests.support.router_bench import RouterBench, router_bench
 from tests.support.wait import wait_until
 

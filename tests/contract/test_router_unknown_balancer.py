@@ -10,7 +10,7 @@ import pytest
 
 from router_service.app import serve
 from router_service.config import RouterSettings
-from tests.fakes.controller import FakeController, fake_controller, table
+from tests.support.fakes.controller import FakeController, fake_controller, table
 from tests.support.metrics import scraped
 from tests.support.wait import wait_until
 

@@ -14,8 +14,8 @@ from google.protobuf import duration_pb2
 from slotmesh.runtime.channels import open_channel
 from slotmesh.v1 import call_pb2, slot_service_pb2, slot_service_pb2_grpc
 from tests.contract.slot_handlers import Handler
-from tests.fakes.clock import FakeClock
-from tests.fakes.slots import held
+from tests.support.fakes.clock import FakeClock
+from tests.support.fakes.slots import held
 from tests.support.metrics import Metrics, scraped
 from tests.support.replicas import RunningReplica, running_replica
 from tests.support.router_bench import RouterBench, router_bench

@@ -14,7 +14,7 @@ import slotmesh
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.runtime.channels import open_channel
 from slotmesh.v1 import router_service_pb2_grpc, slot_service_pb2, slot_service_pb2_grpc
-from tests.fakes.replica import FakeReplica, fail, hold
+from tests.support.fakes.replica import FakeReplica, fail, hold
 from tests.support.replicas import running_replica
 from tests.support.router_bench import RouterBench, router_bench
 from tests.support.slot_doors import reserve_request

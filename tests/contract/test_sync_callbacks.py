@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
-from tests.fakes.router import FakeRouter
+from tests.support.fakes.router import FakeRouter
 
 pytestmark = pytest.mark.asyncio
 

@@ -18,7 +18,7 @@ from slotmesh.codec import JSON, OCTET_STREAM, DecodeError
 from slotmesh.errors import Executed, Reason
 from slotmesh.frame_costs import FULL_CALLS
 from tests.contract.odd_failures import odd_fails
-from tests.fakes.router import FakeRouter
+from tests.support.fakes.router import FakeRouter
 
 pytestmark = pytest.mark.asyncio
 

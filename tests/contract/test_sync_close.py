@@ -20,8 +20,8 @@ import slotmesh
 from slotmesh.codec import MSGPACK, decode
 from slotmesh.errors import Executed
 from tests.contract import sync_programs
-from tests.fakes.router import FakeRouter
-from tests.fakes.router_batches import Batch
+from tests.support.fakes.router import FakeRouter
+from tests.support.fakes.router_batches import Batch
 from tests.support.mesh import ROOT
 from tests.support.wait import wait_until
 

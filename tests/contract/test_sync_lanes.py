@@ -15,7 +15,7 @@ import slotmesh
 from slotmesh.codec import MSGPACK, decode
 from slotmesh.errors import Executed
 from tests.contract.odd_failures import odd_fails
-from tests.fakes.router import FakeRouter
+from tests.support.fakes.router import FakeRouter
 
 pytestmark = pytest.mark.asyncio
 

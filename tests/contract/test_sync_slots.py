@@ -14,7 +14,7 @@ import slotmesh
 from slotmesh.client.sync.client_thread import ClientThread
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
-from tests.fakes.slot_service import FakeSlots
+from tests.support.fakes.slot_service import FakeSlots
 
 pytestmark = pytest.mark.asyncio
 

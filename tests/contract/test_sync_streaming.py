@@ -15,9 +15,9 @@ from slotmesh.client.sync.values import FETCHED_VALUES
 from slotmesh.client.values.call_values import TAKE_VALUES
 from slotmesh.codec import MSGPACK, OCTET_STREAM, DecodeError, encode
 from slotmesh.errors import Executed
-from tests.fakes.counting import count, counted
-from tests.fakes.generator import CREDIT_VALUES
-from tests.fakes.router import FakeRouter
+from tests.support.fakes.counting import count, counted
+from tests.support.fakes.generator import CREDIT_VALUES
+from tests.support.fakes.router import FakeRouter
 
 pytestmark = pytest.mark.asyncio
 

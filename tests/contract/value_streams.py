@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import slotmesh
-from tests.fakes.router import FakeRouter
+from tests.support.fakes.router import FakeRouter
 
 
 def taken_back(router: FakeRouter) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
-from tests.fakes.replica import FakeReplica, Response
+from tests.support.fakes.replica import FakeReplica, Response
 from tests.support.router_bench import Call, next_frame
 from tests.support.wait import wait_until
 

@@ -11,9 +11,9 @@ import pytest
 from slotmesh import HandlerError
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.v1 import controller_service_pb2 as pb
-from tests.fakes.router import FakeRouter
-from tests.fakes.router_batches import Batch
 from tests.support.controllers import running_controller
+from tests.support.fakes.router import FakeRouter
+from tests.support.fakes.router_batches import Batch
 from tests.support.shell import Said, slotmesh
 
 MESH = """

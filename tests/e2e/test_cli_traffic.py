@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from slotmesh.spec.model import TrafficPolicy
 from slotmesh.v1 import membership_service_pb2 as pb
-from tests.fakes.members import FakeRouter
 from tests.support.controllers import Controlled, running_controller
+from tests.support.fakes.members import FakeRouter
 from tests.support.shell import Said, slotmesh
 
 pytestmark = pytest.mark.asyncio

@@ -19,7 +19,7 @@ import pytest
 from replica_service.core.calls import Link, Run
 from slotmesh.errors import Executed, Failure
 from slotmesh.handlers import batch, deployment
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting
 

@@ -1,1 +1,1 @@
-"""What tests lean on: waits with deadlines, real meshes, records."""
+"""What tests lean on: waits with deadlines, meshes, records; in `fakes`, what stands in for real services."""

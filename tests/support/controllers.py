@@ -21,7 +21,7 @@ from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.wire import mesh_to_wire
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1.controller_service_pb2_grpc import ControllerServiceStub
-from tests.fakes.launcher import FakeLauncher
+from tests.support.fakes.launcher import FakeLauncher
 from tests.support.wait import wait_until
 
 AnswerT = TypeVar("AnswerT")

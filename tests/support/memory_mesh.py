@@ -14,7 +14,7 @@ from typing import Final
 from router_service.core.rosters import Departure, Roster, RosterVersion
 from router_service.core.table import BackendRoute, EndpointRoute, ReplicaKey, ReplicaRoute, RoutingTable
 from slotmesh.partitions import PARTITIONS, partition_of
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.support.memory_nodes import ENDPOINT, MAX_ONGOING, ReplicaNode, RouterNode, Wire
 
 BACKEND: Final = "b"

@@ -38,7 +38,7 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import describe
 from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.support.hand_executor import HandExecutor, Running
 
 ENDPOINT: Final = "e"

@@ -14,8 +14,8 @@ from router_service.config import RouterSettings
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
-from tests.fakes.controller import FakeController, fake_controller, table
-from tests.fakes.replica import FakeReplica, fake_replica
+from tests.support.fakes.controller import FakeController, fake_controller, table
+from tests.support.fakes.replica import FakeReplica, fake_replica
 from tests.support.wait import wait_until
 
 Request = router_service_pb2.StreamCallsRequest

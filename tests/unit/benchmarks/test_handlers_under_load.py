@@ -16,7 +16,7 @@ from benchmarks.findings import Finding
 from benchmarks.priced_handler import STATION, Priced, stamps
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 
 TEN = Station(most_calls=2, batch_s=10.0, call_s=0.0)
 

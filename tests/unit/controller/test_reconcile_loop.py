@@ -26,7 +26,7 @@ from controller_service.store.protocol import Conflict
 from slotmesh.runtime.clock import MonotonicClock
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
-from tests.fakes.launcher import FakeLauncher
+from tests.support.fakes.launcher import FakeLauncher
 from tests.support.wait import wait_until
 
 MESH = ChangeSet(

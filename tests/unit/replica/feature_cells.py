@@ -16,7 +16,7 @@ from replica_service.shell.direct_slots import DirectSlots
 from replica_service.shell.slot_requests import Wish
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Executed, Reason
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.feature_kinds import ENCODED, KINDS, Kind, Lane, calls, outcome_of, running
 from tests.unit.replica.hosting import Hosting, RememberingOutbox

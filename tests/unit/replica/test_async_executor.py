@@ -13,7 +13,7 @@ from slotmesh.codec import MSGPACK
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import deployment
 from slotmesh.handlers.context import context
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import hosting
 

@@ -13,7 +13,7 @@ from replica_service.core.ranges import Range
 from replica_service.core.records import Record
 from replica_service.shell.outbox import Outbox
 from slotmesh.codec import OCTET_STREAM
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.support.memory_nodes import MAX_ONGOING, METHOD, ReplicaNode
 
 SESSION = "5e55" * 8

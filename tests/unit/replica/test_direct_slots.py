@@ -17,7 +17,7 @@ from replica_service.shell.slots import ReservationOutcome
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure, Reason
 from tests.contract.slot_handlers import Handler
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.unit.replica.hosting import Hosting, hosting
 
 pytestmark = pytest.mark.asyncio

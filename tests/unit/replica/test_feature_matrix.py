@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from slotmesh.testing.batch_settings import kept
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.unit.replica.feature_cells import FEATURES
 from tests.unit.replica.feature_kinds import KINDS, Handler, Kind
 from tests.unit.replica.hosting import hosting

@@ -14,7 +14,7 @@ from replica_service.shell.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CAL
 from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.codec import JSON, MSGPACK
 from slotmesh.errors import Executed, Failure, Reason
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 
 BROKEN = Failure(reason=Reason.HANDLER_ERROR, message="no", executed=Executed.YES)
 

@@ -10,7 +10,7 @@ from replica_service.core.capacity import Capacity
 from replica_service.core.scheduler import Scheduler
 from replica_service.shell.outbox import Outbox
 from slotmesh.codec import OCTET_STREAM
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio
 

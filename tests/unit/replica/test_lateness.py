@@ -10,7 +10,7 @@ import pytest
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.unit.replica.hosting import hosting
 
 pytestmark = pytest.mark.asyncio

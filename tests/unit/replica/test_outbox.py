@@ -14,7 +14,7 @@ from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 
 FULL = Failure(reason=Reason.QUEUE_FULL, message="full")
 LATE = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="late")

@@ -18,7 +18,7 @@ from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Reason
 from slotmesh.v1 import call_pb2
 from tests.contract.slot_handlers import Handler
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting
 
 pytestmark = pytest.mark.asyncio

@@ -10,7 +10,7 @@ import pytest
 
 from replica_service.core.calls import FRESH_S
 from slotmesh.handlers import batch, deployment
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import Hosting, hosting
 

@@ -14,7 +14,7 @@ import pytest
 from replica_service.core.calls import Run
 from slotmesh.codec import JSON
 from slotmesh.handlers import batch, deployment
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import Hosting, hosting
 

@@ -14,7 +14,7 @@ import slotmesh
 from replica_service.core.calls import Run
 from replica_service.core.records import Record
 from slotmesh.errors import Executed, Reason
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting
 

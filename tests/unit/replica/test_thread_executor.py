@@ -15,7 +15,7 @@ from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment
 from slotmesh.handlers.context import context
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import hosting
 

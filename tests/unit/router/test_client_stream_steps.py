@@ -14,7 +14,7 @@ from router_service.shell.client_stream import MAX_STEP, MAX_UNREAD_REJECTED_IDS
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2, router_service_pb2
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 
 CallBatch = router_service_pb2.CallBatch
 MANY = 4 * MAX_STEP

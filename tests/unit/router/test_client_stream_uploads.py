@@ -11,7 +11,7 @@ from router_service.shell.client_stream import ClientStream
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 
 TOTAL = 3 * CHUNK_BYTES
 

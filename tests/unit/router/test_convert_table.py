@@ -9,7 +9,7 @@ from router_service import convert
 from router_service.core.rosters import Covered, Departure, Roster, RosterVersion
 from router_service.core.table import BalancerName, RoutingTable
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
-from tests.fakes.controller import table
+from tests.support.fakes.controller import table
 
 
 def test_a_table_names_the_owner_of_each_partition() -> None:

@@ -18,7 +18,7 @@ from router_service.shell.slot_calls import SlotCalls
 from router_service.shell.unary import UnaryCalls
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.token import format_token
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.unit.router.test_streaming_outbox import LinkOnPaper
 
 SLOT = Slot(

@@ -22,7 +22,7 @@ from slotmesh.chunks import CHUNK_BYTES, Payload, PayloadParts
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.v1 import router_service_pb2
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 from tests.unit.router.world_callers import options, session_caller
 
 Frame = router_service_pb2.StreamCallsResponse

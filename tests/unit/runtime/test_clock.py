@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slotmesh.runtime.clock import Clock, MonotonicClock
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 
 
 @pytest.mark.parametrize("clock", [MonotonicClock(), FakeClock()], ids=["real", "fake"])

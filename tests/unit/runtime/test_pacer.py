@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from slotmesh.runtime.pacer import Pacer
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.asyncio
 LONG_S = 10.0

@@ -14,7 +14,7 @@ from replica_service.core.calls import Link
 from slotmesh.ids import new_id
 from slotmesh.slots.token import MAX_TOKEN_CHARS, SlotToken, format_token, parse_token, redacted
 from slotmesh.v1 import replica_service_pb2
-from tests.fakes.clock import FakeClock
+from tests.support.fakes.clock import FakeClock
 
 SECRET = bytes(range(16))
 URL_SAFE = string.ascii_letters + string.digits + "-_"

@@ -20,9 +20,9 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import abort
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
-from tests.fakes.router_batches import Answer, Batch, Context, Yield, echo, yield_once
-from tests.fakes.router_stream import FakeStream
-from tests.fakes.serving import FakeServer
+from tests.support.fakes.router_batches import Answer, Batch, Context, Yield, echo, yield_once
+from tests.support.fakes.router_stream import FakeStream
+from tests.support.fakes.serving import FakeServer
 
 Response = router_service_pb2.StreamCallsResponse
 

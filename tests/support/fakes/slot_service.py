@@ -24,7 +24,7 @@ from slotmesh.slots.limits import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.status import abort
 from slotmesh.v1 import slot_service_pb2 as pb
 from slotmesh.v1 import slot_service_pb2_grpc
-from tests.fakes.serving import FakeServer
+from tests.support.fakes.serving import FakeServer
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -14,12 +14,12 @@ from slotmesh.errors import Failure
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
 from slotmesh.v1 import call_pb2, router_service_pb2
-from tests.fakes.chunks import Announced, in_chunks
-from tests.fakes.generator import FakeGenerator
-from tests.fakes.router_batches import CANCELLED, Batch
+from tests.support.fakes.chunks import Announced, in_chunks
+from tests.support.fakes.generator import FakeGenerator
+from tests.support.fakes.router_batches import CANCELLED, Batch
 
 if TYPE_CHECKING:
-    from tests.fakes.router import FakeRouter
+    from tests.support.fakes.router import FakeRouter
 
 Response = router_service_pb2.StreamCallsResponse
 

@@ -12,7 +12,7 @@ import grpc
 from slotmesh.runtime.duplex import read_request
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
-from tests.fakes.slots import ScriptedSlots
+from tests.support.fakes.slots import ScriptedSlots
 
 Response = replica_service_pb2.ExecuteResponse
 Context = grpc.aio.ServicerContext[Any, Any]
