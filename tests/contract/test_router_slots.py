@@ -18,11 +18,11 @@ from slotmesh.v1 import (
     call_pb2,
     replica_service_pb2,
 )
-from tests.contract.slot_client import (
+from tests.contract.slot_caller import (
     SECOND,
     SHORT,
     Slot,
-    SlotClient,
+    SlotCaller,
     call,
     client_of,
     failure_of,
@@ -42,7 +42,7 @@ async def mesh() -> AsyncIterator[RouterBench]:
 
 
 @pytest_asyncio.fixture
-async def client(mesh: RouterBench) -> AsyncIterator[SlotClient]:
+async def client(mesh: RouterBench) -> AsyncIterator[SlotCaller]:
     async with client_of(mesh.address) as client:
         yield client
 
@@ -50,7 +50,7 @@ async def client(mesh: RouterBench) -> AsyncIterator[SlotClient]:
 class TestReserveAndDispatch:
     @pytest.mark.asyncio
     async def test_a_slot_is_reserved_and_a_call_runs_in_it_without_a_release(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         slot = await client.slot(ttl=duration_pb2.Duration(seconds=7))
@@ -74,7 +74,7 @@ class TestReserveAndDispatch:
 
     @pytest.mark.asyncio
     async def test_content_types_failures_and_deadlines_are_those_of_calls(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         replica.answer = lambda run: results(run, [b'{"sum":3}'])
@@ -92,7 +92,7 @@ class TestReserveAndDispatch:
 
     @pytest.mark.asyncio
     async def test_a_second_dispatch_and_one_of_another_endpoint_hear_what_the_replica_says(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         await one_replica(mesh)
         slot = await client.slot()
@@ -107,7 +107,7 @@ class TestReserveAndDispatch:
 
     @pytest.mark.asyncio
     async def test_a_dispatch_does_not_wait_behind_calls_nor_for_room(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh, slots=2)
         replica.answer = hold
@@ -124,7 +124,7 @@ class TestReserveAndDispatch:
 
     @pytest.mark.asyncio
     async def test_any_router_serves_the_slot_that_another_one_has_reserved(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         async with mesh.another_address() as address, client_of(address) as other:
@@ -139,7 +139,7 @@ class TestReserveAndDispatch:
 
 class TestStreaming:
     @pytest.mark.asyncio
-    async def test_values_come_as_they_are_yielded(self, mesh: RouterBench, client: SlotClient) -> None:
+    async def test_values_come_as_they_are_yielded(self, mesh: RouterBench, client: SlotCaller) -> None:
         replica = await one_replica(mesh)
         replica.answer = hold
         stream = client.stream(await client.slot(), b"x", content_type=JSON)
@@ -157,7 +157,7 @@ class TestStreaming:
 
     @pytest.mark.asyncio
     async def test_a_caller_that_leaves_cancels_it_and_a_failure_ends_it(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         replica.answer = hold
@@ -172,7 +172,7 @@ class TestStreaming:
         assert (await failure_of(client.stream(Slot(token="nonsense")).read())).reason is Reason.SLOT_UNKNOWN
 
     @pytest.mark.asyncio
-    async def test_a_value_and_a_result_that_are_too_large_fail(self, mesh: RouterBench, client: SlotClient) -> None:
+    async def test_a_value_and_a_result_that_are_too_large_fail(self, mesh: RouterBench, client: SlotCaller) -> None:
         replica = await one_replica(mesh)
         replica.answer = hold
         stream = client.stream(await client.slot())
@@ -217,7 +217,7 @@ class TestEdge:
         ],
     )
     async def test_a_wrong_reservation_names_its_field(
-        self, mesh: RouterBench, client: SlotClient, fields: dict[str, Any], field: str
+        self, mesh: RouterBench, client: SlotCaller, fields: dict[str, Any], field: str
     ) -> None:
         failure = await failure_of(client.reserve(**fields))
         assert (failure.reason, failure.metadata["field"]) == (Reason.BAD_REQUEST, field)
@@ -225,7 +225,7 @@ class TestEdge:
 
     @pytest.mark.asyncio
     async def test_a_wrong_dispatch_names_its_field_and_leaves_the_slot(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         slot = await client.slot()

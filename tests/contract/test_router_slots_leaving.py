@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.errors import Reason
-from tests.contract.slot_client import SlotClient, call, client_of, failure_of, one_replica, queued
+from tests.contract.slot_caller import SlotCaller, call, client_of, failure_of, one_replica, queued
 from tests.support.fakes.replica import cancelled, hold
 from tests.support.fakes.slots import failed, held, refused
 from tests.support.router_bench import RouterBench, router_bench
@@ -23,7 +23,7 @@ async def mesh() -> AsyncIterator[RouterBench]:
 
 
 @pytest_asyncio.fixture
-async def client(mesh: RouterBench) -> AsyncIterator[SlotClient]:
+async def client(mesh: RouterBench) -> AsyncIterator[SlotCaller]:
     async with client_of(mesh.address) as client:
         yield client
 
@@ -31,7 +31,7 @@ async def client(mesh: RouterBench) -> AsyncIterator[SlotClient]:
 class TestLeaving:
     @pytest.mark.asyncio
     async def test_one_that_leaves_while_it_waits_in_the_queue_leaves_no_trace(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh, slots=1)
         replica.answer = hold
@@ -48,7 +48,7 @@ class TestLeaving:
 
     @pytest.mark.asyncio
     async def test_one_that_leaves_while_the_replica_has_it_is_taken_back(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         replica.slots.reserve = held
@@ -63,7 +63,7 @@ class TestLeaving:
         assert replica.slots.kinds == ["reserve", "reserve"], "nothing was granted, so nothing is released"
 
     @pytest.mark.asyncio
-    async def test_one_that_leaves_is_offered_to_nobody_else(self, mesh: RouterBench, client: SlotClient) -> None:
+    async def test_one_that_leaves_is_offered_to_nobody_else(self, mesh: RouterBench, client: SlotCaller) -> None:
         """Its replica refuses it after that."""
         first, second = mesh.replicas
         first.slots.reserve = held
@@ -80,7 +80,7 @@ class TestLeaving:
 
     @pytest.mark.asyncio
     async def test_what_waits_for_a_link_is_not_sent_when_its_caller_has_left(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         slot = await client.slot()
@@ -98,7 +98,7 @@ class TestLeaving:
 
     @pytest.mark.asyncio
     async def test_a_slot_that_is_granted_to_one_who_has_left_is_released_at_once(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         replica.slots.reserve = held
@@ -113,7 +113,7 @@ class TestLeaving:
         assert replica.slots.reserved == 0
 
     @pytest.mark.asyncio
-    async def test_one_that_leaves_its_call_cancels_it(self, mesh: RouterBench, client: SlotClient) -> None:
+    async def test_one_that_leaves_its_call_cancels_it(self, mesh: RouterBench, client: SlotCaller) -> None:
         replica = await one_replica(mesh)
         replica.answer = hold
         dispatched = client.dispatch(await client.slot())
@@ -124,7 +124,7 @@ class TestLeaving:
         assert replica.slots.kinds == ["reserve", "dispatch"]
 
     @pytest.mark.asyncio
-    async def test_release_is_idempotent(self, mesh: RouterBench, client: SlotClient) -> None:
+    async def test_release_is_idempotent(self, mesh: RouterBench, client: SlotCaller) -> None:
         replica = await one_replica(mesh)
         slot, other = await client.slot(), await client.slot()
         for _ in range(3):

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from slotmesh.errors import Executed, Reason
 from slotmesh.slots.token import format_token
-from tests.contract.slot_client import SECOND, SlotClient, call, client_of, failure_of, one_replica
+from tests.contract.slot_caller import SECOND, SlotCaller, call, client_of, failure_of, one_replica
 from tests.support.fakes.replica import FakeReplica, Response, hold, results
 from tests.support.fakes.slots import failed, held, refused
 from tests.support.router_bench import RouterBench, router_bench
@@ -25,7 +25,7 @@ async def mesh() -> AsyncIterator[RouterBench]:
 
 
 @pytest_asyncio.fixture
-async def client(mesh: RouterBench) -> AsyncIterator[SlotClient]:
+async def client(mesh: RouterBench) -> AsyncIterator[SlotCaller]:
     async with client_of(mesh.address) as client:
         yield client
 
@@ -39,7 +39,7 @@ class TestLosses:
     @pytest.mark.parametrize("reason", [Reason.QUEUE_FULL, Reason.DRAINING, Reason.BACKEND_UNAVAILABLE])
     @pytest.mark.parametrize("refusal", [refused, failed], ids=["as runs are", "as operations are"])
     async def test_a_reservation_that_is_refused_is_accepted_elsewhere(
-        self, mesh: RouterBench, client: SlotClient, reason: Reason, refusal: Callable[..., Response]
+        self, mesh: RouterBench, client: SlotCaller, reason: Reason, refusal: Callable[..., Response]
     ) -> None:
         first, second = mesh.replicas
         first.slots.reserve = held
@@ -55,7 +55,7 @@ class TestLosses:
 
     @pytest.mark.asyncio
     async def test_a_reservation_whose_replica_is_lost_is_accepted_elsewhere(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         first, second = mesh.replicas
         first.slots.reserve = held
@@ -68,7 +68,7 @@ class TestLosses:
         assert (await reserving).replica_id == "r1"
 
     @pytest.mark.asyncio
-    async def test_the_slots_of_a_replica_that_left_are_gone(self, mesh: RouterBench, client: SlotClient) -> None:
+    async def test_the_slots_of_a_replica_that_left_are_gone(self, mesh: RouterBench, client: SlotCaller) -> None:
         first, second = mesh.replicas
         await mesh.linked(first)
         slot = await client.slot()
@@ -78,7 +78,7 @@ class TestLosses:
 
     @pytest.mark.asyncio
     async def test_of_lives_and_replicas_that_the_table_does_not_name_nothing_is_said(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         """The router's table may be older than the slot."""
         await one_replica(mesh)
@@ -87,7 +87,7 @@ class TestLosses:
 
     @pytest.mark.asyncio
     async def test_what_is_no_token_reaches_no_replica_and_a_forged_one_is_unknown_there(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         slot = await client.slot()
@@ -110,7 +110,7 @@ class TestLosses:
 
     @pytest.mark.asyncio
     async def test_a_dispatched_call_whose_replica_is_lost_is_not_executed_again(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         replica.answer = hold
@@ -126,7 +126,7 @@ class TestLosses:
 
     @pytest.mark.asyncio
     async def test_a_slot_outlives_the_link_and_what_follows_waits_for_the_next_one(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         slots = [await client.slot() for _ in range(3)]
@@ -145,7 +145,7 @@ class TestLosses:
 
     @pytest.mark.asyncio
     async def test_nothing_is_sent_over_a_link_before_the_replica_has_introduced_itself(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         slot = await client.slot()
@@ -163,7 +163,7 @@ class TestLosses:
 
     @pytest.mark.asyncio
     async def test_what_waits_for_a_link_that_does_not_come_back_ends_in_time(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         slot = await client.slot()
@@ -176,7 +176,7 @@ class TestLosses:
         assert replica.slots.kinds == ["reserve"]
 
 
-async def assert_gone(client: SlotClient, token: str) -> None:
+async def assert_gone(client: SlotCaller, token: str) -> None:
     """Nothing can be done with the slot, and nothing of it is held."""
     dispatch, renew, released = await asyncio.gather(
         failure_of(client.dispatch(token)), failure_of(client.renew(token)), client.release(token)
@@ -186,7 +186,7 @@ async def assert_gone(client: SlotClient, token: str) -> None:
     assert (released.ongoing, released.max_ongoing) == (0, 0)
 
 
-async def assert_unproven(client: SlotClient, token: str, reason: Reason) -> None:
+async def assert_unproven(client: SlotCaller, token: str, reason: Reason) -> None:
     """The slot may live, so nobody says that it does not. Nothing was sent."""
     operations = (client.dispatch(token), client.renew(token), client.release(token))
     for failure in await asyncio.gather(*map(failure_of, operations)):

@@ -16,7 +16,7 @@ from slotmesh.slots.token import format_token
 from slotmesh.v1 import (
     call_pb2,
 )
-from tests.contract.slot_client import SHORT, SlotClient, call, client_of, failure_of, one_replica, queued
+from tests.contract.slot_caller import SHORT, SlotCaller, call, client_of, failure_of, one_replica, queued
 from tests.support.fakes.controller import fake_controller
 from tests.support.fakes.replica import Response, hold
 from tests.support.router_bench import RouterBench, router_bench
@@ -30,7 +30,7 @@ async def mesh() -> AsyncIterator[RouterBench]:
 
 
 @pytest_asyncio.fixture
-async def client(mesh: RouterBench) -> AsyncIterator[SlotClient]:
+async def client(mesh: RouterBench) -> AsyncIterator[SlotCaller]:
     async with client_of(mesh.address) as client:
         yield client
 
@@ -38,7 +38,7 @@ async def client(mesh: RouterBench) -> AsyncIterator[SlotClient]:
 class TestBackPressure:
     @pytest.mark.asyncio
     async def test_reservations_wait_for_room_and_give_up_at_their_deadline(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh, slots=1)
         replica.answer = hold
@@ -55,7 +55,7 @@ class TestBackPressure:
         await running
 
     @pytest.mark.asyncio
-    async def test_a_slot_holds_its_permit_until_it_is_free_again(self, mesh: RouterBench, client: SlotClient) -> None:
+    async def test_a_slot_holds_its_permit_until_it_is_free_again(self, mesh: RouterBench, client: SlotCaller) -> None:
         replica = await one_replica(mesh, slots=1)
         slot = await client.slot()
         calling = asyncio.ensure_future(mesh.stub.Call(call(b"waits")))
@@ -65,7 +65,7 @@ class TestBackPressure:
         assert (await calling).payload == b"waits"
 
     @pytest.mark.asyncio
-    async def test_a_full_queue_refuses(self, mesh: RouterBench, client: SlotClient) -> None:
+    async def test_a_full_queue_refuses(self, mesh: RouterBench, client: SlotCaller) -> None:
         await one_replica(mesh, slots=1, max_queued_calls=2)
         slot = await client.slot()
         waiting = [asyncio.ensure_future(client.slot()) for _ in range(2)]
@@ -79,7 +79,7 @@ class TestBackPressure:
         assert (await second).token != first.result().token
 
     @pytest.mark.asyncio
-    async def test_without_a_replica_or_an_endpoint(self, mesh: RouterBench, client: SlotClient) -> None:
+    async def test_without_a_replica_or_an_endpoint(self, mesh: RouterBench, client: SlotCaller) -> None:
         await mesh.linked()
         failure = await failure_of(client.reserve(options=call_pb2.CallOptions(timeout=SHORT)))
         assert (failure.reason, failure.executed) == (Reason.NO_SLOT, Executed.NO)
@@ -108,7 +108,7 @@ class TestBackPressure:
 
 class TestWanted:
     @pytest.mark.asyncio
-    async def test_a_wanted_replica_and_those_that_are_not(self, mesh: RouterBench, client: SlotClient) -> None:
+    async def test_a_wanted_replica_and_those_that_are_not(self, mesh: RouterBench, client: SlotCaller) -> None:
         for wanted in ("r0", "r1", "r1", "r0", "r0"):
             assert (await client.slot(replica_id=wanted)).replica_id == wanted
             assert (await client.slot(excluded_replica_ids=[wanted, "r9"])).replica_id != wanted
@@ -121,7 +121,7 @@ class TestWanted:
 
     @pytest.mark.asyncio
     async def test_a_replica_that_drains_grants_no_more_wanted_or_not(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         first, second = mesh.replicas
         slots = [await client.slot(replica_id="r0") for _ in range(2)]
@@ -136,7 +136,7 @@ class TestWanted:
         assert second.slots.kinds == ["reserve"] * 4
 
     @pytest.mark.asyncio
-    async def test_one_that_waits_for_a_replica_holds_up_nobody(self, mesh: RouterBench, client: SlotClient) -> None:
+    async def test_one_that_waits_for_a_replica_holds_up_nobody(self, mesh: RouterBench, client: SlotCaller) -> None:
         first, second = mesh.replicas
         first.capacity.max_ongoing = second.capacity.max_ongoing = 1
         await mesh.linked()

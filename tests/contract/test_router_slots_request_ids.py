@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from slotmesh.errors import Reason
-from tests.contract.slot_client import SECOND, SHORT, SlotClient, client_of, failure_of, one_replica
+from tests.contract.slot_caller import SECOND, SHORT, SlotCaller, client_of, failure_of, one_replica
 from tests.support.fakes.replica import cancelled
 from tests.support.fakes.slots import held
 from tests.support.router_bench import RouterBench, router_bench
@@ -23,7 +23,7 @@ async def mesh() -> AsyncIterator[RouterBench]:
 
 
 @pytest_asyncio.fixture
-async def client(mesh: RouterBench) -> AsyncIterator[SlotClient]:
+async def client(mesh: RouterBench) -> AsyncIterator[SlotCaller]:
     async with client_of(mesh.address) as client:
         yield client
 
@@ -31,7 +31,7 @@ async def client(mesh: RouterBench) -> AsyncIterator[SlotClient]:
 class TestRequestIds:
     @pytest.mark.asyncio
     async def test_the_same_id_returns_the_same_slot_while_its_lease_lives(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         slot = await client.slot(request_id="once")
@@ -45,7 +45,7 @@ class TestRequestIds:
 
     @pytest.mark.asyncio
     async def test_those_who_ask_at_the_same_time_share_one_reservation(
-        self, mesh: RouterBench, client: SlotClient
+        self, mesh: RouterBench, client: SlotCaller
     ) -> None:
         replica = await one_replica(mesh)
         replica.slots.reserve = held
@@ -58,7 +58,7 @@ class TestRequestIds:
         assert replica.slots.kinds == ["reserve"]
 
     @pytest.mark.asyncio
-    async def test_one_of_two_may_leave_and_the_last_one_ends_it(self, mesh: RouterBench, client: SlotClient) -> None:
+    async def test_one_of_two_may_leave_and_the_last_one_ends_it(self, mesh: RouterBench, client: SlotCaller) -> None:
         replica = await one_replica(mesh)
         replica.slots.reserve = held
         first, second = client.reserve(request_id="once"), client.reserve(request_id="once")
@@ -81,7 +81,7 @@ class TestRequestIds:
         await wait_until(lambda: cancelled(replica) == [op.op_id], what="the replica is told")
 
     @pytest.mark.asyncio
-    async def test_an_id_means_one_thing(self, mesh: RouterBench, client: SlotClient) -> None:
+    async def test_an_id_means_one_thing(self, mesh: RouterBench, client: SlotCaller) -> None:
         await one_replica(mesh)
         slot = await client.slot(request_id="once", ttl=SECOND)
         for other in ({}, {"ttl": SHORT}, {"ttl": SECOND, "replica_id": "r0"}):

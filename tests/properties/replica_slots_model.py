@@ -32,7 +32,7 @@ class Token:
         return self.call is None and not self.is_released and not self.is_expired
 
 
-class SlotsModel(ReplicaModel):
+class ReplicaSlotsModel(ReplicaModel):
     """A list of slots, looked through each time."""
 
     def __init__(self, max_ongoing: int, prefetch: int, troubles: set[str], chances: Random) -> None:
@@ -149,7 +149,7 @@ class SlotsModel(ReplicaModel):
             self.send(token, self.routers[1], "plain", "", inf)
 
 
-def every_permit_is_somebodys(model: SlotsModel) -> None:
+def every_permit_is_somebodys(model: ReplicaSlotsModel) -> None:
     reserved = sum(token.is_reserved for token in model.tokens)
     assert model.core.slots.reserved == reserved
     in_slots = len(model.calls_in_slots())
@@ -165,20 +165,20 @@ def every_permit_is_somebodys(model: SlotsModel) -> None:
     assert model.core.in_use == reserved + in_slots + running
 
 
-def slots_end_with_their_calls(model: SlotsModel) -> None:
+def slots_end_with_their_calls(model: ReplicaSlotsModel) -> None:
     for token in model.tokens:
         if token.call is not None:
             is_here = token.call.state in {"waiting", "running"}
             assert token.slot.state is (SlotState.DISPATCHED if is_here else SlotState.DONE)
 
 
-def links_know_which_calls_are_in_slots(model: SlotsModel) -> None:
+def links_know_which_calls_are_in_slots(model: ReplicaSlotsModel) -> None:
     calls = model.calls_in_slots()
     for router in model.router_of.values():
         assert router.link.in_slots == sum(call.run.link is router.link for call in calls)
 
 
-def counts_add_up(model: SlotsModel) -> None:
+def counts_add_up(model: ReplicaSlotsModel) -> None:
     slots = model.core.slots
     assert slots.granted == len(model.tokens)
     assert slots.dispatched == sum(token.call is not None for token in model.tokens)
@@ -186,7 +186,7 @@ def counts_add_up(model: SlotsModel) -> None:
     assert slots.expired == sum(token.is_expired for token in model.tokens)
 
 
-def leases_end_in_time(model: SlotsModel) -> None:
+def leases_end_in_time(model: ReplicaSlotsModel) -> None:
     ends = [token.expires_at for token in model.tokens if token.is_reserved]
     deadline = model.core.next_deadline()
     assert not ends or (deadline is not None and model.now < deadline <= min(ends))

@@ -9,14 +9,14 @@ from router_service.core.callers import Caller
 from router_service.core.replicas import Replica
 from router_service.core.reservations import constraint_of
 from router_service.core.slots import Reserve
-from tests.properties.router_slots_model import SlotModel
+from tests.properties.router_slots_model import RouterSlotsModel
 from tests.properties.router_slots_operations import (
     LINK_WAIT_S,
     QUEUE_TIME_S,
 )
 
 
-def books_agree(model: SlotModel) -> None:
+def books_agree(model: RouterSlotsModel) -> None:
     for held in model.held.values():
         replica = held.replica
         unsent = [*replica.ops, *replica.outbox]
@@ -37,7 +37,7 @@ def books_agree(model: SlotModel) -> None:
         assert account.calls == sum(run.waiting for run in waiting if run.account is account)
 
 
-def nobody_waits_for_who_never_comes(model: SlotModel) -> None:
+def nobody_waits_for_who_never_comes(model: RouterSlotsModel) -> None:
     if not model.exists or model.policy is None:
         return
     there = {key[0] for key, backend in model.listed.items() if backend in model.policy}
@@ -46,7 +46,7 @@ def nobody_waits_for_who_never_comes(model: SlotModel) -> None:
             assert wanted in there or not any(run.waiting for run in operation.caller.runs)
 
 
-def balancers_hear_in_pairs(model: SlotModel) -> None:
+def balancers_hear_in_pairs(model: RouterSlotsModel) -> None:
     expected: Counter[Replica] = Counter()
     for held in model.held.values():
         replica = held.replica
@@ -59,7 +59,7 @@ def balancers_hear_in_pairs(model: SlotModel) -> None:
     assert min(model.listener.balance.values(), default=0) >= 0
 
 
-def nothing_idles(model: SlotModel) -> None:
+def nothing_idles(model: RouterSlotsModel) -> None:
     for backend in model.scheduler.topology.backends.values():
         roomy = [replica for replica in backend.replicas.values() if replica.free > 0]
         if backend.queue.head() is not None:
@@ -70,7 +70,7 @@ def nothing_idles(model: SlotModel) -> None:
             assert not any(constraint.admits(each.replica_id) for each in roomy)
 
 
-def nothing_is_left(model: SlotModel) -> None:
+def nothing_is_left(model: RouterSlotsModel) -> None:
     """In the end, everybody has one outcome, and nothing is kept."""
     for _ in range(3):
         model.now += QUEUE_TIME_S + 1

@@ -40,7 +40,7 @@ from tests.properties.router_slots_operations import (
 )
 
 
-class SlotModel:
+class RouterSlotsModel:
     """Who waits for what, what each replica holds, and the scheduler between them."""
 
     def __init__(self, seed: int, balancer: BalancerName, *, tells: bool) -> None:

@@ -16,7 +16,7 @@ from hypothesis.stateful import invariant, precondition, rule
 from replica_service.core.calls import CallOptions
 from slotmesh.errors import Failure
 from slotmesh.slots.limits import MAX_LEASE_S
-from tests.properties.replica_slots_model import ALWAYS, SlotsModel
+from tests.properties.replica_slots_model import ALWAYS, ReplicaSlotsModel
 from tests.properties.test_replica_scheduler import SchedulerMachine
 
 LEASES_S = (0.25, 1.0, 2.0, 10.0)
@@ -24,8 +24,8 @@ TIMES_LEFT_S = st.sampled_from((inf, inf, 0.0, 0.3))
 
 
 class SlotsMachine(SchedulerMachine):
-    model: SlotsModel
-    model_class = SlotsModel
+    model: ReplicaSlotsModel
+    model_class = ReplicaSlotsModel
 
     @rule(router=st.integers(0, 1), lease_s=st.sampled_from(LEASES_S), time_left_s=TIMES_LEFT_S)
     def reserve(self, router: int, lease_s: float, time_left_s: float) -> None:

@@ -18,7 +18,7 @@ from router_service.core.slots import Dispatch, Release, Released, Renew, Reserv
 from router_service.core.table import BalancerName
 from slotmesh.errors import Executed, Failure, Reason
 from tests.properties.router_slots_invariants import ALWAYS, nothing_is_left
-from tests.properties.router_slots_model import SlotModel
+from tests.properties.router_slots_model import RouterSlotsModel
 from tests.properties.router_slots_operations import (
     IDS,
     MAX_ONGOING,
@@ -32,7 +32,7 @@ from tests.properties.router_slots_operations import (
 class SlotMachine(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 2**32), balancer=st.sampled_from(BalancerName), tells=st.booleans())
     def start(self, seed: int, balancer: BalancerName, *, tells: bool) -> None:
-        self.model = SlotModel(seed, balancer, tells=tells)
+        self.model = RouterSlotsModel(seed, balancer, tells=tells)
         for work in (Reserve(), Reserve(replica_id="r0"), Reserve(excluded=frozenset({"r1"}))):
             for who in (0, 1):
                 self.model.ask(who, work)

@@ -1,4 +1,4 @@
-"""A client of a router's SlotService, and what tests of slots ask of the router behind it."""
+"""A caller of a router's SlotService, and what tests of slots ask of the router behind it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SECOND = duration_pb2.Duration(seconds=1)
 SHORT = duration_pb2.Duration(nanos=50_000_000)
 
 
-class SlotClient:
-    """A client of SlotService."""
+class SlotCaller:
+    """Calls a SlotService by its stub."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.stub: Any = slot_service_pb2_grpc.SlotServiceStub(channel)
@@ -68,9 +68,9 @@ class SlotClient:
 
 
 @asynccontextmanager
-async def client_of(address: str) -> AsyncIterator[SlotClient]:
+async def client_of(address: str) -> AsyncIterator[SlotCaller]:
     async with open_channel(address) as channel:
-        yield SlotClient(channel)
+        yield SlotCaller(channel)
 
 
 async def failure_of(call: Any) -> Failure:
