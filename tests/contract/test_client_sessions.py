@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
-from slotmesh.client import pulse
+from slotmesh.client.stream import heartbeats as pulse
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.v1 import router_service_pb2

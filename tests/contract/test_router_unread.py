@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from router_service.core.unread import MAX_QUEUED_BYTES, STUCK_S
 from slotmesh.v1 import call_pb2, replica_service_pb2
-from tests.fakes.replica import FakeReplica, hold, results
+from tests.support.fakes.replica import FakeReplica, hold, results
 from tests.support.router_bench import Call, RouterBench, calls, outcomes, router_bench
 from tests.support.wait import wait_until
 

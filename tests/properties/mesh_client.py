@@ -12,7 +12,7 @@ from router_service.core.calls import Batch, CallOptions
 from router_service.core.commands import Outcome
 from router_service.core.rosters import RosterVersion
 from router_service.core.sessions import Session
-from slotmesh.client.rosters import Rosters
+from slotmesh.client.stream.rosters import Rosters
 from slotmesh.errors import Executed, Failure, Reason
 from tests.support.memory_nodes import ENDPOINT, RouterNode, wire_options
 

@@ -14,8 +14,9 @@ from router_service.core.sessions import Session
 from router_service.shell.acks import MAX_FRAME_SPANS
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.link_frames import MAX_FRAME_RANGES, LinkFrames, Request
-from tests.fakes.clock import FakeClock
-from tests.unit.router.world import World, caller
+from tests.support.fakes.clock import FakeClock
+from tests.unit.router.world import World
+from tests.unit.router.world_callers import caller
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.callers import Caller
-from router_service.core.rosters import RosterVersion
 from router_service.core.sessions import PATIENCE_S
 from router_service.core.table import BalancerName
 from slotmesh.errors import Executed, Reason

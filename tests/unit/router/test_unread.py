@@ -23,8 +23,9 @@ from router_service.shell.result_outbox import ResultOutbox
 from slotmesh.errors import Reason
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.v1 import call_pb2
-from tests.fakes.clock import FakeClock
-from tests.unit.router.world import World, options, session_caller
+from tests.support.fakes.clock import FakeClock
+from tests.unit.router.world import World
+from tests.unit.router.world_callers import options, session_caller
 
 MAX_BYTES = 1_000_000
 SIZE = 10_000
