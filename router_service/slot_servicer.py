@@ -11,8 +11,8 @@ import grpc
 
 from router_service import convert
 from router_service.core.commands import DeliverDone, DeliverResults
+from router_service.core.rosters import ReplicaKey
 from router_service.core.slots import Dispatch, Release, Renew
-from router_service.core.table import ReplicaKey
 from router_service.shell.slot_calls import SlotCalls
 from slotmesh.chunks import MAX_INLINE_BYTES, joined
 from slotmesh.errors import Failure

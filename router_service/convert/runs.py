@@ -10,9 +10,9 @@ from itertools import chain, islice
 from math import inf
 
 from router_service.core.calls import CallPayload
+from router_service.core.capacity import Capacity
 from router_service.core.credits import CREDITS
 from router_service.core.frames import OutgoingBatch
-from router_service.core.replicas import Capacity
 from router_service.core.slicing import MethodTime
 from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, Announced, Payload
 from slotmesh.errors import Executed, Failure, Reason

@@ -87,9 +87,8 @@ def reconcile_of(sessions: Iterable[Session]) -> replica_service_pb2.Reconcile:
     """The question to a replica."""
     frame = replica_service_pb2.Reconcile()
     for session in sessions:
-        unanswered = session.resumption.unanswered if session.resumption is not None else ()
         asked = frame.sessions.add(session_id=session.session_id, epoch=session.epoch)
-        asked.MergeFromString(asked_of(unanswered))
+        asked.MergeFromString(asked_of(session.unanswered))
     return frame
 
 

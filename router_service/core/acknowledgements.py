@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from router_service.core.replicas import Replica
     from router_service.core.rosters import RosterVersion
     from router_service.core.sessions import Session
+    from router_service.core.suspension import SuspendedRuns
     from router_service.core.topology import Topology
 
 PATIENCE_S: Final = 0.25
@@ -34,12 +35,15 @@ MAX_NAMED: Final = 1_024
 class Acknowledgements:
     """What the clients of connected sessions know."""
 
-    def __init__(self, out: list[Command], topology: Topology, outcomes: Outcomes, intake: Intake) -> None:
+    def __init__(
+        self, out: list[Command], topology: Topology, outcomes: Outcomes, intake: Intake, suspended: SuspendedRuns
+    ) -> None:
         """Writes into `out`, the scheduler's list of commands."""
         self._out = out
         self._topology = topology
         self._outcomes = outcomes
         self._intake = intake
+        self._suspended = suspended
         self._connected: dict[Session, Caller] = {}
         self._numbers: dict[RosterVersion, int] = {}
         """Rosters of this router, numbered as they came."""
@@ -65,6 +69,7 @@ class Acknowledgements:
         """The connection is gone. Returns the replicas that join no longer."""
         self._connected.pop(session, None)
         session.is_suspended = True
+        self._suspended.forget(session)
         return self._no_longer_lagging(session)
 
     def acknowledged(self, session: Session, version: RosterVersion, now: float) -> list[Replica]:
@@ -156,5 +161,5 @@ class Acknowledgements:
             self._intake.hold(part, now, admitted=True)
 
     def _release(self, session: Session, now: float) -> None:
-        for run, is_admitted in session.release():
+        for run, is_admitted in self._suspended.release(session):
             self._intake.route(run, now, admitted=is_admitted)

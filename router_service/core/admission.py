@@ -9,15 +9,17 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from router_service.core.drain_rate import DrainRate
 from router_service.core.service_time import ServiceTime
 from slotmesh.errors import Failure, Reason
 
 if TYPE_CHECKING:
-    from router_service.core.callers import Flow
-    from router_service.core.calls import Run
+    from collections.abc import Sequence
+
+    from router_service.core.calls import CallPayload
+    from router_service.core.flows import Flow
 
 FLOOR_CALLS = 16
 """Calls that a flow may have waiting even where others have filled the queue."""
@@ -31,6 +33,37 @@ FIRST_RETRY_DELAY_S = 0.1
 RETRY_JITTER = 0.2
 """Retry delays vary by this share up and down, so that those who were refused together do not come back together."""
 DRAIN_WINDOW_S = 1.0
+
+
+class OfFlow(Protocol):
+    """A caller, as far as queues are shared fairly."""
+
+    flow: Flow
+
+
+class Charged(Protocol):
+    """A run, as accounts see it: which of its calls wait, for whom, and until when."""
+
+    account: Account | None
+    arrived: float
+    cursor: int
+    deadline: float
+
+    @property
+    def caller(self) -> OfFlow:
+        """Whose calls these are."""
+
+    @property
+    def payloads(self) -> Sequence[CallPayload]:
+        """From `cursor` on, those of the calls that wait."""
+
+    @property
+    def slot(self) -> object | None:
+        """What is to be done with a slot; None for calls that use none."""
+
+    @property
+    def waiting(self) -> int:
+        """Calls that were neither sent nor failed."""
 
 
 class Account:
@@ -60,7 +93,7 @@ class Account:
         self._drain = DrainRate(DRAIN_WINDOW_S)
         self.service_time = ServiceTime()
 
-    def too_late(self, run: Run) -> float:
+    def too_late(self, run: Charged) -> float:
         """When sending the run is of no use any more, monotonic seconds; infinite without a deadline."""
         if run.slot is not None:
             return run.deadline
@@ -70,7 +103,7 @@ class Account:
         """Something was charged."""
         self._drain.waits(now)
 
-    def charge(self, run: Run) -> int:
+    def charge(self, run: Charged) -> int:
         """Charges the first waiting calls of the run that fit; returns how many of the waiting calls do."""
         waiting = run.waiting
         calls, size = self._by_flow.get(run.caller.flow, (0, 0))
@@ -93,11 +126,11 @@ class Account:
         """Calls of the flow that wait here."""
         return self._by_flow.get(flow, (0, 0))[0]
 
-    def charge_all(self, run: Run) -> None:
+    def charge_all(self, run: Charged) -> None:
         """Charges all waiting calls of a run that was admitted before, over the bounds if need be."""
         self._add(run, run.waiting, _size(run, run.waiting))
 
-    def release(self, run: Run, count: int) -> None:
+    def release(self, run: Charged, count: int) -> None:
         """The next `count` waiting calls of the run no longer wait."""
         size = _size(run, count)
         self.calls -= count
@@ -135,7 +168,7 @@ class Account:
             delay_s = max(self._drain.waiting_s(now), FIRST_RETRY_DELAY_S)
         return min(delay_s, self.max_queue_time_s)
 
-    def _add(self, run: Run, count: int, size: int) -> None:
+    def _add(self, run: Charged, count: int, size: int) -> None:
         self.calls += count
         self.size += size
         flow = run.caller.flow
@@ -144,6 +177,6 @@ class Account:
         run.account = self
 
 
-def _size(run: Run, count: int) -> int:
+def _size(run: Charged, count: int) -> int:
     """Payload bytes of the run's next `count` waiting calls."""
     return sum(map(len, run.payloads[run.cursor : run.cursor + count]))

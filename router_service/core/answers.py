@@ -20,12 +20,15 @@ from slotmesh.errors import Executed, Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router_service.core.calls import Failures, Results, Run, Sent
+    from router_service.core.backends import Backend
+    from router_service.core.calls import Failures, Results
+    from router_service.core.capacity import Capacity
     from router_service.core.commands import Command
     from router_service.core.counters import Counters
     from router_service.core.intake import Intake
     from router_service.core.outcomes import Outcomes
-    from router_service.core.replicas import Capacity, Replica
+    from router_service.core.replicas import Replica
+    from router_service.core.runs import Run, Sent
     from router_service.core.sender import Sender
     from slotmesh.errors import Failure
 
@@ -70,11 +73,11 @@ class Answers:
                 if count == sent.count and sent.states is None:
                     replica.answer_whole(sent)
                     if is_heard:
-                        routing.answered(sent, count, now)
+                        routing.answered(replica.backend.hooks, replica, sent, count, now)
                     part = payloads if count == len(payloads) else payloads[at : at + count]
                     outcomes.results(sent, 0, count, part, content_type, replica)
                 else:
-                    for lo, fresh in self._answer(sent, offset, count, now):
+                    for lo, fresh in self._answer(replica, sent, offset, count, now):
                         begin = at + lo - offset
                         outcomes.results(sent, lo, fresh, payloads[begin : begin + fresh], content_type, replica)
                 if not sent.remaining and sent.run.partition is not None:
@@ -84,7 +87,7 @@ class Answers:
             replica.backend.retries.answered(count, now)
             observe(now - sent.sent_at, count)
             service_time.observe(now - sent.sent_at)
-            for lo, fresh in self._answer(sent, offset, count, now):
+            for lo, fresh in self._answer(replica, sent, offset, count, now):
                 outcomes.done(sent, lo, fresh)
             if not sent.remaining and sent.run.partition is not None:
                 self.settle_partition(sent, now)
@@ -99,7 +102,7 @@ class Answers:
             before = sent.remaining
             parts = replica.answer(sent, offset, count)
             if routing.is_counted(sent):
-                routing.abandoned(replica, before - sent.remaining)
+                routing.abandoned(replica.backend.hooks, replica, before - sent.remaining)
             if sent.run.recovers:
                 gone = failures.result_evicted(replica) if sent.run.was_answered else None
                 for lo, many in parts:
@@ -153,7 +156,7 @@ class Answers:
                     # It has executed nothing. Was a slot granted, it is leased, and no more than that.
                     returned += self.hand_back(sent, [(lo, count)])
                     continue
-                returned += self._retry_or_fail(sent, lo, count, failure, now)
+                returned += self._retry_or_fail(replica.backend, sent, lo, count, failure, now)
         backend.changed(replica)
         if not replica.draining:
             self.counters.link_failures[backend.name,] += 1
@@ -173,21 +176,17 @@ class Answers:
     def settle_partition(self, sent: Sent, now: float) -> None:
         """No call of the slice is at its replica any more, and what came back is queued: a new owner may be served."""
         partition = sent.run.partition
-        if partition is not None:
-            partition.settled(sent.owner_epoch)
-            if not partition.stale and partition.queue and not partition.listed:
-                self._sender.list(partition)
-                if partition.listed and partition.owner is not None and partition.owner is not sent.replica:
-                    self._sender.pump(partition.owner, now)
+        if partition is not None and partition.settled(sent.owner_epoch):
+            self._sender.resume(sent, now)
 
     def _answer(
-        self, sent: Sent, offset: int, count: int, now: float, *, is_used: bool = True
+        self, replica: Replica, sent: Sent, offset: int, count: int, now: float, *, is_used: bool = True
     ) -> list[tuple[int, int]]:
         """The replica has answered these calls of the slice; returns those that somebody waits for."""
         before = sent.remaining
-        fresh = sent.replica.answer(sent, offset, count)
-        if sent.replica.backend.hooks is not None:
-            routing.answered(sent, before - sent.remaining, now, is_used=is_used)
+        fresh = replica.answer(sent, offset, count)
+        if replica.backend.hooks is not None:
+            routing.answered(replica.backend.hooks, replica, sent, before - sent.remaining, now, is_used=is_used)
         return fresh
 
     def _failed(self, replica: Replica, failed: Iterable[Failures], now: float) -> None:
@@ -204,7 +203,9 @@ class Answers:
                 if sent.run.recovers and failure.reason is Reason.CANCELLED and sent.run.deadline < inf:
                     # Nobody has cancelled it here: an earlier router took it back when its time was over.
                     told = replace(failures.deadline_running(sent.run, replica), executed=failure.executed)
-                for lo, fresh in self._answer(sent, offset, count, now, is_used=failure.executed is not Executed.NO):
+                for lo, fresh in self._answer(
+                    replica, sent, offset, count, now, is_used=failure.executed is not Executed.NO
+                ):
                     outcomes.answered_with(sent, lo, fresh, told)
                 if not sent.remaining and sent.run.partition is not None:
                     self.settle_partition(sent, now)
@@ -215,25 +216,26 @@ class Answers:
         returned: list[Run] = []
         emptied: list[Sent] = []
         for sent, offset, _, count in replica.slices(ids):
-            for lo, fresh in self._answer(sent, offset, count, now):
+            for lo, fresh in self._answer(replica, sent, offset, count, now):
                 if sent.run.recovers or not (sent.valued or set()).isdisjoint(range(lo, lo + fresh)):
                     self._outcomes.answered_with(sent, lo, fresh, failure)
                     continue
                 if sent.run.partition is not None:
                     sent.run.partition.refused(sent.owner_epoch)
-                returned += self._retry_or_fail(sent, lo, fresh, failure, now)
+                returned += self._retry_or_fail(replica.backend, sent, lo, fresh, failure, now)
             if not sent.remaining:
                 emptied.append(sent)
         self._intake.put_back(returned, replica.backend, now)
         for sent in emptied:
             self.settle_partition(sent, now)
 
-    def _retry_or_fail(self, sent: Sent, lo: int, count: int, failure: Failure, now: float) -> list[Run]:
+    def _retry_or_fail(
+        self, backend: Backend[Replica], sent: Sent, lo: int, count: int, failure: Failure, now: float
+    ) -> list[Run]:
         """These calls of the slice may have been executed: returns what waits again, as it may be executed twice."""
         retried = 0
         returned: list[Run] = []
         if sent.run.options.idempotent and sent.run.shadow_of is None and sent.takes_room:
-            backend = sent.replica.backend
             retried = backend.retries.take(count, now)
             self.counters.retries[backend.name,] += retried
             returned = self.hand_back(sent, [(lo, retried)] if retried else [], retry=True)

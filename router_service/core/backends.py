@@ -5,10 +5,10 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from router_service.core.admission import Account
-from router_service.core.balancers import RoutingHooks
+from router_service.core.balancers import Candidate, RoutingHooks
 from router_service.core.balancers.least_loaded import LeastLoaded
 from router_service.core.balancers.power_of_two import PowerOfTwo
 from router_service.core.balancers.round_robin import RoundRobin
@@ -20,14 +20,35 @@ from router_service.core.slicing import joins
 from router_service.core.table import BalancerName
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from router_service.core.balancers import Balancer
     from router_service.core.counters import BackendCounts
     from router_service.core.draws import Chance
-    from router_service.core.replicas import Replica
-    from router_service.core.table import BackendRoute, ReplicaKey
+    from router_service.core.rosters import ReplicaKey
+    from router_service.core.slicing import MethodTime
+    from router_service.core.table import BackendRoute
 
 
-class Backend:
+class Member(Candidate, Protocol):
+    """A replica, as its backend sees it."""
+
+    keyed: int
+    times: Mapping[str, MethodTime]
+    work_ns: int
+
+    @property
+    def free_slots(self) -> int:
+        """Unkeyed calls that it could start at once."""
+
+    def refresh(self) -> None:
+        """Capacity, link, joining or draining changed."""
+
+
+MemberT = TypeVar("MemberT", bound=Member)
+
+
+class Backend(Generic[MemberT]):
     """Mutable state of one backend. Compared by identity."""
 
     __slots__ = (
@@ -56,15 +77,15 @@ class Backend:
         self.constrained = ConstrainedReservations()
         self.retries = RetryBudget()
         self.ejections = Ejections()
-        self.replicas: dict[ReplicaKey, Replica] = {}
+        self.replicas: dict[ReplicaKey, MemberT] = {}
         self.candidates = 0
         """Replicas that take calls."""
-        self.filling: Replica | None = None
+        self.filling: MemberT | None = None
         """The replica that the latest calls went to: quick ones join them there."""
         self.max_batch_size = route.max_batch_size
         self._chance = chance
         self._balancer_name = route.balancer
-        self.balancer = _balancer(route.balancer, chance)
+        self.balancer: Balancer[MemberT] = _balancer(route.balancer, chance)
         self.hooks = _hooks(self.balancer)
         """The balancer, where it wants to hear what became of what it placed."""
 
@@ -81,14 +102,14 @@ class Backend:
             for replica in self.replicas.values():
                 self.balancer.changed(replica)
 
-    def changed(self, replica: Replica) -> None:
+    def changed(self, replica: MemberT) -> None:
         """A replica was linked or lost, drains, joined or left."""
         was_taking = replica.taking
         replica.refresh()
         self.candidates += replica.taking - was_taking
         self.balancer.changed(replica)
 
-    def pick(self, method: str) -> Replica | None:
+    def pick(self, method: str) -> MemberT | None:
         """The replica for the next calls of the method: one with `free > 0`, or None.
 
         The one that is being filled, where they can start at once and join others (`slicing.joins`); else the one that
@@ -111,11 +132,11 @@ class Backend:
         return sum(replica.own + replica.keyed for replica in self.replicas.values())
 
 
-def _hooks(balancer: Balancer) -> RoutingHooks | None:
+def _hooks(balancer: Balancer[MemberT]) -> RoutingHooks | None:
     return balancer if isinstance(balancer, RoutingHooks) else None
 
 
-def _balancer(name: BalancerName, chance: Chance) -> Balancer:
+def _balancer(name: BalancerName, chance: Chance) -> Balancer[MemberT]:
     match name:
         case BalancerName.LEAST_LOADED:
             return LeastLoaded()

@@ -15,7 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router_service.core.calls import Run
+    from router_service.core.runs import Run
 
 _SWEEP_FROM = 1024
 

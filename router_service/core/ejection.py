@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router_service.core.replicas import Replica
+    from router_service.core.rosters import ReplicaKey
 
 FIRST_S = 0.1
 LONGEST_S = 3.0
@@ -34,11 +34,11 @@ class Ejections:
     __slots__ = ("_records", "out")
 
     def __init__(self) -> None:
-        self._records: dict[Replica, _Record] = {}
+        self._records: dict[ReplicaKey, _Record] = {}
         self.out = 0
         """Replicas that are out now."""
 
-    def failed(self, replica: Replica, replicas: int, now: float, chance: float) -> float:
+    def failed(self, replica: ReplicaKey, replicas: int, now: float, chance: float) -> float:
         """The replica could not be reached, or its link broke; it is one of `replicas`.
 
         Returns seconds until it may be tried again. `chance` is uniform in [0, 1).
@@ -57,14 +57,14 @@ class Ejections:
             ceiling_s = FIRST_S
         return ceiling_s * (0.5 + 0.5 * chance)
 
-    def came_back(self, replica: Replica, now: float) -> None:
+    def came_back(self, replica: ReplicaKey, now: float) -> None:
         """The replica's link is up."""
         record = self._records.get(replica)
         if record is not None and record.up_since is None:
             record.up_since = now
             self.out -= 1
 
-    def forget(self, replica: Replica) -> None:
+    def forget(self, replica: ReplicaKey) -> None:
         """The replica left the backend."""
         record = self._records.pop(replica, None)
         if record is not None and record.up_since is None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from router_service.core.replicas import Replica
-    from router_service.core.table import EndpointRoute, ReplicaKey
+    from router_service.core.rosters import ReplicaKey
+    from router_service.core.table import EndpointRoute
 
 
 class Endpoint:

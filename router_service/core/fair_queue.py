@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from router_service.core.queues import SloQueue
 
 if TYPE_CHECKING:
-    from router_service.core.callers import Flow
-    from router_service.core.calls import Run
+    from router_service.core.flows import Flow
+    from router_service.core.runs import Run
 
 TURN_CALLS = 64
 """Calls a turn: enough for full frames, few enough that a caller with one call soon has its turn."""

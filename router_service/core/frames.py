@@ -18,9 +18,9 @@ from router_service.core.calls import NO_CALLS, Origin
 from slotmesh.chunks import MAX_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
-    from router_service.core.calls import CallOptions, Run, Sent
-    from router_service.core.partitions import Partition
+    from router_service.core.calls import CallOptions
     from router_service.core.replicas import Replica
+    from router_service.core.runs import KeyOrder, Run, Sent
     from router_service.core.sessions import Session
     from slotmesh.chunks import Payload
 
@@ -88,7 +88,7 @@ def cut_frame(replica: Replica, max_calls: int, max_bytes: int) -> list[Outgoing
     """Of the credit of each group."""
     newest: dict[tuple[object, ...], int] = {}
     """The latest group for each kind of slices."""
-    latest: dict[tuple[Partition, str], int] = {}
+    latest: dict[tuple[KeyOrder, str], int] = {}
     """The group that the latest slice of each ordering key went to."""
     at = -1
     calls = size = slices = 0

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from router_service.core import failures
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import Run
 from router_service.core.reservations import best_for, can_serve, constraint_of
+from router_service.core.runs import Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from router_service.core.partitions import Partition
     from router_service.core.replicas import Replica
     from router_service.core.sender import Sender
+    from router_service.core.suspension import SuspendedRuns
     from router_service.core.topology import Topology
 
 
@@ -44,12 +45,19 @@ class Intake:
     """Finds each run its place."""
 
     def __init__(
-        self, topology: Topology, outcomes: Outcomes, deadlines: DeadlineHeap, sender: Sender, chance: Chance
+        self,
+        topology: Topology,
+        outcomes: Outcomes,
+        deadlines: DeadlineHeap,
+        sender: Sender,
+        suspended: SuspendedRuns,
+        chance: Chance,
     ) -> None:
         self._topology = topology
         self._outcomes = outcomes
         self._deadlines = deadlines
         self._sender = sender
+        self._suspended = suspended
         self._chance = chance
         self._nobody = Caller(Window(0, 0))
         """Whose calls shadows are: outcomes go nowhere."""
@@ -85,10 +93,9 @@ class Intake:
 
     def hold(self, run: Run, now: float, *, admitted: bool) -> None:
         """Keeps the run until its client knows all replicas that it could go to (`acknowledgements`)."""
-        session = run.session
-        if session is None:
+        if run.session is None:
             raise ValueError("calls without a session need no acknowledgement")
-        session.hold(run, now, is_admitted=admitted)
+        self._suspended.hold(run.session, run, now, is_admitted=admitted)
         self._deadlines.watch(min(run.deadline, now + HOLD_S), run)
 
     def recover(self, run: Run, replica: Replica, now: float) -> None:
@@ -125,23 +132,23 @@ class Intake:
         if copy.unanswered and copy.deadline != inf:
             self._deadlines.watch(copy.deadline, copy)
 
-    def put_back(self, runs: Sequence[Run], backend: Backend, now: float) -> None:
+    def put_back(self, runs: Sequence[Run], backend: Backend[Replica], now: float) -> None:
         """Queues runs that came back, by their age."""
         is_there = self._topology.backends.get(backend.name) is backend
         unkeyed: list[Run] = []
         keyed: dict[Partition, list[Run]] = {}
         constrained: list[Run] = []
         for run in sorted(runs, key=lambda run: run.age):
-            partition = run.partition
-            exists = run.endpoint in self._topology.endpoints
+            endpoint = self._topology.endpoints.get(run.endpoint)
             if run.session is not None and run.session.is_suspended:
                 self.hold(run, now, admitted=True)
             elif run.slot is not None and constraint_of(run) is not None:
                 constrained.append(run)
-            elif exists and partition is not None:
+            elif endpoint is not None and run.partition is not None:
+                partition = endpoint.partition(run.partition.number, self._topology.replicas)
                 self._admit(run, self._account_of(partition), now, admitted=True)
                 keyed.setdefault(partition, []).append(run)
-            elif exists and is_there:
+            elif endpoint is not None and is_there:
                 self._admit(run, backend.account, now, admitted=True)
                 unkeyed.append(run)
             else:
@@ -235,7 +242,7 @@ class Intake:
         else:
             self._to_constrained(run, (fit or of_endpoint)[0], now, admitted=admitted)
 
-    def _to_constrained(self, run: Run, backend: Backend, now: float, *, admitted: bool) -> None:
+    def _to_constrained(self, run: Run, backend: Backend[Replica], now: float, *, admitted: bool) -> None:
         _limit(run, backend)
         # Older ones that wait can have no replica that has room; but those that come back, before it is their turn.
         best = best_for(run, backend.replicas.values()) if not admitted else None
@@ -269,7 +276,7 @@ class Intake:
         return True
 
 
-def _limit(run: Run, backend: Backend) -> None:
+def _limit(run: Run, backend: Backend[Replica]) -> None:
     """A reservation without a timeout waits for as long as its backend lets calls wait, at replicas, too."""
     if run.deadline == inf:
         run.deadline = run.arrived + backend.account.max_queue_time_s

@@ -65,11 +65,12 @@ class Partition:
         self.inflight += 1
         self.stale += owner_epoch != self.epoch
 
-    def settled(self, owner_epoch: int) -> None:
-        """A slice has its outcome, or came back."""
+    def settled(self, owner_epoch: int) -> bool:
+        """A slice has its outcome, or came back. Returns whether what waits may go on, and is not listed."""
         self.inflight -= 1
         if owner_epoch != self.epoch:
             self.stale -= 1
+        return not self.stale and bool(self.queue) and not self.listed
 
     def refused(self, owner_epoch: int) -> None:
         """A replica is not the owner at this epoch: hold everything until the table names one at a newer epoch."""

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router_service.core.calls import Run
+    from router_service.core.runs import Run
 
 _SWEEP_FROM = 1024
 

@@ -11,68 +11,47 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Protocol
 
 from router_service.core import routing
-from router_service.core.calls import Bound, Run, Sent
+from router_service.core.capacity import Capacity
+from router_service.core.runs import Bound, Run, Sent
 from router_service.core.slicing import QUICK_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from router_service.core.backends import Backend
-    from router_service.core.partitions import Partition
+    from router_service.core.queues import RunQueue
     from router_service.core.slicing import MethodTime
     from router_service.core.table import ReplicaRoute
 
-DEFAULT_KEYED_WINDOW = 8192
-"""Keyed calls unanswered at a replica that has not said otherwise."""
 _SWEEP_FROM = 64
 
 
-class Capacity(NamedTuple):
-    """A replica's own report. Counts calls."""
+class ReadyPartition(Protocol):
+    """A partition with something to send, as its owner's outbox is filled from it."""
 
-    max_ongoing: int
-    prefetch: int = 0
-    others: int = 0
-    """Room taken by anything but this router's unkeyed calls."""
-    keyed_window: int = DEFAULT_KEYED_WINDOW
-    draining: bool = False
+    epoch: int
+    listed: bool
+    owner: Replica | None
+    queue: RunQueue
+
+    @property
+    def sendable(self) -> bool:
+        """Whether the head of the queue may be sent to the owner, room aside."""
 
 
 class Replica:
     """One incarnation of a replica. Compared by identity."""
 
     __slots__ = (
-        "_next_id",
-        "_next_withdrawn",
-        "_starts",
-        "address",
-        "backend",
-        "bound",
-        "capacity",
-        "draining",
-        "inflight",
-        "is_joining",
-        "key",
-        "keyed",
-        "limit",
-        "linked",
-        "links",
-        "listed",
-        "ops",
-        "outbox",
-        "own",
-        "ready",
-        "retired",
-        "stream_id",
-        "taking",
-        "times",
-        "work_ns",
+        *("_next_id", "_next_withdrawn", "_starts", "address", "backend", "bound", "capacity", "draining", "inflight"),
+        *("is_joining", "key", "keyed", "limit", "linked", "links", "listed", "ops", "outbox", "own", "ready"),
+        *("retired", "stream_id", "taking", "times", "work_ns"),
     )
 
-    def __init__(self, route: ReplicaRoute, backend: Backend) -> None:
+    def __init__(self, route: ReplicaRoute, backend: Backend[Replica]) -> None:
         self.key = route.key
         self.address = route.address
         self.backend = backend
@@ -110,7 +89,7 @@ class Replica:
         """Slices with unanswered calls that a frame has carried, by first run id."""
         self.times: Mapping[str, MethodTime] = {}
         """What it has said of its methods, by name."""
-        self.ready: deque[Partition] = deque()
+        self.ready: deque[ReadyPartition] = deque()
         """Partitions with something to send here, in turn."""
         self._next_id = 1
         self._starts: list[int] = []
@@ -273,7 +252,7 @@ class Replica:
         gone = sent.remaining - sum(part.count for part in parts)
         sent.run.sents.remove(sent)
         if self.backend.hooks is not None and routing.is_counted(sent):
-            routing.abandoned(self, gone)
+            routing.abandoned(self.backend.hooks, self, gone)
         self._gone(sent, gone)
         sent.remaining = 0
 
@@ -285,7 +264,7 @@ class Replica:
         for sent in unsent:
             sent.run.sents.remove(sent)
             if routing.is_counted(sent):
-                routing.abandoned(self, sent.remaining)
+                routing.abandoned(self.backend.hooks, self, sent.remaining)
             self._gone(sent, sent.remaining)
         return unsent
 
@@ -293,7 +272,8 @@ class Replica:
         """The link broke: forgets and returns all that frames carried and is not answered, in order of sending."""
         lost = list(self.inflight.values())
         if self.backend.hooks is not None:
-            routing.abandoned(self, sum(sent.remaining for sent in lost if routing.is_counted(sent)))
+            gone = sum(sent.remaining for sent in lost if routing.is_counted(sent))
+            routing.abandoned(self.backend.hooks, self, gone)
         self.inflight.clear()
         self._starts.clear()
         self.own = self.keyed = self.bound = self.work_ns = 0

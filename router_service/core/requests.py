@@ -20,6 +20,7 @@ from router_service.core.callers import Caller, Window
 if TYPE_CHECKING:
     from router_service.core.calls import CallOptions
     from router_service.core.replicas import Replica
+    from router_service.core.runs import CallerBook
     from router_service.core.slots import Slot, SlotWork
 
 MAX_GRANTED = 65_536
@@ -79,7 +80,7 @@ class Requests:
     def __init__(self) -> None:
         self._by_id: dict[str, Request] = {}
         self._by_token: dict[str, Request] = {}
-        self.pending: dict[Caller, Request] = {}
+        self.pending: dict[CallerBook, Request] = {}
         """Those that are waited for, by the caller that stands for all who wait."""
         self._heap: list[tuple[float, int, Request]] = []
         self._pushes = 0
@@ -104,12 +105,17 @@ class Requests:
     def join(self, request: Request, caller: Caller, deadline: float) -> None:
         """The caller hears of it, too."""
         request.waiters[caller] = deadline
-        caller.request = request
+        caller.request_id = request.request_id
         self._watch(request, deadline)
+
+    def waited_for_by(self, caller: Caller) -> Request | None:
+        """What the caller waits for."""
+        return self._by_id.get(caller.request_id) if caller.request_id else None
 
     def leave(self, caller: Caller) -> Request | None:
         """The caller does not wait any more; returns what nobody waits for now, and must be cancelled."""
-        request, caller.request = caller.request, None
+        request = self.waited_for_by(caller)
+        caller.request_id = ""
         if request is None:
             return None
         request.waiters.pop(caller, None)
@@ -123,7 +129,7 @@ class Requests:
         waiters = list(request.waiters)
         request.waiters.clear()
         for each in waiters:
-            each.request = None
+            each.request_id = ""
         self.pending.pop(request.caller, None)
         if lease is None:
             self._forget(request)

@@ -9,18 +9,36 @@ Owner: the backend; the sender serves it.
 from __future__ import annotations
 
 from bisect import insort
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from router_service.core.slots import Reserve
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from router_service.core.calls import Run
-    from router_service.core.replicas import Replica
+    from router_service.core.runs import Run
 
 MAX_WAITING = 256
 """Of one backend. What replicas hand back is let in beyond it."""
+
+
+class Grantor(Protocol):
+    """A replica, as reservations choose among them."""
+
+    @property
+    def replica_id(self) -> str:
+        """The identity that outlives incarnations."""
+
+    @property
+    def free(self) -> int:
+        """Reservations, or unkeyed calls, that it can take now."""
+
+    @property
+    def load(self) -> float:
+        """Share of its permits in use; 1.0 is full."""
+
+
+GrantorT = TypeVar("GrantorT", bound=Grantor)
 
 
 def constraint_of(run: Run) -> Reserve | None:
@@ -52,7 +70,7 @@ class ConstrainedReservations:
         runs = self._alike[alike] = [each for each in self._alike.get(alike, ()) if each.waiting]
         insort(runs, run, key=_age)
 
-    def match(self, replicas: Collection[Replica]) -> tuple[Run, Replica] | None:
+    def match(self, replicas: Collection[GrantorT]) -> tuple[Run, GrantorT] | None:
         """The oldest that one of these replicas, which have room, will do for, and the least loaded of those.
 
         It is to be sent at once. Costs once for each different wish: this is asked whenever a replica answers.
@@ -94,13 +112,13 @@ def _drop_gone(runs: list[Run]) -> bool:
     return bool(runs)
 
 
-def best_for(run: Run, replicas: Collection[Replica]) -> Replica | None:
+def best_for(run: Run, replicas: Collection[GrantorT]) -> GrantorT | None:
     """The least loaded of the replicas with room that the reservation can have."""
     constraint = constraint_of(run)
     fit = [each for each in replicas if each.free > 0 and (not constraint or constraint.admits(each.replica_id))]
     return min(fit, key=lambda each: each.load, default=None)
 
 
-def can_serve(replicas: Collection[Replica], constraint: Reserve) -> bool:
+def can_serve(replicas: Collection[Grantor], constraint: Reserve) -> bool:
     """Whether one of the replicas will do, now or later."""
     return any(constraint.admits(each.replica_id) for each in replicas)

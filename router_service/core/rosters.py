@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from router_service.core.table import ReplicaKey
+ReplicaKey = tuple[str, str]
+"""(replica_id, incarnation): one life of one replica."""
 
 
 class RosterVersion(NamedTuple):

@@ -2,7 +2,7 @@
 
 Invariants: every call and reservation that takes room and travels without an ordering key is placed once and ends once;
 a call that is dispatched into a slot ends the pair that its reservation began. Costs one look where nobody listens.
-Owner: pure functions; replicas and their answers call them.
+Owner: pure functions; `hooks` is the balancer where it listens, else None.
 """
 
 from __future__ import annotations
@@ -12,29 +12,30 @@ from typing import TYPE_CHECKING
 from router_service.core.slots import Dispatch
 
 if TYPE_CHECKING:
-    from router_service.core.calls import Sent
-    from router_service.core.replicas import Replica
+    from router_service.core.balancers import Candidate, RoutingHooks
+    from router_service.core.runs import Sent
 
 
-def placed(replica: Replica, count: int) -> None:
+def placed(hooks: RoutingHooks | None, replica: Candidate, count: int) -> None:
     """Calls, or a reservation, were placed at the replica."""
-    if (hooks := replica.backend.hooks) is not None:
+    if hooks is not None:
         hooks.routed(replica, count)
 
 
-def answered(sent: Sent, count: int, now: float, *, is_used: bool = True) -> None:
+def answered(
+    hooks: RoutingHooks | None, replica: Candidate, sent: Sent, count: int, now: float, *, is_used: bool = True
+) -> None:
     """The replica has answered calls of the slice; not `is_used` where it says that it has begun none of them."""
-    hooks = sent.replica.backend.hooks
     if hooks is not None and count and is_counted(sent):
         if is_used and not sent.run.reserves:
-            hooks.completed(sent.replica, count, now - sent.sent_at)
+            hooks.completed(replica, count, now - sent.sent_at)
         else:
-            hooks.abandoned(sent.replica, count)
+            hooks.abandoned(replica, count)
 
 
-def abandoned(replica: Replica, count: int) -> None:
+def abandoned(hooks: RoutingHooks | None, replica: Candidate, count: int) -> None:
     """What was placed came to nothing."""
-    if count and (hooks := replica.backend.hooks) is not None:
+    if count and hooks is not None:
         hooks.abandoned(replica, count)
 
 

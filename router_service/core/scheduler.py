@@ -21,18 +21,21 @@ from typing import TYPE_CHECKING
 from router_service.core import cancellation, failures, frames
 from router_service.core.acknowledgements import Acknowledgements
 from router_service.core.answers import Answers
-from router_service.core.calls import NO_OPTIONS, Batch, CallOptions, Failures, Results, Run
+from router_service.core.calls import NO_OPTIONS, Batch, CallOptions, Failures, Results
+from router_service.core.capacity import Capacity
 from router_service.core.counters import Counters
 from router_service.core.deadlines import DeadlineHeap
 from router_service.core.ejection import LONGEST_S
 from router_service.core.intake import HOLD_S, Intake
 from router_service.core.outcomes import Outcomes
-from router_service.core.replicas import Capacity, Replica
+from router_service.core.replicas import Replica
 from router_service.core.requests import Wish
+from router_service.core.resumption import Resumptions
+from router_service.core.runs import CallerBook, Run
 from router_service.core.sender import Sender
-from router_service.core.sessions import Sessions
 from router_service.core.slot_frames import cut_ops
 from router_service.core.slot_operations import ONE_CALL, SlotOperations
+from router_service.core.suspension import SuspendedRuns
 from router_service.core.topology import Topology
 from router_service.core.uploads import MAX_UPLOAD_BYTES, Uploads
 from slotmesh.chunks import Announced
@@ -46,11 +49,11 @@ if TYPE_CHECKING:
     from router_service.core.draws import Chance
     from router_service.core.frames import OutgoingBatch
     from router_service.core.resumption import Found
-    from router_service.core.rosters import RosterVersion
+    from router_service.core.rosters import ReplicaKey, RosterVersion
     from router_service.core.slicing import MethodTime
     from router_service.core.slot_frames import OutgoingOp
     from router_service.core.slots import Dispatch, Release, Renew, Reserve, SlotAnswer, SlotWork
-    from router_service.core.table import ReplicaKey, RoutingTable
+    from router_service.core.table import RoutingTable
     from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
 
@@ -71,9 +74,12 @@ class Scheduler:
         self.topology = Topology(self._out, self.counters, chance)
         self._outcomes = Outcomes(self._out, self.counters)
         self._sender = Sender(self._out, self.topology)
-        self._intake = Intake(self.topology, self._outcomes, self._deadlines, self._sender, chance)
-        self._sessions = Sessions(self._out, self.topology, self._outcomes, self._intake)
-        self._acknowledgements = Acknowledgements(self._out, self.topology, self._outcomes, self._intake)
+        self._suspended = SuspendedRuns()
+        self._intake = Intake(self.topology, self._outcomes, self._deadlines, self._sender, self._suspended, chance)
+        self._resumptions = Resumptions(self._out, self.topology, self._outcomes, self._intake)
+        self._acknowledgements = Acknowledgements(
+            self._out, self.topology, self._outcomes, self._intake, self._suspended
+        )
         self._uploads = Uploads(max_upload_bytes)
         self._answers = Answers(self._out, self.counters, self._outcomes, self._sender, self._intake)
         self._slots = SlotOperations(
@@ -92,7 +98,7 @@ class Scheduler:
         """A session has its connection here now: what an earlier one has sent is looked for at the replicas."""
         if caller.session is not None:
             self._acknowledgements.opened(caller)
-            self._sessions.opened(caller.session, now)
+            self._resumptions.opened(caller.session, now)
         return self._commands(now)
 
     def acknowledged(self, caller: Caller, version: RosterVersion, now: float) -> list[Command]:
@@ -180,7 +186,7 @@ class Scheduler:
         if options.stop_generation and caller.has_stopped(options.ordering_key, options.stop_generation, run.ids[0]):
             self._outcomes.fail_waiting(run, failures.PREDECESSOR_FAILED)
             return
-        if caller.session is not None and self._sessions.take(run, now, resent=run.may_have_run):
+        if caller.session is not None and self._resumptions.take(run, now, resent=run.may_have_run):
             return
         endpoint = self.topology.endpoints.get(run.endpoint)
         # Drawn before, sent after the primary: a shadow takes nothing that the caller could have had.
@@ -204,11 +210,11 @@ class Scheduler:
             self._outcomes.fail_waiting(run, failures.result_evicted(answered.replica))
         return self._commands(now)
 
-    def disconnected(self, caller: Caller, now: float) -> list[Command]:
+    def disconnected(self, caller: CallerBook, now: float) -> list[Command]:
         """The connection of a session is gone: what replicas have of it goes on there, the rest will be sent again."""
         self._uploads.left(caller)
         if caller.session is not None:
-            self._sessions.left(caller.session)
+            self._resumptions.left(caller.session)
         self._withdrawn(cancellation.leave(caller, self._outcomes), now)
         if caller.session is not None:
             self._joined(self._acknowledgements.left(caller.session), now)
@@ -218,7 +224,7 @@ class Scheduler:
         """The caller is gone: what it has not heard of is CANCELLED."""
         self._uploads.left(caller)
         self._withdrawn(cancellation.cancel_caller(caller, self._outcomes), now)
-        if caller.request is not None and (alone := self._slots.left(caller)) is not None:
+        if caller.request_id and (alone := self._slots.left(caller)) is not None:
             self._withdrawn(cancellation.cancel_caller(alone, self._outcomes), now)
         return self._commands(now)
 
@@ -287,11 +293,11 @@ class Scheduler:
             replica.capacity = capacity
             replica.draining = replica.draining or capacity.draining
             replica.backend.changed(replica)
-            replica.backend.ejections.came_back(replica, now)
+            replica.backend.ejections.came_back(replica.key, now)
             for partition in self.topology.partitions():
                 if partition.owner is replica:
                     self._sender.list(partition)
-            self._sessions.link_up(replica)
+            self._resumptions.link_up(replica)
             self._sender.linked(replica)
             self._sender.pump(replica, now)
         return self._commands(now)
@@ -299,13 +305,13 @@ class Scheduler:
     def link_down(self, replica: Replica, why: str, now: float) -> list[Command]:
         """The connection broke: what a frame has carried and is not answered may have been executed."""
         self._answers.lost(replica, why, now)
-        self._sessions.link_down(replica, now)
+        self._resumptions.link_down(replica, now)
         self._sender.pump(replica, now)
         return self._commands(now)
 
     def reconciled(self, replica: Replica, session_id: str, epoch: int, found: Found, now: float) -> list[Command]:
         """The replica says what it knows of the calls that AskReconcile named."""
-        self._sessions.reconciled(replica, session_id, epoch, found, now)
+        self._resumptions.reconciled(replica, session_id, epoch, found, now)
         return self._commands(now)
 
     def retry_link_in_s(self, replica: Replica, now: float) -> float:
@@ -313,7 +319,7 @@ class Scheduler:
         backend = replica.backend
         if not replica.listed:
             return LONGEST_S
-        return backend.ejections.failed(replica, len(backend.replicas), now, self._chance())
+        return backend.ejections.failed(replica.key, len(backend.replicas), now, self._chance())
 
     def capacity_changed(self, replica: Replica, capacity: Capacity, now: float) -> list[Command]:
         """The replica's load changed without a result."""
@@ -401,7 +407,7 @@ class Scheduler:
                     self._sender.pump(replica, now)
             for backend in self.topology.backends.values():
                 self._sender.pump_queue(backend, now)
-            self._sessions.table_changed(now)
+            self._resumptions.table_changed(now)
             self._slots.table_changed(now)
         return self._commands(now)
 
@@ -412,7 +418,7 @@ class Scheduler:
 
     def next_deadline(self) -> float | None:
         """When the shell must call `expire`; None when nothing can expire."""
-        due, asked = self._deadlines.next_deadline(), self._sessions.next_deadline()
+        due, asked = self._deadlines.next_deadline(), self._resumptions.next_deadline()
         over, join = self._slots.next_deadline(), self._acknowledgements.next_deadline()
         stalled = self._uploads.next_deadline()
         if asked is None and over is None and join is None and stalled is None:
@@ -424,7 +430,7 @@ class Scheduler:
         self._end_overdue(now)
         for alone in self._slots.expire(now):
             self._withdrawn(cancellation.cancel_caller(alone, self._outcomes), now)
-        self._sessions.expire(now)
+        self._resumptions.expire(now)
         for run, failure in self._uploads.pop_stalled(now):
             self._outcomes.fail_waiting(run, failure)
         self._joined(self._acknowledgements.expire(now), now)
@@ -451,7 +457,7 @@ class Scheduler:
                     cancellation.drop_waiting(run, self._outcomes, failures.too_late(run, run.deadline - now))
             elif run.slot is not None:
                 self._slots.end_link_wait(run, withdrawn)
-            elif run.session is not None and run.session.held_since + HOLD_S <= now:
+            elif run.session is not None and self._suspended.since(run.session) + HOLD_S <= now:
                 cancellation.drop_waiting(run, self._outcomes, failures.NOT_ACKNOWLEDGED)
             if run.unanswered:
                 self._intake.watch(run)
@@ -482,10 +488,14 @@ class Scheduler:
         for run in withdrawn.asked:
             run.asked_until = min(run.asked_until, now + cancellation.PATIENCE_S)
             self._intake.watch(run)
-        for sent in withdrawn.slices:
+        if not withdrawn.slices:
+            return
+        connected = self.topology.connected
+        replicas = [connected[sent.replica] for sent in withdrawn.slices]
+        for sent, replica in zip(withdrawn.slices, replicas, strict=True):
             self._answers.settle_partition(sent, now)
-            sent.replica.backend.balancer.changed(sent.replica)
-        for replica in dict.fromkeys(sent.replica for sent in withdrawn.slices):
+            replica.backend.balancer.changed(replica)
+        for replica in dict.fromkeys(replicas):
             self._sender.pump(replica, now)
 
     def _commands(self, now: float) -> list[Command]:

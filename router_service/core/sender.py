@@ -15,9 +15,9 @@ from router_service.core.slicing import slice_calls
 
 if TYPE_CHECKING:
     from router_service.core.backends import Backend
-    from router_service.core.calls import Run
     from router_service.core.partitions import Partition
     from router_service.core.replicas import Replica
+    from router_service.core.runs import Run, Sent
     from router_service.core.topology import Topology
 
 KEYED_TURN_CALLS = 256
@@ -31,7 +31,7 @@ class Sender:
         self._out = out
         self._topology = topology
 
-    def spread(self, run: Run, backend: Backend, most: int, now: float) -> int:
+    def spread(self, run: Run, backend: Backend[Replica], most: int, now: float) -> int:
         """Sends up to `most` waiting calls, in slices to the replicas that have room; returns how many."""
         balancer, method = backend.balancer, run.options.method
         left = most
@@ -46,7 +46,7 @@ class Sender:
             left -= count
         return most - left
 
-    def spread_shadow(self, run: Run, backend: Backend, now: float) -> None:
+    def spread_shadow(self, run: Run, backend: Backend[Replica], now: float) -> None:
         """Sends what finds a free slot at once, and nothing that would wait or make others wait."""
         if backend.queue:
             return
@@ -67,7 +67,7 @@ class Sender:
         if not replica.listed:
             self._topology.retire(replica)
 
-    def pump_queue(self, backend: Backend, now: float) -> None:
+    def pump_queue(self, backend: Backend[Replica], now: float) -> None:
         """Starts the backend's unkeyed runs, flow by flow, while there is room."""
         if backend.constrained:
             self._pump_in_turn(backend, now)
@@ -81,7 +81,7 @@ class Sender:
             if sent < most:
                 return
 
-    def _pump_in_turn(self, backend: Backend, now: float) -> None:
+    def _pump_in_turn(self, backend: Backend[Replica], now: float) -> None:
         """The same, while reservations wait that not every replica will do for: those and the queue take turns."""
         constrained = backend.constrained
         while True:
@@ -94,7 +94,7 @@ class Sender:
                 # Who could not use its turn keeps it.
                 return
 
-    def _serve_constrained(self, backend: Backend, now: float) -> bool:
+    def _serve_constrained(self, backend: Backend[Replica], now: float) -> bool:
         """Places the oldest reservation that a replica with room will do for; returns whether there was one."""
         found = backend.constrained.match([each for each in backend.replicas.values() if each.free > 0])
         if found is None:
@@ -104,7 +104,7 @@ class Sender:
         backend.balancer.changed(replica)
         return True
 
-    def _serve_queue(self, backend: Backend, now: float) -> bool:
+    def _serve_queue(self, backend: Backend[Replica], now: float) -> bool:
         """Gives the flow whose turn it is its turn; returns whether anything was sent."""
         queue = backend.queue
         head = queue.head()
@@ -130,7 +130,7 @@ class Sender:
             if run.partition is not None:
                 run.partition.sent(owner_epoch)
         if backend.hooks is not None and run.partition is None:
-            routing.placed(replica, count)
+            routing.placed(backend.hooks, replica, count)
         backend.counts.queue_time.observe(now - run.arrived, count)
 
     def bind(self, run: Run, replica: Replica, now: float) -> None:
@@ -153,6 +153,15 @@ class Sender:
         if not partition.listed and partition.owner is not None and partition.queue and partition.sendable:
             partition.listed = True
             partition.owner.ready.append(partition)
+
+    def resume(self, sent: Sent, now: float) -> None:
+        """The partition of the slice, which is settled, may go on: with another owner, too."""
+        endpoint = self._topology.endpoints.get(sent.run.endpoint)
+        partition = endpoint.partitions.get(sent.run.options.partition) if endpoint is not None else None
+        if partition is not None:
+            self.list(partition)
+            if partition.listed and partition.owner is not None and partition.owner is not sent.replica:
+                self.pump(partition.owner, now)
 
     def _pump_partitions(self, replica: Replica, now: float) -> None:
         while replica.ready and (room := replica.keyed_room) > 0:

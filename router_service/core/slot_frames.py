@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, assert_never, cast
 from router_service.core.slots import Dispatch, Release, Renew, Reserve
 
 if TYPE_CHECKING:
-    from router_service.core.calls import CallOptions, Sent
+    from router_service.core.calls import CallOptions
     from router_service.core.replicas import Replica
+    from router_service.core.runs import Sent
     from slotmesh.chunks import Payload
 
 MAX_FRAME_OPS = 128

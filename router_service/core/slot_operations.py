@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from router_service.core import failures, routing
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import NO_OPTIONS, Run
+from router_service.core.calls import NO_OPTIONS
 from router_service.core.commands import DeliverFailure, DeliverSlot
 from router_service.core.requests import Lease, Requests, Wish
 from router_service.core.routed_slots import RoutedSlots
+from router_service.core.runs import Run
 from router_service.core.slots import Dispatch, Release, Released, Renew, Reserve, Slot
 from slotmesh.errors import Failure, Reason
 
@@ -27,16 +28,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from router_service.core.answers import Answers
-    from router_service.core.calls import Sent
     from router_service.core.cancellation import Withdrawn
+    from router_service.core.capacity import Capacity
     from router_service.core.commands import Command
     from router_service.core.deadlines import DeadlineHeap
     from router_service.core.intake import Intake
     from router_service.core.outcomes import Outcomes
-    from router_service.core.replicas import Capacity, Replica
+    from router_service.core.replicas import Replica
+    from router_service.core.rosters import ReplicaKey
+    from router_service.core.runs import Sent
     from router_service.core.sender import Sender
     from router_service.core.slots import SlotAnswer
-    from router_service.core.table import ReplicaKey
     from router_service.core.topology import Topology
 
 LINK_WAIT_S = 2.0
@@ -112,9 +114,9 @@ class SlotOperations:
             routed_to = self.routed.take(work.token)
             if isinstance(work, Dispatch) and replica is not None:
                 if routed_to is None:
-                    routing.placed(replica, 1)
+                    routing.placed(replica.backend.hooks, replica, 1)
             elif routed_to is not None:
-                routing.abandoned(routed_to, 1)
+                routing.abandoned(routed_to.backend.hooks, routed_to, 1)
         if replica is not None:
             self._bind(run, replica, now)
         elif not self._topology.table.revision:
@@ -136,7 +138,7 @@ class SlotOperations:
                 continue
             if replica is not None:
                 if isinstance(run.slot, Dispatch):
-                    routing.placed(replica, 1)
+                    routing.placed(replica.backend.hooks, replica, 1)
                 self._bind(run, replica, now)
             elif self._topology.is_departed(key):
                 self._gone(run, key)
@@ -174,7 +176,7 @@ class SlotOperations:
                 continue
             run = sent.run
             if isinstance(answer, Failure):
-                returned += self._failed(sent, answer, now)
+                returned += self._failed(replica, sent, answer, now)
                 continue
             is_waited_for = bool(replica.answer(sent, 0, 1))
             match run.slot, answer:
@@ -213,24 +215,24 @@ class SlotOperations:
 
     def _granted(self, run: Run, replica: Replica, slot: Slot, now: float, *, is_waited_for: bool) -> None:
         if not is_waited_for:
-            routing.abandoned(replica, 1)
+            routing.abandoned(replica.backend.hooks, replica, 1)
         elif replica.backend.hooks is not None:
             self.routed.lease(slot.token, replica, now + slot.ttl_s)
         if is_waited_for:
             if (request := self.requests.pending.get(run.caller)) is not None:
                 request.replica = replica
-            self._answers.counters.granted(run, replica, now)
+            self._answers.counters.granted(run, replica.backend.counts, now)
             self._outcomes.slot(run, slot)
         else:
             # Also where the table names the replica no more: it is there.
             self._bind(self._release(slot.token, now), replica, now)
 
-    def _failed(self, sent: Sent, failure: Failure, now: float) -> list[Run]:
+    def _failed(self, replica: Replica, sent: Sent, failure: Failure, now: float) -> list[Run]:
         """The replica says no. Returns the reservations that go elsewhere."""
-        run, replica = sent.run, sent.replica
+        run = sent.run
         parts = replica.answer(sent, 0, 1)
         if sent.takes_room or isinstance(run.slot, Dispatch):
-            routing.abandoned(replica, 1)
+            routing.abandoned(replica.backend.hooks, replica, 1)
         has_time = failure.reason in TIME_IS_UP and now < run.deadline
         if run.reserves and (has_time or failure.reason in _ELSEWHERE):
             self._answers.counters.refusals[replica.backend.name, failure.reason.value] += 1
@@ -270,13 +272,13 @@ class SlotOperations:
     def expire(self, now: float) -> list[Caller]:
         """Ends what is over; returns whose reservation nobody waits for any more."""
         for replica in self.routed.pop_due(now):
-            routing.abandoned(replica, 1)
+            routing.abandoned(replica.backend.hooks, replica, 1)
         while self._unknown and self._unknown[0][0] <= now:
             _, run, key = self._unknown.popleft()
             self._outcomes.fail_waiting(run, failures.replica_not_known(key[0]))
         ended: list[Caller] = []
         for caller in self.requests.pop_due(now):
-            request = caller.request
+            request = self.requests.waited_for_by(caller)
             runs = list(request.caller.runs) if request is not None else []
             if runs and runs[0].deadline > now:
                 self._out.append(DeliverFailure(caller, ONE_CALL, failures.no_slot(runs[0], now), 0))

@@ -11,10 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from router_service.core.rosters import NO_ROSTER, Roster
-
-ReplicaKey = tuple[str, str]
-"""(replica_id, incarnation): one life of one replica."""
+from router_service.core.rosters import NO_ROSTER, ReplicaKey, Roster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,11 +20,12 @@ from router_service.core.table import RoutingTable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from router_service.core.calls import Run
     from router_service.core.counters import Counters
     from router_service.core.draws import Chance
     from router_service.core.partitions import Partition
-    from router_service.core.table import BackendRoute, EndpointRoute, ReplicaKey
+    from router_service.core.rosters import ReplicaKey
+    from router_service.core.runs import Run, SliceHolder
+    from router_service.core.table import BackendRoute, EndpointRoute
 
 
 class Topology:
@@ -36,9 +37,11 @@ class Topology:
         self._chance = chance
         self.table = RoutingTable()
         self.endpoints: dict[str, Endpoint] = {}
-        self.backends: dict[str, Backend] = {}
+        self.backends: dict[str, Backend[Replica]] = {}
         self.replicas: dict[ReplicaKey, Replica] = {}
         """Those that the table names."""
+        self.connected: dict[SliceHolder, Replica] = {}
+        """All that may have slices: also those that no table names any more, until they are retired."""
         self._departed: dict[str, dict[int, Partition]] = {}
         """Partitions of removed endpoints with calls at replicas: should one return, nothing overtakes those calls."""
 
@@ -71,6 +74,7 @@ class Topology:
         """Disconnects from a replica that the table no longer names once it owes no answer."""
         if not replica.listed and not replica.retired and not (replica.inflight or replica.outbox or replica.ops):
             replica.retired = True
+            del self.connected[replica]
             self._out.append(CloseLink(replica))
 
     # -- backends --------------------------------------------------------------------------------------------------
@@ -89,11 +93,11 @@ class Topology:
             self._apply_replicas(backend, route)
         return homeless
 
-    def _add_backend(self, route: BackendRoute) -> Backend:
+    def _add_backend(self, route: BackendRoute) -> Backend[Replica]:
         backend = self.backends[route.name] = Backend(route, self._counters.backend(route.name), self._chance)
         return backend
 
-    def _apply_replicas(self, backend: Backend, route: BackendRoute) -> None:
+    def _apply_replicas(self, backend: Backend[Replica], route: BackendRoute) -> None:
         wanted = {each.key: each for each in route.replicas}
         for key in backend.replicas.keys() - wanted.keys():
             self._unlist(backend.replicas.pop(key))
@@ -101,6 +105,7 @@ class Topology:
             replica = backend.replicas.get(key)
             if replica is None:
                 replica = backend.replicas[key] = self.replicas[key] = Replica(each, backend)
+                self.connected[replica] = replica
                 self._out.append(OpenLink(replica))
             elif each.draining and not replica.draining:
                 replica.draining = True
@@ -112,7 +117,7 @@ class Topology:
         replica.listed = False
         replica.draining = True
         replica.backend.changed(replica)
-        replica.backend.ejections.forget(replica)
+        replica.backend.ejections.forget(replica.key)
         self.retire(replica)
 
     # -- endpoints -------------------------------------------------------------------------------------------------
@@ -170,7 +175,7 @@ class Topology:
                 partition.queue.append(run)
 
 
-def _take_out(backend: Backend, endpoints: set[str]) -> list[Run]:
+def _take_out(backend: Backend[Replica], endpoints: set[str]) -> list[Run]:
     """Takes these endpoints' runs out of the backend's queue."""
     out: list[Run] = []
     for run in backend.queue.drain():

@@ -21,8 +21,7 @@ from slotmesh.chunks import Announced
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router_service.core.callers import Caller
-    from router_service.core.calls import Run
+    from router_service.core.runs import CallerBook, Run
     from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
 
@@ -78,7 +77,7 @@ class Uploads:
     __slots__ = ("_due", "_max_bytes", "here", "lines", "size")
 
     def __init__(self, max_bytes: int = MAX_UPLOAD_BYTES) -> None:
-        self.lines: dict[Caller, Line] = {}
+        self.lines: dict[CallerBook, Line] = {}
         """Of callers that bring any; empty while nobody does."""
         self.size = 0
         """Bytes of everything in the lines, announced or here."""
@@ -121,14 +120,14 @@ class Uploads:
             self._came(entry, entry.size, now)
         return True
 
-    def brought(self, caller: Caller, call_id: int, size: int, now: float) -> None:
+    def brought(self, caller: CallerBook, call_id: int, size: int, now: float) -> None:
         """The caller has brought so many bytes of a payload. Those of calls that have ended do not count."""
         line = self.lines.get(caller)
         if line is not None and (run := line.incomplete.get(call_id)) is not None:
             line.heard_at = now
             self._came(line.entries[run], size, now)
 
-    def complete(self, caller: Caller, call_id: int, payload: Payload) -> list[Run]:
+    def complete(self, caller: CallerBook, call_id: int, payload: Payload) -> list[Run]:
         """A payload is there: what can begin now, in order. Nothing where the call has ended."""
         line = self.lines.get(caller)
         run = line.incomplete.pop(call_id, None) if line is not None else None
@@ -155,19 +154,19 @@ class Uploads:
             released += behind
         return [each for each in released if each.waiting]
 
-    def left(self, caller: Caller) -> None:
+    def left(self, caller: CallerBook) -> None:
         """The caller is gone."""
         line = self.lines.pop(caller, None)
         for entry in line.entries.values() if line is not None else ():
             self.size -= entry.size
             self.here -= entry.here
 
-    def find(self, caller: Caller, call_id: int) -> Run | None:
+    def find(self, caller: CallerBook, call_id: int) -> Run | None:
         """The call, if its payload is still awaited."""
         line = self.lines.get(caller)
         return line.incomplete.get(call_id) if line is not None else None
 
-    def awaits(self, caller: Caller, call_id: int) -> bool:
+    def awaits(self, caller: CallerBook, call_id: int) -> bool:
         """Whether the call still wants its payload."""
         run = self.find(caller, call_id)
         return run is not None and run.waiting > 0
@@ -206,7 +205,7 @@ class Uploads:
         if not was_crowded and self._is_crowded:
             self._due = now  # patience is shorter from now on
 
-    def _gone(self, caller: Caller, line: Line, runs: Iterable[Run]) -> None:
+    def _gone(self, caller: CallerBook, line: Line, runs: Iterable[Run]) -> None:
         """These do not wait here any more."""
         for run in runs:
             entry = line.entries.pop(run)

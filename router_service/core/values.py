@@ -12,23 +12,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from router_service.core import failures
-from router_service.core.calls import OPEN
 from router_service.core.commands import DeliverValues, TakeValues
+from router_service.core.runs import OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router_service.core.callers import Caller
     from router_service.core.calls import Results
     from router_service.core.commands import Command
     from router_service.core.outcomes import Outcomes
     from router_service.core.replicas import Replica
+    from router_service.core.runs import CallerBook
 
 
 def pass_on(replica: Replica, values: Iterable[Results], outcomes: Outcomes, out: list[Command]) -> None:
     """Hands values to their callers. A run id stands once for each value. One that is too large ends its call."""
     for ids, payloads, content_type in values:
-        deliveries: dict[Caller, DeliverValues] = {}
+        deliveries: dict[CallerBook, DeliverValues] = {}
         at, end = 0, len(ids)
         while at < end:
             run_id, begin = ids[at], at

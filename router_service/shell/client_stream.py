@@ -300,7 +300,7 @@ class ClientStream:
                 metadata={"field": "ordering_keys"},
             )
         session = self.caller.session
-        if not batch.resend or (session is not None and session.resumption is not None):
+        if not batch.resend or (session is not None and session.epoch > 1):
             return None
         return Failure(
             reason=Reason.BAD_REQUEST,

@@ -15,6 +15,7 @@ from typing import Protocol, cast
 
 from router_service.core.callers import Caller
 from router_service.core.calls import Batch, CallOptions, Failures, Results
+from router_service.core.capacity import Capacity
 from router_service.core.commands import (
     AskReconcile,
     CancelRun,
@@ -32,15 +33,16 @@ from router_service.core.commands import (
     TakeValues,
 )
 from router_service.core.frames import OutgoingBatch
-from router_service.core.replicas import Capacity, Replica
+from router_service.core.replicas import Replica
 from router_service.core.resumption import Found
-from router_service.core.rosters import RosterVersion
+from router_service.core.rosters import ReplicaKey, RosterVersion
+from router_service.core.runs import CallerBook, SliceHolder
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions import Session
 from router_service.core.slicing import MethodTime
 from router_service.core.slot_frames import OutgoingOp
 from router_service.core.slots import Dispatch, Release, Renew, Reserve, SlotAnswer
-from router_service.core.table import ReplicaKey, RoutingTable
+from router_service.core.table import RoutingTable
 from slotmesh.chunks import Payload
 from slotmesh.errors import Failure
 from slotmesh.runtime.clock import Clock
@@ -104,8 +106,8 @@ class Dispatcher:
         self.scheduler = scheduler
         self.clock = clock
         self._open_link = open_link
-        self._links: dict[Replica, Link] = {}
-        self._sinks: dict[Caller, Sink] = {}
+        self._links: dict[SliceHolder, Link] = {}
+        self._sinks: dict[CallerBook, Sink] = {}
         self._ended: set[ReplicaKey] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -126,7 +128,7 @@ class Dispatcher:
         self._sinks.pop(caller, None)
         if caller.session is not None:
             self._do(self.scheduler.disconnected(caller, self.clock.now()))
-        elif caller.runs or caller.request is not None:
+        elif caller.runs or caller.request_id:
             self._do(self.scheduler.cancel(caller, self.clock.now()))
 
     def submit(self, caller: Caller, endpoint: str, batches: Iterable[Batch]) -> None:
@@ -165,12 +167,12 @@ class Dispatcher:
         """Asks for results once more whose payloads were dropped."""
         self._do(self.scheduler.fetch(caller, endpoint, answered, self.clock.now()))
 
-    def forget(self, replica: Replica, links: int, first: int, count: int) -> None:
+    def forget(self, replica: SliceHolder, links: int, first: int, count: int) -> None:
         """The client has the outcomes of these runs of the replica, sent when so many links to it had been lost."""
         if replica.links == links and (link := self._links.get(replica)) is not None:
             link.forget(first, count)
 
-    def take(self, replica: Replica, links: int, run_id: int, count: int) -> None:
+    def take(self, replica: SliceHolder, links: int, run_id: int, count: int) -> None:
         """So many values of this run were taken; it was sent when so many links to the replica had been lost."""
         if replica.links == links and (link := self._links.get(replica)) is not None:
             link.take(run_id, count)

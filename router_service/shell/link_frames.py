@@ -168,8 +168,7 @@ class LinkFrames:
         sessions: list[Session] = []
         ranges = 0
         while self._questions:
-            resumption = self._questions[0].resumption
-            ranges += len(resumption.unanswered) if resumption is not None else 0
+            ranges += len(self._questions[0].unanswered)
             if sessions and ranges > MAX_FRAME_RANGES:
                 break
             sessions.append(self._questions.popleft())

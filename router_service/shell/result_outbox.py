@@ -28,6 +28,7 @@ from router_service.core.commands import (
     Delivery,
 )
 from router_service.core.replicas import Replica
+from router_service.core.runs import SliceHolder
 from router_service.core.unread import CALL_BYTES, Unread
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.singly import singly, values_singly
@@ -50,7 +51,7 @@ MIN_DROPPED_BYTES = 512
 MAX_UNACKED_RUNS = 16_384
 """Of a client that never acknowledges: replicas forget by themselves what is older."""
 
-_Kept = tuple[Replica, int, int, int]
+_Kept = tuple[SliceHolder, int, int, int]
 """Runs whose outcomes a replica keeps: the replica, its lost links when they were sent, first run id, count."""
 
 

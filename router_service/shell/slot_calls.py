@@ -15,8 +15,8 @@ from typing import cast
 from router_service import convert
 from router_service.core.calls import CallOptions
 from router_service.core.commands import DeliverFailure, DeliverSlot, Delivery
+from router_service.core.rosters import ReplicaKey
 from router_service.core.slots import Dispatch, Release, Released, Renew, Reserve, Slot
-from router_service.core.table import ReplicaKey
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.streaming_call import StreamingCall, WriteValue
 from router_service.shell.unary import Answer, Pending, UnaryCalls

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from router_service import convert
-from router_service.core.callers import START_WINDOW, Caller, Flow
+from router_service.core.callers import START_WINDOW, Caller
 from router_service.core.calls import CallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
+from router_service.core.flows import Flow
 from router_service.shell.dispatcher import Dispatcher, Sink
 from router_service.shell.streaming_call import StreamingCall, WriteValue
 from slotmesh.chunks import MAX_INLINE_BYTES

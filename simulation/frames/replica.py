@@ -10,7 +10,7 @@ from replica_service.core.calls import CallOptions, Run
 from replica_service.core.calls import Link as Near
 from replica_service.core.commands import Command, StartCalls
 from replica_service.core.scheduler import Scheduler
-from router_service.core.replicas import Capacity
+from router_service.core.capacity import Capacity
 from router_service.core.slicing import MethodTime
 from simulation.frames.machine import Process
 from simulation.frames.pump import Pump

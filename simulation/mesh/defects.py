@@ -43,7 +43,7 @@ _ROUTER: Final = (
         ONCE,
         "older_table controller_forgets all_begin_anew",
         (
-            "router_service.core.sessions:Sessions._ask",
+            "router_service.core.resumption:Resumptions._ask",
             "self._topology.table.roster.covers_all(resumption.rosters)",
             "True",
         ),
@@ -74,7 +74,7 @@ _ROUTER: Final = (
         "a replica that does not answer in time counts as one that has not seen the calls",
         ONCE,
         "replica_departs storm",
-        ("router_service.core.sessions:Sessions._give_up", "resumption.deaf = replica.replica_id", "pass"),
+        ("router_service.core.resumption:Resumptions._give_up", "resumption.deaf = replica.replica_id", "pass"),
     ),
     _defect(
         "first_answer_decides",
@@ -82,7 +82,7 @@ _ROUTER: Final = (
         ONCE,
         "router_leaves older_table",
         (
-            "router_service.core.sessions:Sessions._go_on",
+            "router_service.core.resumption:Resumptions._go_on",
             "if resumption.awaited:",
             "if len(resumption.awaited) > 1:",
         ),
@@ -100,7 +100,7 @@ _ROUTER: Final = (
         TRUE,
         "hasty router_leaves",
         (
-            "router_service.core.calls:Run.slice",
+            "router_service.core.runs:Run.slice",
             "part.may_have_run, part.was_answered = self.may_have_run, self.was_answered",
             "part.was_answered = self.was_answered",
         ),
@@ -125,7 +125,7 @@ _ROUTER: Final = (
         ONCE,
         "heard_and_lost",
         (
-            "router_service.core.sessions:Sessions._settle",
+            "router_service.core.resumption:Resumptions._settle",
             "failures.not_heard(trace.replica.replica_id), now)",
             "None, now)",
         ),
@@ -157,7 +157,7 @@ _TAKEOVER: Final = (
         ORDER,
         "router_leaves keys_move",
         (
-            "router_service.core.sessions:Sessions.take",
+            "router_service.core.resumption:Resumptions.take",
             "if not resent and key not in resumption.keys:",
             "if not resent:",
         ),

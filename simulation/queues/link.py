@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from replica_service.core.calls import Link as ReplicaSide
-from router_service.core.replicas import Capacity
+from router_service.core.capacity import Capacity
 from router_service.core.slicing import MethodTime
 
 if TYPE_CHECKING:

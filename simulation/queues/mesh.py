@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router_service.core.balancers import Balancer
+    from router_service.core.replicas import Replica as Far
     from simulation.queues.settings import Settings
 
 _ENDPOINT = "endpoint"
@@ -34,7 +35,7 @@ _STEPS = 50
 class Mesh:
     """One simulation, all of its links open."""
 
-    def __init__(self, settings: Settings, balancer: Callable[[], Balancer] | None = None) -> None:
+    def __init__(self, settings: Settings, balancer: Callable[[], Balancer[Far]] | None = None) -> None:
         """`balancer` makes one for each router, in the place of the one that the settings name."""
         self._settings = settings
         self._kernel = Kernel()
@@ -83,7 +84,7 @@ class Mesh:
         ledger.check()
         return summarise(settings, ledger.waited[first : self._last], ledger.failed, counted, kernel.events)
 
-    def _connect(self, balancer: Callable[[], Balancer] | None) -> None:
+    def _connect(self, balancer: Callable[[], Balancer[Far]] | None) -> None:
         """The table reaches the routers, and all links open."""
         settings = self._settings
         routes = [

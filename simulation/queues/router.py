@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router_service.core.balancers import Balancer
-    from router_service.core.replicas import Capacity
+    from router_service.core.capacity import Capacity
     from router_service.core.replicas import Replica as Far
     from router_service.core.table import RoutingTable
     from simulation.kernel import Kernel
@@ -52,7 +52,7 @@ class Router:
         commands = self.core.apply(table, self._kernel.now)
         return [command.replica for command in commands if isinstance(command, OpenLink)]
 
-    def balance_by(self, balancer: Balancer) -> None:
+    def balance_by(self, balancer: Balancer[Far]) -> None:
         """Replaces the balancers before any link is open: for balancers that no table can name."""
         for backend in self.core.topology.backends.values():
             backend.balancer = balancer

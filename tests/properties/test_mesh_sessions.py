@@ -30,6 +30,7 @@ from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, CallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
 from router_service.core.rosters import RosterVersion
+from router_service.core.runs import CallerBook
 from router_service.core.sessions import Session
 from slotmesh.client.rosters import Rosters
 from slotmesh.errors import Executed, Failure, Reason
@@ -323,12 +324,12 @@ class MeshMachine(RuleBasedStateMachine):
                 self.disconnect(old.router, old.caller)
         client.connect(router, self.now)
 
-    def disconnect(self, router: RouterNode, caller: Caller) -> None:
+    def disconnect(self, router: RouterNode, caller: CallerBook) -> None:
         router.named.pop(caller, None)
         if router.inboxes.pop(caller, None) is not None:
             router.do(router.scheduler.disconnected(caller, self.now))
 
-    def left_behind(self, router: RouterNode) -> list[Caller]:
+    def left_behind(self, router: RouterNode) -> list[CallerBook]:
         """Connections that their clients have left, and the router still has."""
         current = {client.connection.caller for client in self.clients if client.connection is not None}
         return [caller for caller in router.inboxes if caller not in current]

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
+from router_service.core.capacity import Capacity
 from router_service.core.commands import (
     AskReconcile,
     CancelRun,
@@ -35,15 +36,15 @@ from router_service.core.commands import (
     TakeValues,
 )
 from router_service.core.frames import OutgoingBatch
-from router_service.core.replicas import Capacity, Replica
-from router_service.core.rosters import Roster, RosterVersion
+from router_service.core.replicas import Replica
+from router_service.core.rosters import ReplicaKey, Roster, RosterVersion
+from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
 from router_service.core.slicing import MethodTime
 from router_service.core.table import (
     BackendRoute,
     BalancerName,
     EndpointRoute,
-    ReplicaKey,
     ReplicaRoute,
     RoutingTable,
 )
@@ -265,7 +266,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(held.runs) - held.unkeyed() + len(refused) <= KEYED_WINDOW
         return refused
 
-    def settle(self, caller: Caller, ids: object, outcome: str) -> None:
+    def settle(self, caller: CallerBook, ids: object, outcome: str) -> None:
         for call_id in ids:  # type: ignore[attr-defined]  # a sequence of ids
             assert call_id not in self.outcomes, f"two outcomes: {self.outcomes[call_id]} and {outcome}"
             assert self.callers[self.caller_of[call_id]] is caller, "an outcome at another caller"

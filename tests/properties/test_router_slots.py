@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from router_service.core import routing
-from router_service.core.callers import Caller, Flow, Window
+from router_service.core.balancers import Candidate
+from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
+from router_service.core.capacity import Capacity
 from router_service.core.commands import (
     CancelRun,
     CloseLink,
@@ -30,13 +32,15 @@ from router_service.core.commands import (
     Flush,
     OpenLink,
 )
-from router_service.core.replicas import Capacity, Replica
+from router_service.core.flows import Flow
+from router_service.core.replicas import Replica
 from router_service.core.reservations import constraint_of
-from router_service.core.rosters import Roster, RosterVersion
+from router_service.core.rosters import ReplicaKey, Roster, RosterVersion
+from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
 from router_service.core.slot_frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew, OutgoingReserve
 from router_service.core.slots import Dispatch, Release, Released, Renew, Reserve, Slot, SlotAnswer
-from router_service.core.table import BackendRoute, BalancerName, EndpointRoute, ReplicaKey, ReplicaRoute, RoutingTable
+from router_service.core.table import BackendRoute, BalancerName, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.chunks import joined
 from slotmesh.errors import Executed, Failure, Reason
 
@@ -108,18 +112,18 @@ class Listener:
     """A policy that wants to hear what became of what was placed."""
 
     def __init__(self) -> None:
-        self.balance: Counter[Replica] = Counter()
+        self.balance: Counter[Candidate] = Counter()
 
-    def routed(self, replica: Replica, count: int) -> None:
+    def routed(self, replica: Candidate, count: int) -> None:
         assert count > 0
         self.balance[replica] += count
 
-    def completed(self, replica: Replica, count: int, latency_s: float) -> None:
+    def completed(self, replica: Candidate, count: int, latency_s: float) -> None:
         assert count > 0
         assert latency_s >= 0
         self.balance[replica] -= count
 
-    def abandoned(self, replica: Replica, count: int) -> None:
+    def abandoned(self, replica: Candidate, count: int) -> None:
         assert count > 0
         self.balance[replica] -= count
 
@@ -137,7 +141,7 @@ class SlotMachine(RuleBasedStateMachine):
         self.tokens = 0
         self.flows = [Flow(), Flow()]
         self.listener = Listener()
-        self.operations: dict[Caller, Operation] = {}
+        self.operations: dict[CallerBook, Operation] = {}
         self.held: dict[ReplicaKey, Held] = {}
         self.slots: dict[str, Leased] = {}
         self.leases: dict[str, tuple[tuple[Reserve, str], str, float, Replica]] = {}
@@ -228,7 +232,7 @@ class SlotMachine(RuleBasedStateMachine):
                 assert replica.own <= replica.limit
             self.own[replica] = replica.own
 
-    def settle(self, caller: Caller, outcome: object) -> None:
+    def settle(self, caller: CallerBook, outcome: object) -> None:
         operation = self.operations.get(caller)
         if operation is None or operation.has_left:
             assert operation is None or isinstance(outcome, Failure), "a slot for somebody who has left"
@@ -473,7 +477,7 @@ class SlotMachine(RuleBasedStateMachine):
         operation.has_left = True
         self.do(self.scheduler.cancel(operation.caller, self.now))
         assert not operation.caller.runs
-        assert operation.caller.request is None
+        assert not operation.caller.request_id
 
     @precondition(lambda self: self.slots_known())
     @rule(data=st.data())
@@ -747,7 +751,7 @@ class SlotMachine(RuleBasedStateMachine):
         topology = self.scheduler.topology
         accounts = [each.account for each in topology.backends.values()]
         accounts += [each.account for each in topology.endpoints.values()]
-        callers: set[Caller] = {*self.operations, *self.scheduler._slots.requests.pending}
+        callers: set[CallerBook] = {*self.operations, *self.scheduler._slots.requests.pending}
         waiting = [run for caller in callers for run in caller.runs if run.waiting]
         waiting = [run for run in waiting if run.slot is None or run.reserves]
         assert all(run.account in accounts for run in waiting)

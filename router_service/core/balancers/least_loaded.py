@@ -13,29 +13,28 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import Generic
 
-if TYPE_CHECKING:
-    from router_service.core.replicas import Replica
+from router_service.core.balancers import CandidateT
 
-Level = OrderedDict["Replica", None]
+Level = OrderedDict[CandidateT, None]
 SHARED_PICKS = 1024
 """Picks for which the replicas count as shared after one of them was seen to have calls that are not this router's."""
 
 
-class LeastLoaded:
+class LeastLoaded(Generic[CandidateT]):
     """Replicas by load."""
 
     def __init__(self) -> None:
-        self._levels: dict[float, Level] = {}
+        self._levels: dict[float, Level[CandidateT]] = {}
         self._order: list[float] = []
-        self._level_of: dict[Replica, Level] = {}
-        self._own: dict[Replica, int] = {}
+        self._level_of: dict[CandidateT, Level[CandidateT]] = {}
+        self._own: dict[CandidateT, int] = {}
         """This router's calls at each replica that takes calls, at its last change."""
         self._shared = 0
         """Picks for which the replicas still count as shared."""
 
-    def changed(self, replica: Replica) -> None:
+    def changed(self, replica: CandidateT) -> None:
         """See `Balancer.changed`."""
         level = self._level_of.pop(replica, None)
         if level is not None:
@@ -51,7 +50,7 @@ class LeastLoaded:
         if replica.free > 0:
             self._enter(replica, first=has_ended_some and self._shared > 0)
 
-    def pick(self) -> Replica | None:
+    def pick(self) -> CandidateT | None:
         """See `Balancer.pick`."""
         order = self._order
         if self._shared:
@@ -63,7 +62,7 @@ class LeastLoaded:
             del self._levels[heappop(order)]
         return None
 
-    def _enter(self, replica: Replica, *, first: bool) -> None:
+    def _enter(self, replica: CandidateT, *, first: bool) -> None:
         load = replica.load
         level = self._levels.get(load)
         if level is None:

@@ -7,22 +7,23 @@ Invariants: `_open` has exactly the replicas with room, `_place` says where each
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
+
+from router_service.core.balancers import CandidateT
 
 if TYPE_CHECKING:
     from router_service.core.draws import Chance
-    from router_service.core.replicas import Replica
 
 
-class PowerOfTwo:
+class PowerOfTwo(Generic[CandidateT]):
     """Draws two, keeps one."""
 
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
-        self._open: list[Replica] = []
-        self._place: dict[Replica, int] = {}
+        self._open: list[CandidateT] = []
+        self._place: dict[CandidateT, int] = {}
 
-    def changed(self, replica: Replica) -> None:
+    def changed(self, replica: CandidateT) -> None:
         """See `Balancer.changed`."""
         place = self._place.get(replica)
         if replica.free > 0:
@@ -36,7 +37,7 @@ class PowerOfTwo:
                 self._open[place] = last
                 self._place[last] = place
 
-    def pick(self) -> Replica | None:
+    def pick(self) -> CandidateT | None:
         """See `Balancer.pick`."""
         count = len(self._open)
         if count < 2:

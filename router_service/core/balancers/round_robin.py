@@ -7,21 +7,22 @@ that routers which start together do not march in step. O(1).
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
+
+from router_service.core.balancers import CandidateT
 
 if TYPE_CHECKING:
     from router_service.core.draws import Chance
-    from router_service.core.replicas import Replica
 
 
-class RoundRobin:
+class RoundRobin(Generic[CandidateT]):
     """A ring of turns."""
 
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
-        self._turns: OrderedDict[Replica, None] = OrderedDict()
+        self._turns: OrderedDict[CandidateT, None] = OrderedDict()
 
-    def changed(self, replica: Replica) -> None:
+    def changed(self, replica: CandidateT) -> None:
         """See `Balancer.changed`."""
         if replica.free <= 0:
             self._turns.pop(replica, None)
@@ -30,7 +31,7 @@ class RoundRobin:
             if self._chance() < 0.5:
                 self._turns.move_to_end(replica, last=False)
 
-    def pick(self) -> Replica | None:
+    def pick(self) -> CandidateT | None:
         """See `Balancer.pick`."""
         if not self._turns:
             return None

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from router_service.core.callers import Caller, Flow, Window
+from router_service.core.callers import Caller, Window
 from router_service.core.commands import Command, DeliverFailure, DeliverSlot, Flush
+from router_service.core.flows import Flow
+from router_service.core.rosters import ReplicaKey
+from router_service.core.runs import CallerBook
 from router_service.core.slot_frames import OutgoingOp
 from router_service.core.slots import Dispatch, Release, Released, Renew, Reserve, Slot
-from router_service.core.table import ReplicaKey
 from slotmesh.errors import Failure, Reason
 from tests.unit.router.world import World, options
 
@@ -38,7 +40,7 @@ class SlotWorld(World):
     def __init__(self, *args: Any, **table: Any) -> None:
         self.ops: dict[str, list[OutgoingOp]] = defaultdict(list)
         """All operations that each replica got."""
-        self.ends: dict[Caller, Slot | Released | Failure] = {}
+        self.ends: dict[CallerBook, Slot | Released | Failure] = {}
         self.flow = Flow()
         super().__init__(*args, **table)
 
@@ -123,6 +125,6 @@ class SlotWorld(World):
                 case _:
                     super().do([command])
 
-    def _hear(self, caller: Caller, end: Slot | Released | Failure) -> None:
+    def _hear(self, caller: CallerBook, end: Slot | Released | Failure) -> None:
         assert caller not in self.ends, f"{self.ends[caller]}, then {end}"
         self.ends[caller] = end

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from router_service.core.callers import Window
-from router_service.core.calls import NO_OPTIONS, Batch, Run
+from router_service.core.calls import NO_OPTIONS, Batch
+from router_service.core.runs import Run
 from router_service.core.scheduler import Scheduler
 from router_service.core.unread import Unread
 from router_service.shell.client_stream import MAX_STEP, MAX_UNREAD_REJECTED_IDS, MAX_UNREAD_REJECTIONS, ClientStream

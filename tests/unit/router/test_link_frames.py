@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import NO_OPTIONS, Run, Sent
+from router_service.core.calls import NO_OPTIONS
 from router_service.core.commands import CancelRun
 from router_service.core.replicas import Replica
+from router_service.core.runs import Run, Sent
 from router_service.core.sessions import Session
 from router_service.shell.acks import MAX_FRAME_SPANS
 from router_service.shell.dispatcher import Dispatcher
@@ -46,8 +47,7 @@ async def test_sessions_are_asked_about_as_many_at_a_time_as_fit(frames: LinkFra
     assert [len(each.sessions) for each in told] == [4, 4, 2]
     assert [each.session_id for frame in told for each in frame.sessions] == [each.session_id for each in asked]
     spans = [(each.first, each.last) for each in told[0].sessions[0].calls]
-    assert asked[0].resumption is not None
-    assert spans == asked[0].resumption.unanswered
+    assert spans == asked[0].unanswered
 
 
 @pytest.mark.asyncio

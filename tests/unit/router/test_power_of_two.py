@@ -13,8 +13,8 @@ from router_service.core.replicas import Replica
 from tests.unit.router.parts import chance, replica
 
 
-def balancer_of(*replicas: Replica, seed: int = 0) -> PowerOfTwo:
-    balancer = PowerOfTwo(chance(seed))
+def balancer_of(*replicas: Replica, seed: int = 0) -> PowerOfTwo[Replica]:
+    balancer = PowerOfTwo[Replica](chance(seed))
     for each in replicas:
         balancer.changed(each)
     return balancer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.callers import Flow
+from router_service.core.flows import Flow
 from router_service.core.reservations import MAX_WAITING
 from router_service.core.slots import Slot
 from slotmesh.errors import Executed, Failure, Reason

@@ -11,8 +11,8 @@ from router_service.core.replicas import Replica
 from tests.unit.router.parts import chance, replica
 
 
-def balancer_of(*replicas: Replica, seed: int = 0) -> RoundRobin:
-    balancer = RoundRobin(chance(seed))
+def balancer_of(*replicas: Replica, seed: int = 0) -> RoundRobin[Replica]:
+    balancer = RoundRobin[Replica](chance(seed))
     for each in replicas:
         balancer.changed(each)
     return balancer

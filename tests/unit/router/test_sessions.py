@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from router_service.core.resumption import PATIENCE_S
 from router_service.core.rosters import RosterVersion
-from router_service.core.sessions import PATIENCE_S
 from router_service.core.table import BalancerName
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import DONE, OK, SESSION, World

@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from router_service.core.calls import CallOptions
-from router_service.core.replicas import Capacity, Replica
+from router_service.core.capacity import Capacity
+from router_service.core.replicas import Replica
 from router_service.core.scheduler import Scheduler
 from router_service.core.slot_frames import OutgoingOp, OutgoingRelease, OutgoingReserve
 from router_service.core.slots import Dispatch, Release, Renew, Reserve, Slot

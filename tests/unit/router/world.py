@@ -13,6 +13,7 @@ from typing import Any
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions, CallPayload
+from router_service.core.capacity import Capacity
 from router_service.core.commands import (
     AskReconcile,
     CancelRun,
@@ -29,11 +30,12 @@ from router_service.core.commands import (
     TakeValues,
 )
 from router_service.core.frames import OutgoingBatch
-from router_service.core.replicas import Capacity, Replica
-from router_service.core.resumption import Found, Span
+from router_service.core.replicas import Replica
+from router_service.core.resumption import Found
 from router_service.core.rosters import Departure, Roster, RosterVersion
+from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
-from router_service.core.sessions import Session
+from router_service.core.sessions import Session, Span
 from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.chunks import Payload, joined
 from slotmesh.errors import Executed, Failure, Reason
@@ -117,7 +119,7 @@ class World:
         self.roster = RosterVersion("g", 0)
         """Of the newest table."""
         self.departed: list[Departure] = []
-        self.named: dict[Caller, RosterVersion] = {}
+        self.named: dict[CallerBook, RosterVersion] = {}
         """The newest roster that each session was told of."""
         self._listed: set[str] = set()
         self._revision = 0

@@ -90,7 +90,7 @@ def test_an_even_share_for_each_replica_breaks_frames_up(monkeypatch: pytest.Mon
     def evenly(calls: int, replicas: int, _time: MethodTime | None) -> int:
         return max(1, ceil(calls / replicas))
 
-    def pick(self: Backend, _method: str) -> Replica | None:
+    def pick(self: Backend[Replica], _method: str) -> Replica | None:
         return self.balancer.pick()
 
     def never(_self: Pacing, _calls: int, _unanswered: int, _now: float, _pace: Pace) -> float:
