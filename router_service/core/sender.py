@@ -14,6 +14,8 @@ from router_service.core.commands import Command, Flush
 from router_service.core.slicing import slice_calls
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from router_service.core.backends import Backend
     from router_service.core.partitions import Partition
     from router_service.core.replicas import Replica
@@ -162,6 +164,15 @@ class Sender:
             self.list(partition)
             if partition.listed and partition.owner is not None and partition.owner is not sent.replica:
                 self.pump(partition.owner, now)
+
+    def joined(self, replicas: Sequence[Replica], now: float) -> None:
+        """These replicas take calls from now on, as far as they are linked."""
+        if not replicas:
+            return
+        for partition in self._topology.partitions():
+            self.list(partition)
+        for replica in replicas:
+            self.pump(replica, now)
 
     def _pump_partitions(self, replica: Replica, now: float) -> None:
         while replica.ready and (room := replica.keyed_room) > 0:

@@ -152,16 +152,16 @@ class Dispatcher:
 
     def brought(self, caller: Caller, call_id: int, size: int) -> None:
         """So many bytes of a payload that was announced have come."""
-        self.scheduler.brought(caller, call_id, size, self.clock.now())
+        self.scheduler.uploads.brought(caller, call_id, size, self.clock.now())
         self._arm()
 
     def uploaded(self, caller: Caller, call_id: int, payload: Payload) -> None:
         """A payload that was announced is complete."""
-        self._do(self.scheduler.uploaded(caller, call_id, payload, self.clock.now()))
+        self._do(self.scheduler.uploads.completed(caller, call_id, payload, self.clock.now()))
 
     def not_uploaded(self, caller: Caller, call_id: int, failure: Failure) -> None:
         """A payload that was announced will never be complete."""
-        self._do(self.scheduler.not_uploaded(caller, call_id, failure, self.clock.now()))
+        self._do(self.scheduler.uploads.failed(caller, call_id, failure, self.clock.now()))
 
     def fetch(self, caller: Caller, endpoint: str, answered: DeliverResults) -> None:
         """Asks for results once more whose payloads were dropped."""
@@ -185,19 +185,19 @@ class Dispatcher:
 
     def reserve(self, caller: Caller, endpoint: str, options: CallOptions, wanted: Reserve, request_id: str) -> None:
         """A slot that passed the edge's checks; the caller's sink is a SlotSink."""
-        self._do(self.scheduler.reserve(caller, endpoint, options, wanted, self.clock.now(), request_id))
+        self._do(self.scheduler.slots.reserve(caller, endpoint, options, wanted, self.clock.now(), request_id))
 
     def dispatch(self, caller: Caller, key: ReplicaKey, options: CallOptions, payload: Payload, into: Dispatch) -> None:
         """A call into a slot of this replica."""
-        self._do(self.scheduler.dispatch(caller, key, options, payload, into, self.clock.now()))
+        self._do(self.scheduler.slots.dispatch(caller, key, options, payload, into, self.clock.now()))
 
     def slot_op(self, caller: Caller, key: ReplicaKey, op: Renew | Release) -> None:
         """A slot of this replica is to be held longer, or to be given back; the caller's sink is a SlotSink."""
-        self._do(self.scheduler.slot_op(caller, key, op, self.clock.now()))
+        self._do(self.scheduler.slots.operate(caller, key, op, self.clock.now()))
 
     def give_back(self, key: ReplicaKey, token: str) -> None:
         """A slot of this replica was granted, and nobody will hear of it."""
-        self._do(self.scheduler.give_back(key, token, self.clock.now()))
+        self._do(self.scheduler.slots.give_back(key, token, self.clock.now()))
 
     # -- replicas ------------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class Dispatcher:
 
     def slots_answered(self, replica: Replica, answers: Iterable[SlotAnswer], capacity: Capacity | None = None) -> None:
         """Answers to operations on slots arrived, and perhaps the replica's load after them."""
-        self._do(self.scheduler.slots_answered(replica, answers, capacity, self.clock.now()))
+        self._do(self.scheduler.slots.answered(replica, answers, capacity, self.clock.now()))
 
     def capacity_changed(self, replica: Replica, capacity: Capacity) -> None:
         """The replica's load changed without a result."""
@@ -263,7 +263,7 @@ class Dispatcher:
     def cut_ops(self, replica: Replica, max_bytes: int) -> list[OutgoingOp]:
         """What the next frame of operations on slots carries, without what has expired by now."""
         self._expire_due()
-        return self.scheduler.cut_ops(replica, max_bytes)
+        return self.scheduler.slots.cut_ops(replica, max_bytes)
 
     def _expire_due(self) -> None:
         due = self.scheduler.next_deadline()

@@ -301,7 +301,7 @@ class SlotMachine(RuleBasedStateMachine):
         held = self.held[replica.key]
         assert held.linked
         self.do_quietly(self.scheduler.expire(self.now))
-        for op in self.scheduler.cut_ops(replica, 10):
+        for op in self.scheduler.slots.cut_ops(replica, 10):
             match op:
                 case OutgoingReserve():
                     self.arrive(held, op)
@@ -398,7 +398,7 @@ class SlotMachine(RuleBasedStateMachine):
             for each in self.operations.values()
             if each is not operation and each.request_id == request_id and each.outcome is None and not each.has_left
         ]
-        self.do(self.scheduler.reserve(caller, "e", options, work, self.now, request_id))
+        self.do(self.scheduler.slots.reserve(caller, "e", options, work, self.now, request_id))
         if request_id and known is not None and known[2] > self.now:
             if known[0] == (work, shard):
                 assert isinstance(operation.outcome, Slot)
@@ -448,10 +448,10 @@ class SlotMachine(RuleBasedStateMachine):
         operation = self.operations[caller] = Operation(caller, work, self.now + timeout_s, key=key)
         if isinstance(work, Dispatch):
             options = CallOptions(timeout_s=timeout_s, idempotent=data.draw(st.booleans()))
-            self.do(self.scheduler.dispatch(caller, key, options, b"payload", work, self.now))
+            self.do(self.scheduler.slots.dispatch(caller, key, options, b"payload", work, self.now))
         else:
             operation.deadline = inf
-            self.do(self.scheduler.slot_op(caller, key, work, self.now))
+            self.do(self.scheduler.slots.operate(caller, key, work, self.now))
         held = self.held.get(key)
         if self.scheduler.topology.is_departed(key):
             gone = operation.outcome
@@ -487,7 +487,7 @@ class SlotMachine(RuleBasedStateMachine):
         for request_id, (_, known, _, _) in list(self.leases.items()):
             if known == token:
                 del self.leases[request_id]
-        self.do(self.scheduler.give_back(self.slots[token].replica.key, token, self.now))
+        self.do(self.scheduler.slots.give_back(self.slots[token].replica.key, token, self.now))
 
     # -- replicas --------------------------------------------------------------------------------------------------
 
@@ -525,7 +525,7 @@ class SlotMachine(RuleBasedStateMachine):
                 expire_time_s=0.0,
             )
             answers.append((op_id, slot))
-        self.do_quietly(self.scheduler.slots_answered(held.replica, answers, self.told(held), self.now))
+        self.do_quietly(self.scheduler.slots.answered(held.replica, answers, self.told(held), self.now))
         releases = [sent.run.slot for sent in held.replica.ops]
         releasing = {work.token for work in releases if isinstance(work, Release)}
         for op_id, (token, operation) in zip(ids, granted.items(), strict=True):
@@ -549,7 +549,7 @@ class SlotMachine(RuleBasedStateMachine):
             self.do(self.scheduler.refused(held.replica, ids, failure, capacity, self.now))
         else:
             answers = [(op_id, failure) for op_id in ids]
-            self.do(self.scheduler.slots_answered(held.replica, answers, capacity, self.now))
+            self.do(self.scheduler.slots.answered(held.replica, answers, capacity, self.now))
 
     @precondition(lambda self: self.reserving())
     @rule(data=st.data(), reason=st.sampled_from((Reason.CANCELLED, Reason.NO_SLOT, Reason.HANDLER_ERROR)))
@@ -561,7 +561,7 @@ class SlotMachine(RuleBasedStateMachine):
             return
         held.waiting.pop(op_id)
         failure = Failure(reason=reason, message="no")
-        self.do(self.scheduler.slots_answered(held.replica, [(op_id, failure)], None, self.now))
+        self.do(self.scheduler.slots.answered(held.replica, [(op_id, failure)], None, self.now))
 
     @rule(data=st.data())
     def report(self, data: st.DataObject) -> None:
@@ -612,7 +612,7 @@ class SlotMachine(RuleBasedStateMachine):
                     self.do(self.scheduler.completed(held.replica, [], [([op_id], unknown)], None, self.now))
             case OutgoingRenew():
                 if not is_here:
-                    self.do(self.scheduler.slots_answered(held.replica, [(op_id, unknown)], None, self.now))
+                    self.do(self.scheduler.slots.answered(held.replica, [(op_id, unknown)], None, self.now))
                     return
                 leased.until = self.now + op.ttl_s
                 slot = Slot(
@@ -627,13 +627,13 @@ class SlotMachine(RuleBasedStateMachine):
                 for request_id, (wish, token, _, replica) in list(self.leases.items()):
                     if token == op.token:
                         self.leases[request_id] = wish, token, leased.until, replica
-                self.do(self.scheduler.slots_answered(held.replica, [(op_id, slot)], None, self.now))
+                self.do(self.scheduler.slots.answered(held.replica, [(op_id, slot)], None, self.now))
             case OutgoingRelease():
                 if is_here:
                     leased.state = "over"
                 released = Released(ongoing=0, max_ongoing=MAX_ONGOING)
                 told = self.capacity(held)
-                self.do(self.scheduler.slots_answered(held.replica, [(op_id, released)], told, self.now))
+                self.do(self.scheduler.slots.answered(held.replica, [(op_id, released)], told, self.now))
 
     @rule(data=st.data(), run_id=st.integers(1, 40))
     def repeat_an_answer(self, data: st.DataObject, run_id: int) -> None:
@@ -646,7 +646,7 @@ class SlotMachine(RuleBasedStateMachine):
                     (run_id, Released()),
                     (run_id, Failure(reason=Reason.SLOT_USED, message="no")),
                 ]
-                self.do(self.scheduler.slots_answered(held.replica, answers, None, self.now))
+                self.do(self.scheduler.slots.answered(held.replica, answers, None, self.now))
 
     # -- links, tables, time -----------------------------------------------------------------------------------------
 
@@ -702,9 +702,9 @@ class SlotMachine(RuleBasedStateMachine):
         key, work, caller = (replica_id, "unheard of"), kind(token="another router's"), self.caller(0)
         self.operations[caller] = Operation(caller, work, inf, key=key)
         if isinstance(work, Dispatch):
-            self.do(self.scheduler.dispatch(caller, key, CallOptions(), b"payload", work, self.now))
+            self.do(self.scheduler.slots.dispatch(caller, key, CallOptions(), b"payload", work, self.now))
         else:
-            self.do(self.scheduler.slot_op(caller, key, work, self.now))
+            self.do(self.scheduler.slots.operate(caller, key, work, self.now))
         assert self.operations[caller].outcome is None, "a newer table may name it"
 
     @rule(data=st.data())
@@ -751,7 +751,7 @@ class SlotMachine(RuleBasedStateMachine):
         topology = self.scheduler.topology
         accounts = [each.account for each in topology.backends.values()]
         accounts += [each.account for each in topology.endpoints.values()]
-        callers: set[CallerBook] = {*self.operations, *self.scheduler._slots.requests.pending}
+        callers: set[CallerBook] = {*self.operations, *self.scheduler._slot_operations.requests.pending}
         waiting = [run for caller in callers for run in caller.runs if run.waiting]
         waiting = [run for run in waiting if run.slot is None or run.reserves]
         assert all(run.account in accounts for run in waiting)
@@ -777,7 +777,7 @@ class SlotMachine(RuleBasedStateMachine):
             dispatching = [*replica.ops, *replica.inflight.values()]
             at_work = sum(routing.is_counted(sent) for sent in dispatching if not sent.takes_room)
             expected[replica] += replica.own + at_work
-        for replica, _ in self.scheduler._slots.routed._slots.values():
+        for replica, _ in self.scheduler._slot_operations.routed._slots.values():
             expected[replica] += 1
         assert +self.listener.balance == +expected
         assert min(self.listener.balance.values(), default=0) >= 0
@@ -809,10 +809,10 @@ class SlotMachine(RuleBasedStateMachine):
         self.do(self.scheduler.expire(self.now))
         assert not self.alive(), "somebody waits for ever"
         assert not any(caller.runs for caller in self.operations)
-        requests = self.scheduler._slots.requests
+        requests = self.scheduler._slot_operations.requests
         assert not requests.pending
         assert not len(requests)
-        assert not len(self.scheduler._slots.routed)
+        assert not len(self.scheduler._slot_operations.routed)
         assert self.scheduler.next_deadline() is None
         assert not +self.listener.balance
 

@@ -51,26 +51,26 @@ class SlotWorld(World):
             fields["excluded"] = frozenset(fields["excluded"])
         caller = Caller(Window(1, 1), flow or self.flow)
         wanted = Reserve(**fields)
-        self.do(self.scheduler.reserve(caller, endpoint, options(**routing), wanted, self.now, request_id))
+        self.do(self.scheduler.slots.reserve(caller, endpoint, options(**routing), wanted, self.now, request_id))
         return caller
 
     def dispatch(self, name: str, token: str = "token", payload: bytes = b"0", **fields: Any) -> Caller:
         """Somebody calls into a slot."""
         caller = Caller(Window(1, 1))
         into = Dispatch(token=token)
-        self.do(self.scheduler.dispatch(caller, key_of(name), options(**fields), payload, into, self.now))
+        self.do(self.scheduler.slots.dispatch(caller, key_of(name), options(**fields), payload, into, self.now))
         return caller
 
     def renew(self, name: str, token: str = "token") -> Caller:
         """Somebody holds a slot for longer."""
         caller = Caller(Window(1, 1))
-        self.do(self.scheduler.slot_op(caller, key_of(name), Renew(token=token), self.now))
+        self.do(self.scheduler.slots.operate(caller, key_of(name), Renew(token=token), self.now))
         return caller
 
     def release(self, name: str, token: str = "token") -> Caller:
         """Somebody gives a slot back."""
         caller = Caller(Window(1, 1))
-        self.do(self.scheduler.slot_op(caller, key_of(name), Release(token=token), self.now))
+        self.do(self.scheduler.slots.operate(caller, key_of(name), Release(token=token), self.now))
         return caller
 
     def leave(self, caller: Caller) -> None:
@@ -81,7 +81,7 @@ class SlotWorld(World):
         """The replica answers its newest operation, or the one that is named."""
         told = self.capacity(**capacity) if capacity else None
         answers = [(op_id or self.ops[name][-1].op_id, answer)]
-        self.do(self.scheduler.slots_answered(self.replicas[name], answers, told, self.now))
+        self.do(self.scheduler.slots.answered(self.replicas[name], answers, told, self.now))
 
     def grant(self, name: str, token: str = "token", op_id: int = 0, ttl_s: float = 10.0, **capacity: Any) -> None:
         """The replica leases a slot."""
@@ -106,7 +106,7 @@ class SlotWorld(World):
 
     def cut_ops(self, name: str, max_bytes: int = 10**9) -> list[OutgoingOp]:
         """The link writes one frame of operations."""
-        ops = self.scheduler.cut_ops(self.replicas[name], max_bytes)
+        ops = self.scheduler.slots.cut_ops(self.replicas[name], max_bytes)
         self.ops[name] += ops
         return ops
 
