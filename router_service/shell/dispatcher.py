@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Protocol, cast
+from typing import cast
 
 from router_service.core.callers import Caller
 from router_service.core.calls import Batch, CallOptions, Failures, Results
@@ -26,7 +26,6 @@ from router_service.core.commands import (
     DeliverResults,
     DeliverSlot,
     DeliverValues,
-    Delivery,
     Flush,
     NameRoster,
     OpenLink,
@@ -38,64 +37,17 @@ from router_service.core.resumption import Found
 from router_service.core.rosters import ReplicaKey, RosterVersion
 from router_service.core.runs import CallerBook, SliceHolder
 from router_service.core.scheduler import Scheduler
-from router_service.core.sessions import Session
 from router_service.core.slicing import MethodTime
 from router_service.core.slot_frames import OutgoingOp
 from router_service.core.slots import Dispatch, Release, Renew, Reserve, SlotAnswer
 from router_service.core.table import RoutingTable
+from router_service.shell.receivers import Link, SessionSink, Sink, SlotSink
 from slotmesh.chunks import Payload
 from slotmesh.errors import Failure
 from slotmesh.runtime.clock import Clock
 
-
-class Sink(Protocol):
-    """Where the outcomes of one caller go."""
-
-    def deliver(self, delivery: Delivery) -> None:
-        """Takes outcomes or values of some of the caller's calls; must not block."""
-
-
 TABLE_WAIT_S = 3.0
 """How long whoever comes before the first routing table waits for it, at most."""
-
-
-class SessionSink(Sink, Protocol):
-    """Where the outcomes of a session go, and what else its client must hear."""
-
-    def name_roster(self, version: RosterVersion) -> None:
-        """Tells the client which roster is in force; must not block."""
-
-
-class SlotSink(Sink, Protocol):
-    """Where the outcome of one operation on a slot goes."""
-
-    def deliver_slot(self, delivery: DeliverSlot) -> None:
-        """Takes what became of the operation, where it did not fail; must not block."""
-
-
-class Link(Protocol):
-    """The way to one replica."""
-
-    def flush(self) -> None:
-        """There is something to send: cut frames until there is nothing left."""
-
-    def cancel(self, command: CancelRun) -> None:
-        """Tells the replica that nobody waits for these calls of a slice."""
-
-    def reconcile(self, session: Session) -> None:
-        """Asks the replica what became of the session's unanswered calls."""
-
-    def forget(self, first: int, count: int) -> None:
-        """Tells the replica that it need not keep the outcomes of these runs."""
-
-    def take(self, run_id: int, count: int) -> None:
-        """Tells the replica that so many values of the run were taken."""
-
-    async def finish(self) -> None:
-        """Says what there is to say, and returns when the replica has ended the stream."""
-
-    def close(self) -> None:
-        """Disconnects for good."""
 
 
 class Dispatcher:

@@ -16,7 +16,8 @@ from router_service.core.callers import START_WINDOW, Caller
 from router_service.core.calls import CallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
 from router_service.core.flows import Flow
-from router_service.shell.dispatcher import Dispatcher, Sink
+from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.receivers import Sink
 from router_service.shell.streaming_call import StreamingCall, WriteValue
 from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.errors import Failure, Reason

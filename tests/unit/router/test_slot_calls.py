@@ -14,7 +14,8 @@ from router_service.core.scheduler import Scheduler
 from router_service.core.slot_frames import OutgoingOp, OutgoingRelease, OutgoingReserve
 from router_service.core.slots import Dispatch, Release, Renew, Reserve, Slot
 from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from router_service.shell.dispatcher import Dispatcher, Link
+from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.receivers import Link
 from router_service.shell.slot_calls import SlotCalls
 from router_service.shell.unary import UnaryCalls
 from slotmesh.errors import Failure, Reason
