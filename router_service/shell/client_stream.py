@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from itertools import groupby, islice
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from itertools import islice
 
 from router_service import convert
 from router_service.core.callers import MAX_CALL_ID, Caller, Window
-from router_service.core.calls import Batch, CallOptions, CallPayload
-from router_service.core.commands import DeliverFailure, Delivery
+from router_service.core.calls import Batch
+from router_service.core.commands import Delivery
 from router_service.core.rosters import RosterVersion
 from router_service.core.sessions import Session
 from router_service.core.unread import Unread
+from router_service.shell.call_reader import MAX_STEP, CallReader
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.result_outbox import MAX_UNREAD_BYTES, ResultOutbox
+from router_service.shell.result_outbox import ResultOutbox
 from router_service.shell.uploads import Uploads
-from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, Announced
+from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.runtime.pump import StreamPump
@@ -41,8 +42,6 @@ MAX_UNREAD_REJECTIONS = 16_384
 """Rejected batches that may wait likewise; they cost the client nothing to cause, so more of them end the stream."""
 MAX_UNREAD_REJECTED_IDS = 1024 * 1024
 """Ids in them, likewise."""
-MAX_STEP = 512
-"""Batches, runs or ranges of a frame that are dealt with before others have their turn on the event loop."""
 
 
 class ClientStream:
@@ -65,8 +64,6 @@ class ClientStream:
         self.caller = Caller(window, session=session)
         self.pump = StreamPump(write, self.next_frame)
         self._endpoint = endpoint
-        self._default_options = convert.options_from_wire(default_options)
-        self._defaults_by_key = convert.options_by_key(default_options)
         self._dispatcher = dispatcher
         self._pacer = Pacer(self.pump.wake, dispatcher.clock.now)
         self._results = ResultOutbox(
@@ -81,7 +78,16 @@ class ClientStream:
         if CHUNKS not in features:
             self.caller.max_value_bytes = MAX_INLINE_BYTES
         self._uploads = Uploads(self.caller, dispatcher)
-        self._max_payload_bytes = max_payload_bytes
+        self._calls = CallReader(
+            self.caller,
+            default_options,
+            self._results,
+            self._uploads,
+            dispatcher.clock,
+            reject=self._reject,
+            deliver=self.deliver,
+            max_payload_bytes=max_payload_bytes,
+        )
         self._control: deque[Response] = deque()
         self._rejected_ids = 0
         """Ids in rejections that wait in there."""
@@ -213,7 +219,7 @@ class ClientStream:
     def _accept(self, frame: router_service_pb2.CallFrame) -> Iterator[Failure | None]:
         fresh: list[Batch] = []
         work = 0
-        for batch, calls, groups in self._admitted(frame):
+        for batch, calls, groups in self._calls.admitted(frame):
             work += max(groups, len(calls))
             if batch.resend and calls:
                 self._submit(fresh)
@@ -232,33 +238,6 @@ class ClientStream:
         self._submit(fresh)
         if failure := self._too_many_rejections():
             yield failure
-
-    def _admitted(
-        self, frame: router_service_pb2.CallFrame
-    ) -> Iterator[tuple[router_service_pb2.CallBatch, list[Batch], int]]:
-        """The calls of each batch, of a large one in parts; none of one that is rejected. And what groups were seen."""
-        for batch in frame.batches:
-            columns = self._columns(batch)
-            if isinstance(columns, Failure):
-                self._reject(batch, columns)
-                yield batch, [], 1
-                continue
-            ids, payloads, largest = columns
-            comes_apart = batch.chunked_sizes or largest > MAX_INLINE_BYTES
-            for calls, groups in self._with_options(batch, ids, payloads):
-                yield batch, self._apart(calls) if comes_apart else calls, groups
-
-    def _columns(self, batch: router_service_pb2.CallBatch) -> tuple[Sequence[int], list[CallPayload], int] | Failure:
-        """Ids, payloads, and the size of the largest of these, of a batch that is admitted; or why it is rejected."""
-        ids = convert.ids_of(batch, self.caller.window.calls)
-        if isinstance(ids, Failure):
-            return ids
-        payloads = convert.payloads_of(batch)
-        if isinstance(payloads, Failure):
-            return payloads
-        sizes = list(map(len, payloads))
-        failure = self._mistake(batch) or self._not_reading() or self.caller.admit(ids, sum(sizes))
-        return failure or (ids, payloads, max(sizes))
 
     def _submit(self, calls: list[Batch]) -> None:
         if calls:
@@ -288,103 +267,3 @@ class ClientStream:
             message=f"{len(self._control)} rejected batches wait to be read: keep to the window, and read",
             executed=Executed.UNKNOWN,
         )
-
-    def _mistake(self, batch: router_service_pb2.CallBatch) -> Failure | None:
-        if batch.ordering_keys and len(batch.ordering_keys) != len(batch.payloads):
-            return Failure(
-                reason=Reason.BAD_REQUEST,
-                message=(
-                    f"ordering_keys: {len(batch.ordering_keys)} keys for {len(batch.payloads)} payloads; "
-                    "they must be as many, or none"
-                ),
-                metadata={"field": "ordering_keys"},
-            )
-        session = self.caller.session
-        if not batch.resend or (session is not None and session.epoch > 1):
-            return None
-        return Failure(
-            reason=Reason.BAD_REQUEST,
-            message="resend: calls are sent again only where a session goes on (epoch 2 and above)",
-            metadata={"field": "resend"},
-        )
-
-    def _with_options(
-        self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: list[CallPayload]
-    ) -> Iterator[tuple[list[Batch], int]]:
-        """The calls of a batch, neighbours with the same options together, in parts of so many groups of neighbours.
-
-        Those with unsound options fail.
-        """
-        has_own = batch.HasField("options")
-        if not batch.ordering_keys:
-            options = convert.options_from_wire(batch.options) if has_own else self._default_options
-            yield self._sound(options, ids, payloads), 1
-            return
-        calls: list[Batch] = []
-        options_of = convert.options_by_key(batch.options) if has_own else self._defaults_by_key
-        at = groups = 0
-        for key, neighbours in groupby(batch.ordering_keys):
-            begin = at
-            at += sum(1 for _ in neighbours)
-            groups += 1
-            calls += self._sound(options_of(key), ids[begin:at], payloads[begin:at])
-            if groups == MAX_STEP:
-                yield calls, groups
-                calls, groups = [], 0
-        yield calls, groups
-
-    def _sound(self, options: CallOptions | Failure, ids: Sequence[int], payloads: list[CallPayload]) -> list[Batch]:
-        if not isinstance(options, Failure) and options.stop_generation:
-            options = self._stop_mistake(options) or options
-        if isinstance(options, Failure):
-            self.deliver(DeliverFailure(self.caller, ids, options, sum(map(len, payloads))))
-            return []
-        if options.slo_at is not None:
-            options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
-        return [(options, ids, payloads)]
-
-    def _not_reading(self) -> Failure | None:
-        unread = self._results.unread_bytes
-        if unread <= MAX_UNREAD_BYTES or self.caller.session is not None:
-            return None
-        return Failure(
-            reason=Reason.WINDOW_EXCEEDED,
-            message=f"{unread} bytes of results wait to be read: read them before sending more",
-            retry_delay_s=0.1,
-        )
-
-    def _stop_mistake(self, options: CallOptions) -> Failure | None:
-        needed = "an ordering key" if not options.ordering_key else "a session" if self.caller.session is None else ""
-        return (
-            Failure(
-                reason=Reason.BAD_REQUEST,
-                message=f"options.stop_generation: needs {needed}",
-                metadata={"field": "options.stop_generation"},
-            )
-            if needed
-            else None
-        )
-
-    def _apart(self, calls: list[Batch]) -> list[Batch]:
-        """The calls, in order; those whose payload is still to come each alone. Those that are too large fail."""
-        apart: list[Batch] = []
-        for options, ids, payloads in calls:
-            start = 0
-            for at, payload in enumerate(payloads):
-                is_announced = isinstance(payload, Announced)
-                limit = self._max_payload_bytes if is_announced else MAX_INLINE_BYTES
-                if not is_announced and len(payload) <= limit:
-                    continue
-                if at > start:
-                    apart.append((options, ids[start:at], payloads[start:at]))
-                start = at + 1
-                if (size := len(payload)) > limit:
-                    if options.stop_generation:
-                        self.caller.stop(options.ordering_key, options.stop_generation, ids[at])
-                    self.deliver(DeliverFailure(self.caller, ids[at:start], convert.too_large(size, limit), size))
-                    continue
-                self._uploads.announce(ids[at], size)
-                apart.append((options, ids[at:start], payloads[at:start]))
-            if start < len(ids):
-                apart.append((options, ids[start:], payloads[start:]))
-        return apart
