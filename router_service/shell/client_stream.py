@@ -142,7 +142,7 @@ class ClientStream:
 
     def acknowledge(self, through_frame: int) -> None:
         """The client has all result frames up to this one: their runs need not be kept any longer."""
-        self._results.acknowledge(through_frame)
+        self._results.unacknowledged.acknowledge(through_frame)
 
     def know_roster(self, wire: router_service_pb2.RosterVersion) -> None:
         """The client acknowledges a roster."""

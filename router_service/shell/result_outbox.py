@@ -13,28 +13,22 @@ Owner: the client's stream.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
 from router_service import convert
 from router_service.core import failures
 from router_service.core.callers import Caller
-from router_service.core.commands import (
-    DeliverDone,
-    DeliverFailure,
-    DeliverResults,
-    DeliverValues,
-    Delivery,
-)
-from router_service.core.replicas import Replica
-from router_service.core.runs import SliceHolder
-from router_service.core.unread import CALL_BYTES, Unread
+from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
+from router_service.core.unread import Unread
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.singly import singly, values_singly
+from router_service.shell.dropped_results import DroppedResults
+from router_service.shell.frame_timing import FrameTiming
+from router_service.shell.outcome_sizes import bytes_of, held_by
+from router_service.shell.singly import results_singly, singly, values_singly
 from router_service.shell.taking import Taking
+from router_service.shell.unacknowledged import UnacknowledgedRuns
 from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, Announced, ChunkRota, Lines, joined
-from slotmesh.pacing import COUNTED_FRAMES, most_calls
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_OUT
@@ -48,11 +42,6 @@ MAX_UNREAD_BYTES = 4 * 1024 * 1024
 """Results that may wait for a client that does not read."""
 MIN_DROPPED_BYTES = 512
 """Smaller results are not worth to be dropped."""
-MAX_UNACKED_RUNS = 16_384
-"""Of a client that never acknowledges: replicas forget by themselves what is older."""
-
-_Kept = tuple[SliceHolder, int, int, int]
-"""Runs whose outcomes a replica keeps: the replica, its lost links when they were sent, first run id, count."""
 
 
 class ResultOutbox:
@@ -91,19 +80,14 @@ class ResultOutbox:
         self._left_at = inf
         """When the newest frame of the stream left; infinite once it was written."""
         self._is_closed = False
-        self._pacer = pacer
+        self._timing = FrameTiming(caller, pacer)
         self._caller = caller
-        self._endpoint = endpoint
         self._dispatcher = dispatcher
         self._outcomes: deque[Delivery] = deque()
         """What the next frames bring: outcomes, and values of calls that go on."""
-        self._dropped: deque[tuple[DeliverResults, int]] = deque()
-        """Results without their payloads, and how many bytes these had."""
-        self._fetching: set[int] = set()
-        """Calls whose results were asked for again."""
+        self._dropped = DroppedResults(caller, endpoint, dispatcher, MAX_FRAME_BYTES)
         self._frame_no = 0
-        self._unacked: deque[tuple[int, _Kept]] = deque(maxlen=MAX_UNACKED_RUNS)
-        """Runs, and the number of the frame that had their outcomes."""
+        self.unacknowledged = UnacknowledgedRuns(dispatcher)
 
     def __bool__(self) -> bool:
         """Whether something waits, here or to be fetched."""
@@ -142,18 +126,18 @@ class ResultOutbox:
             return
         outcomes, self._outcomes = self._outcomes, deque()
         for outcome in outcomes:
-            size = _bytes_of(outcome)
+            size = bytes_of(outcome)
             if not isinstance(outcome, DeliverResults) or outcome.options.streaming or size <= MIN_DROPPED_BYTES:
                 self._outcomes.append(outcome)
                 continue
             self._unread_bytes -= size
-            self._queue(-_held_by(outcome))
+            self._queue(-held_by(outcome))
             if in_session:
-                self._drop(outcome, size)
+                self._dropped.drop(outcome, size)
                 continue
             kept = (outcome.replica, outcome.first, outcome.links)
             lost = DeliverFailure(outcome.caller, outcome.ids, failures.NOT_READ, outcome.size, *kept)
-            self._append(lost, _bytes_of(lost))
+            self._append(lost, bytes_of(lost))
 
     def add(self, outcome: Delivery) -> None:
         """Outcomes or values of calls, for the next frame."""
@@ -167,23 +151,23 @@ class ResultOutbox:
                 if not self._lines.wait(each.ids[0], each):
                     self.add(each)
             return
-        size = _bytes_of(outcome)
+        size = bytes_of(outcome)
         if size > CHUNK_BYTES and isinstance(outcome, DeliverResults) and max(map(len, outcome.payloads)) > CHUNK_BYTES:
-            for part in _singly(outcome) if len(outcome.ids) > 1 else (outcome,):
-                if (size := _bytes_of(part)) > CHUNK_BYTES:
+            for part in results_singly(outcome) if len(outcome.ids) > 1 else (outcome,):
+                if (size := bytes_of(part)) > CHUNK_BYTES:
                     self._add_large(part, size)
                 else:
                     self.add(part)
             return
-        if self._fetching and not self._fetching.isdisjoint(outcome.ids):
-            self._fetching.difference_update(outcome.ids)
+        if self._dropped.fetching and not self._dropped.fetching.isdisjoint(outcome.ids):
+            self._dropped.fetching.difference_update(outcome.ids)
         elif (
             self._unread_bytes + size > MAX_UNREAD_BYTES
             and isinstance(outcome, DeliverResults)
             and self._caller.session is not None
             and not outcome.options.streaming
         ):
-            self._drop(outcome, size)
+            self._dropped.drop(outcome, size)
             return
         self._append(outcome, size)
 
@@ -194,33 +178,27 @@ class ResultOutbox:
             self._is_chunk_due = False
             return self._chunk_frame()
         if not self._outcomes:
-            self._fetch()
+            self._dropped.fetch()
         if not self._outcomes:
             return None
-        most = MAX_FRAME_CALLS
-        if self._caller.calls > 1:  # else nobody is left whom it could wait for
-            ended = sum([len(each.ids) for each in self._outcomes if not isinstance(each, DeliverValues)])
-            unanswered = self._caller.calls - ended
-            if self._holds_back(ended, unanswered):
-                return self._chunk_frame() if self._large else None
-            self._pacer.left()
-            most = min(most, most_calls(ended, unanswered))
+        # Where it is the only call, nobody is left whom it could wait for.
+        most = self._timing.most_calls(self._outcomes, MAX_FRAME_CALLS) if self._caller.calls > 1 else MAX_FRAME_CALLS
+        if not most:
+            return self._chunk_frame() if self._large else None
         self._is_chunk_due = True
         self._dispatcher.scheduler.counters.frames[DIRECTION_OUT,] += 1
-        self._frame_no += 1
         response = Response()
         frame = response.results
-        frame.frame_no = self._frame_no
-        calls = size = request_bytes = leaving = 0
+        frame.frame_no = self._frame_no = self._frame_no + 1
+        calls = size = request_bytes = leaving = value_bytes = 0
         batch: call_pb2.ResultBatch | None = None
         values: call_pb2.ResultBatch | None = None
-        value_bytes = 0
-        keeps = self._caller.session is not None
-        chunked, streams = self._chunked, self._caller.streams
+        keeps, streams = self._caller.session is not None, self._caller.streams
+        chunked, unacknowledged = self._chunked, self.unacknowledged.runs
         most_bytes = min(MAX_FRAME_BYTES, self._unread.frame_bytes)
         while self._outcomes and calls < most and size + value_bytes < most_bytes:
             outcome = self._take_next(most_bytes)
-            leaving += _held_by(outcome)
+            leaving += held_by(outcome)
             if isinstance(outcome, DeliverValues):
                 values = self._put_values(frame, values, outcome)
                 value_bytes += sum(map(len, outcome.payloads))
@@ -230,10 +208,10 @@ class ResultOutbox:
                 self._caller.streamed(outcome.ids)
             calls += len(outcome.ids)
             request_bytes += outcome.size
-            size += _bytes_of(outcome)
+            size += bytes_of(outcome)
             if keeps and outcome.replica is not None:
                 kept = (outcome.replica, outcome.links, outcome.first, len(outcome.ids))
-                self._unacked.append((self._frame_no, kept))
+                unacknowledged.append((self._frame_no, kept))
             if chunked and isinstance(outcome, DeliverResults) and outcome in chunked:
                 sizes = [chunked.pop(outcome)]
                 frame.batches.add(
@@ -257,8 +235,8 @@ class ResultOutbox:
     def _take_next(self, most_bytes: int) -> Delivery:
         """What comes next; of many results no more than fit into a frame, but one in any case."""
         outcome = self._outcomes.popleft()
-        self._queue(-_held_by(outcome))
-        if not isinstance(outcome, DeliverResults) or len(outcome.ids) == 1 or _bytes_of(outcome) <= most_bytes:
+        self._queue(-held_by(outcome))
+        if not isinstance(outcome, DeliverResults) or len(outcome.ids) == 1 or bytes_of(outcome) <= most_bytes:
             return outcome
         count, size = 1, len(outcome.payloads[0])
         while (size := size + len(outcome.payloads[count])) <= most_bytes:
@@ -266,34 +244,8 @@ class ResultOutbox:
         ids, payloads, first = outcome.ids, outcome.payloads, outcome.first
         rest = replace(outcome, ids=ids[count:], payloads=payloads[count:], first=first + count)
         self._outcomes.appendleft(rest)
-        self._queue(_held_by(rest))
+        self._queue(held_by(rest))
         return replace(outcome, ids=ids[:count], payloads=payloads[:count], size=0)
-
-    def _holds_back(self, ended: int, unanswered: int) -> bool:
-        """Whether so few calls have ended that their outcomes better wait for those of others. Values never wait."""
-        if any(isinstance(each, DeliverValues) for each in self._outcomes):
-            return False
-        newest = self._outcomes[-1]
-        if isinstance(newest, DeliverResults) and newest.replica.is_quick(newest.options.method):
-            unanswered = self._count_quick(newest.replica, ended * COUNTED_FRAMES)
-            return self._pacer.holds(ended, unanswered, are_quick=True)
-        return self._pacer.holds(ended, unanswered, are_quick=False)
-
-    def _count_quick(self, replica: Replica, most: int) -> int:
-        """Calls of methods that are quick at this replica and have no outcome; more than `most` need not be counted."""
-        calls = 0
-        for run in self._caller.runs:
-            if replica.is_quick(run.options.method):
-                calls += run.unanswered
-                if calls >= most:
-                    break
-        return calls
-
-    def acknowledge(self, through_frame: int) -> None:
-        """The client has all result frames up to this one: their runs need not be kept any longer."""
-        unacked, forget = self._unacked, self._dispatcher.forget
-        while unacked and unacked[0][0] <= through_frame:
-            forget(*unacked.popleft()[1])
 
     def _add_values(self, values: DeliverValues) -> None:
         """They are never dropped, and count for nothing: no more wait here than the credit of each call."""
@@ -340,7 +292,7 @@ class ResultOutbox:
         """`size`: what the client is to read before it may send more."""
         self._outcomes.append(outcome)
         self._unread_bytes += size
-        self._queue(_held_by(outcome))
+        self._queue(held_by(outcome))
 
     def _queue(self, size: int) -> None:
         if not self._is_closed:
@@ -350,28 +302,22 @@ class ResultOutbox:
         self._leaving += size
         self._unread.leaving += size
 
-    def _drop(self, outcome: DeliverResults, size: int) -> None:
-        """Its call counts on, the bytes of its arguments do not: nobody has them any more."""
-        self._caller.released(0, outcome.size)
-        outcome.payloads, outcome.size = (), 0
-        self._dropped.append((outcome, size))
-
     def _add_large(self, outcome: DeliverResults, size: int) -> None:
         """A large result of one call: in chunks, where the client takes them."""
         (payload,) = outcome.payloads
-        was_fetched = not self._fetching.isdisjoint(outcome.ids)
-        self._fetching.difference_update(outcome.ids)
+        was_fetched = not self._dropped.fetching.isdisjoint(outcome.ids)
+        self._dropped.fetching.difference_update(outcome.ids)
         may_drop = not was_fetched and self._caller.session is not None and not outcome.options.streaming
         if self._takes_chunks:
             if self._large_bytes and self._large_bytes + size > MAX_PAYLOAD_BYTES and may_drop:
-                self._drop(outcome, size)
+                self._dropped.drop(outcome, size)
                 return
             outcome.payloads = (b"",)
             self._large.add(outcome, payload)
             self._large_bytes += size
             self._queue(size)
         elif size <= MAX_INLINE_BYTES and self._unread_bytes + size > MAX_UNREAD_BYTES and may_drop:
-            self._drop(outcome, size)
+            self._dropped.drop(outcome, size)
         elif size <= MAX_INLINE_BYTES:
             outcome.payloads = (joined(payload),)
             self._append(outcome, size)
@@ -379,7 +325,7 @@ class ResultOutbox:
             failure = convert.result_too_large(size)
             kept = (outcome.replica, outcome.first, outcome.links)
             failed = DeliverFailure(outcome.caller, outcome.ids, failure, outcome.size, *kept)
-            self._append(failed, _bytes_of(failed))
+            self._append(failed, bytes_of(failed))
 
     def _chunk_frame(self) -> Response:
         """The next chunk. Behind the last one of a result comes its outcome."""
@@ -397,39 +343,3 @@ class ResultOutbox:
         return Response(
             chunk=call_pb2.Chunk(call_id=outcome.ids[0], offset=chunk.offset, total=chunk.total, data=chunk.data)
         )
-
-    def _fetch(self) -> None:
-        """The client reads again: asks for a frame of what was dropped, one frame at a time."""
-        if self._fetching:
-            return
-        asked: list[DeliverResults] = []
-        size = 0
-        while self._dropped and size < MAX_FRAME_BYTES:
-            answered, nbytes = self._dropped.popleft()
-            asked.append(answered)
-            size += nbytes
-            self._fetching.update(answered.ids)
-        for answered in asked:
-            self._dispatcher.fetch(self._caller, self._endpoint, answered)
-
-
-def _singly(outcome: DeliverResults) -> Iterator[DeliverResults]:
-    """The same, a call each."""
-    for at, payload in enumerate(outcome.payloads):
-        size = 0 if at else outcome.size
-        yield replace(outcome, ids=outcome.ids[at : at + 1], payloads=(payload,), size=size, first=outcome.first + at)
-
-
-def _held_by(outcome: Delivery) -> int:
-    """What the outcome takes here. Payloads in chunks are counted apart."""
-    size = CALL_BYTES * len(outcome.ids)
-    if isinstance(outcome, DeliverValues):
-        return size if isinstance(outcome.payloads[0], Announced) else size + sum(map(len, outcome.payloads))
-    return size + _bytes_of(outcome)
-
-
-def _bytes_of(outcome: Delivery) -> int:
-    """What the outcome adds to a frame, near enough. Values are counted by credits."""
-    if isinstance(outcome, DeliverResults):
-        return sum(map(len, outcome.payloads))
-    return len(outcome.failure.message) if isinstance(outcome, DeliverFailure) else 0

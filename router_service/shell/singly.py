@@ -30,3 +30,10 @@ def singly(delivery: Delivery) -> Iterator[Delivery]:
         if isinstance(part, DeliverResults):
             part.payloads = part.payloads[at : at + 1]
         yield part
+
+
+def results_singly(outcome: DeliverResults) -> Iterator[DeliverResults]:
+    """The same, a call each."""
+    for at, payload in enumerate(outcome.payloads):
+        size = 0 if at else outcome.size
+        yield replace(outcome, ids=outcome.ids[at : at + 1], payloads=(payload,), size=size, first=outcome.first + at)
