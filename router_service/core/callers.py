@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from router_service.core.credits import level_of
 from router_service.core.flows import Flow
+from router_service.core.streaming.credits import level_of
 from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.errors import Failure, Reason
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from router_service.core.runs import Run
-    from router_service.core.sessions import Session
+    from router_service.core.sessions.session import Session
 
 MAX_CALL_ID = 2**53 - 1
 """Largest id: JSON numbers carry it without loss."""

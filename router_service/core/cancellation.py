@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from router_service.core.outcomes import Outcomes
-    from router_service.core.replicas import Replica
+    from router_service.core.replicas.replica import Replica
     from router_service.core.runs import CallerBook, Run, Sent, SliceHolder
     from slotmesh.errors import Failure
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from router_service.core.calls import CallOptions, CallPayload
-    from router_service.core.replicas import Replica
-    from router_service.core.rosters import RosterVersion
+    from router_service.core.replicas.replica import Replica
+    from router_service.core.routing.rosters import RosterVersion
     from router_service.core.runs import CallerBook, Sent, SliceHolder
-    from router_service.core.sessions import Session
-    from router_service.core.slots import Released, Slot
+    from router_service.core.sessions.session import Session
+    from router_service.core.slots.slot import Released, Slot
     from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
 

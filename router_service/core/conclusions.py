@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from router_service.core import cancellation
 
 if TYPE_CHECKING:
-    from router_service.core.answers import Answers
     from router_service.core.cancellation import Withdrawn
     from router_service.core.commands import Command
-    from router_service.core.intake import Intake
     from router_service.core.outcomes import Outcomes
-    from router_service.core.sender import Sender
-    from router_service.core.slot_operations import SlotOperations
+    from router_service.core.replicas.answers import Answers
+    from router_service.core.replicas.sender import Sender
+    from router_service.core.routing.intake import Intake
+    from router_service.core.routing.topology import Topology
+    from router_service.core.slots.operations import SlotOperations
     from router_service.core.submissions import Submissions
-    from router_service.core.topology import Topology
-    from router_service.core.uploads import Uploads
+    from router_service.core.uploads.uploads import Uploads
 
 
 class Conclusions:

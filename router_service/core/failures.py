@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from router_service.core.admission import FIRST_RETRY_DELAY_S
-from router_service.core.reservations import constraint_of
+from router_service.core.queueing.admission import FIRST_RETRY_DELAY_S
+from router_service.core.queueing.reservations import constraint_of
 from slotmesh.errors import Executed, Failure, Reason
 
 if TYPE_CHECKING:

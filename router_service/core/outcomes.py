@@ -22,16 +22,16 @@ from router_service.core.commands import (
     DeliverSlot,
 )
 from router_service.core.counters import ShadowOutcome
-from router_service.core.slots import Release, Released
+from router_service.core.slots.slot import Release, Released
 from slotmesh.errors import Executed, Failure, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from router_service.core.counters import Counters
-    from router_service.core.replicas import Replica
+    from router_service.core.replicas.replica import Replica
     from router_service.core.runs import CallerBook, Run, Sent, SliceHolder
-    from router_service.core.slots import Slot
+    from router_service.core.slots.slot import Slot
     from slotmesh.chunks import Payload
 
 

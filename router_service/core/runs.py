@@ -14,17 +14,17 @@ from math import inf
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from router_service.core.calls import Origin
-from router_service.core.slicing import UNKNOWN_NS
-from router_service.core.slots import Reserve
+from router_service.core.replicas.slicing import UNKNOWN_NS
+from router_service.core.slots.slot import Reserve
 
 if TYPE_CHECKING:
-    from router_service.core.admission import Account
     from router_service.core.calls import CallOptions, CallPayload
     from router_service.core.flows import Flow
-    from router_service.core.rosters import ReplicaKey, RosterVersion
-    from router_service.core.sessions import Session
-    from router_service.core.slicing import MethodTime
-    from router_service.core.slots import SlotWork
+    from router_service.core.queueing.admission import Account
+    from router_service.core.replicas.slicing import MethodTime
+    from router_service.core.routing.rosters import ReplicaKey, RosterVersion
+    from router_service.core.sessions.session import Session
+    from router_service.core.slots.slot import SlotWork
     from slotmesh.errors import Failure
 
 SLO_UNLESS_STATED_S = 1.0

@@ -17,29 +17,30 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
-from router_service.core import cancellation, failures, frames
-from router_service.core.acknowledgements import Acknowledgements
-from router_service.core.answers import Answers
+from router_service.core import cancellation, failures
 from router_service.core.calls import Batch, Failures, Results
-from router_service.core.capacity import Capacity
 from router_service.core.conclusions import Conclusions
 from router_service.core.counters import Counters
-from router_service.core.deadlines import DeadlineHeap
-from router_service.core.ejection import LONGEST_S
-from router_service.core.expiry import Expiry
-from router_service.core.intake import Intake
 from router_service.core.outcomes import Outcomes
-from router_service.core.replicas import Replica
-from router_service.core.resumption import Resumptions
+from router_service.core.queueing.deadlines import DeadlineHeap
+from router_service.core.queueing.expiry import Expiry
+from router_service.core.replicas import frames
+from router_service.core.replicas.answers import Answers
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.ejection import LONGEST_S
+from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.sender import Sender
+from router_service.core.routing.intake import Intake
+from router_service.core.routing.topology import Topology
 from router_service.core.runs import CallerBook, Run
-from router_service.core.sender import Sender
-from router_service.core.slot_events import SlotEvents
-from router_service.core.slot_operations import SlotOperations
+from router_service.core.sessions.acknowledgements import Acknowledgements
+from router_service.core.sessions.resumption import Resumptions
+from router_service.core.sessions.suspension import SuspendedRuns
+from router_service.core.slots.events import SlotEvents
+from router_service.core.slots.operations import SlotOperations
 from router_service.core.submissions import Submissions
-from router_service.core.suspension import SuspendedRuns
-from router_service.core.topology import Topology
-from router_service.core.upload_events import UploadEvents
-from router_service.core.uploads import MAX_UPLOAD_BYTES, Uploads
+from router_service.core.uploads.events import UploadEvents
+from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES, Uploads
 from slotmesh.chunks import Announced
 
 if TYPE_CHECKING:
@@ -47,12 +48,12 @@ if TYPE_CHECKING:
 
     from router_service.core.callers import Caller
     from router_service.core.commands import Command, DeliverResults
-    from router_service.core.draws import Chance
-    from router_service.core.frames import OutgoingBatch
-    from router_service.core.resumption import Found
-    from router_service.core.rosters import RosterVersion
-    from router_service.core.slicing import MethodTime
-    from router_service.core.table import RoutingTable
+    from router_service.core.replicas.frames import OutgoingBatch
+    from router_service.core.replicas.slicing import MethodTime
+    from router_service.core.routing.rosters import RosterVersion
+    from router_service.core.routing.sampling import Chance
+    from router_service.core.routing.table import RoutingTable
+    from router_service.core.sessions.resumption import Found
     from slotmesh.errors import Failure
 
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from router_service.core.commands import DeliverResults
-    from router_service.core.intake import Intake
     from router_service.core.outcomes import Outcomes
-    from router_service.core.resumption import Resumptions
-    from router_service.core.topology import Topology
-    from router_service.core.uploads import Uploads
+    from router_service.core.routing.intake import Intake
+    from router_service.core.routing.topology import Topology
+    from router_service.core.sessions.resumption import Resumptions
+    from router_service.core.uploads.uploads import Uploads
 
 
 class Submissions:

@@ -15,7 +15,6 @@ from typing import cast
 
 from router_service.core.callers import Caller
 from router_service.core.calls import Batch, CallOptions, Failures, Results
-from router_service.core.capacity import Capacity
 from router_service.core.commands import (
     AskReconcile,
     CancelRun,
@@ -31,16 +30,17 @@ from router_service.core.commands import (
     OpenLink,
     TakeValues,
 )
-from router_service.core.frames import OutgoingBatch
-from router_service.core.replicas import Replica
-from router_service.core.resumption import Found
-from router_service.core.rosters import ReplicaKey, RosterVersion
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.frames import OutgoingBatch
+from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.slicing import MethodTime
+from router_service.core.routing.rosters import ReplicaKey, RosterVersion
+from router_service.core.routing.table import RoutingTable
 from router_service.core.runs import CallerBook, SliceHolder
 from router_service.core.scheduler import Scheduler
-from router_service.core.slicing import MethodTime
-from router_service.core.slot_frames import OutgoingOp
-from router_service.core.slots import Dispatch, Release, Renew, Reserve, SlotAnswer
-from router_service.core.table import RoutingTable
+from router_service.core.sessions.resumption import Found
+from router_service.core.slots.frames import OutgoingOp
+from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve, SlotAnswer
 from router_service.shell.receivers import Link, SessionSink, Sink, SlotSink
 from slotmesh.chunks import Payload
 from slotmesh.errors import Failure

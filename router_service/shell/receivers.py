@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from router_service.core.commands import CancelRun, DeliverSlot, Delivery
-from router_service.core.rosters import RosterVersion
-from router_service.core.sessions import Session
+from router_service.core.routing.rosters import RosterVersion
+from router_service.core.sessions.session import Session
 
 
 class Sink(Protocol):

@@ -18,12 +18,12 @@ from simulation.payloads import payload_of
 from slotmesh.pacing import COUNTED_FRAMES
 
 if TYPE_CHECKING:
-    from router_service.core.capacity import Capacity
-    from router_service.core.draws import Chance
-    from router_service.core.frames import OutgoingBatch
-    from router_service.core.replicas import Replica as Far
-    from router_service.core.slicing import MethodTime
-    from router_service.core.table import RoutingTable
+    from router_service.core.replicas.capacity import Capacity
+    from router_service.core.replicas.frames import OutgoingBatch
+    from router_service.core.replicas.replica import Replica as Far
+    from router_service.core.replicas.slicing import MethodTime
+    from router_service.core.routing.sampling import Chance
+    from router_service.core.routing.table import RoutingTable
     from simulation.frames.client import Client
     from simulation.frames.machine import Machine, Then
     from simulation.frames.settings import Costs

@@ -10,8 +10,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from router_service.core.rosters import Roster, RosterVersion
-from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.routing.rosters import Roster, RosterVersion
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from simulation.kernel import Kernel
 from simulation.ledger import Ledger
 from simulation.queues.figures import Figures, summarise
@@ -22,8 +22,8 @@ from simulation.queues.router import Router
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router_service.core.balancers import Balancer
-    from router_service.core.replicas import Replica as Far
+    from router_service.core.replicas.replica import Replica as Far
+    from router_service.core.routing.balancers import Balancer
     from simulation.queues.settings import Settings
 
 _ENDPOINT = "endpoint"

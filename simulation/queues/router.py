@@ -21,10 +21,10 @@ from slotmesh.chunks import joined
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router_service.core.balancers import Balancer
-    from router_service.core.capacity import Capacity
-    from router_service.core.replicas import Replica as Far
-    from router_service.core.table import RoutingTable
+    from router_service.core.replicas.capacity import Capacity
+    from router_service.core.replicas.replica import Replica as Far
+    from router_service.core.routing.balancers import Balancer
+    from router_service.core.routing.table import RoutingTable
     from simulation.kernel import Kernel
     from simulation.ledger import Ledger
     from simulation.queues.link import Link

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2, timestamp_pb2
 
-from router_service.core.frames import MAX_FRAME_SLICES
+from router_service.core.replicas.frames import MAX_FRAME_SLICES
 from slotmesh.errors import Executed, Reason
 from slotmesh.partitions import partition_of
 from slotmesh.runtime.duplex import read_frame

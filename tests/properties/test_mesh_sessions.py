@@ -29,9 +29,9 @@ from router_service.core import cancellation
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, CallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
-from router_service.core.rosters import RosterVersion
+from router_service.core.routing.rosters import RosterVersion
 from router_service.core.runs import CallerBook
-from router_service.core.sessions import Session
+from router_service.core.sessions.session import Session
 from slotmesh.client.rosters import Rosters
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.partitions import partition_of

@@ -19,7 +19,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
-from router_service.core.capacity import Capacity
 from router_service.core.commands import (
     AskReconcile,
     CancelRun,
@@ -35,19 +34,14 @@ from router_service.core.commands import (
     OpenLink,
     TakeValues,
 )
-from router_service.core.frames import OutgoingBatch
-from router_service.core.replicas import Replica
-from router_service.core.rosters import ReplicaKey, Roster, RosterVersion
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.frames import OutgoingBatch
+from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.slicing import MethodTime
+from router_service.core.routing.rosters import ReplicaKey, Roster, RosterVersion
+from router_service.core.routing.table import BackendRoute, BalancerName, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
-from router_service.core.slicing import MethodTime
-from router_service.core.table import (
-    BackendRoute,
-    BalancerName,
-    EndpointRoute,
-    ReplicaRoute,
-    RoutingTable,
-)
 from slotmesh.chunks import joined
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.partitions import PARTITIONS, partition_of

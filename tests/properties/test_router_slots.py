@@ -16,11 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from router_service.core import routing
-from router_service.core.balancers import Candidate
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
-from router_service.core.capacity import Capacity
 from router_service.core.commands import (
     CancelRun,
     CloseLink,
@@ -33,14 +30,17 @@ from router_service.core.commands import (
     OpenLink,
 )
 from router_service.core.flows import Flow
-from router_service.core.replicas import Replica
-from router_service.core.reservations import constraint_of
-from router_service.core.rosters import ReplicaKey, Roster, RosterVersion
+from router_service.core.queueing.reservations import constraint_of
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing import routing_hooks
+from router_service.core.routing.balancers import Candidate
+from router_service.core.routing.rosters import ReplicaKey, Roster, RosterVersion
+from router_service.core.routing.table import BackendRoute, BalancerName, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
-from router_service.core.slot_frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew, OutgoingReserve
-from router_service.core.slots import Dispatch, Release, Released, Renew, Reserve, Slot, SlotAnswer
-from router_service.core.table import BackendRoute, BalancerName, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.slots.frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew, OutgoingReserve
+from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot, SlotAnswer
 from slotmesh.chunks import joined
 from slotmesh.errors import Executed, Failure, Reason
 
@@ -775,7 +775,7 @@ class SlotMachine(RuleBasedStateMachine):
         for held in self.held.values():
             replica = held.replica
             dispatching = [*replica.ops, *replica.inflight.values()]
-            at_work = sum(routing.is_counted(sent) for sent in dispatching if not sent.takes_room)
+            at_work = sum(routing_hooks.is_counted(sent) for sent in dispatching if not sent.takes_room)
             expected[replica] += replica.own + at_work
         for replica, _ in self.scheduler._slot_operations.routed._slots.values():
             expected[replica] += 1

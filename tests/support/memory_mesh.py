@@ -36,11 +36,11 @@ from router_service.core.commands import (
     OpenLink,
     Outcome,
 )
-from router_service.core.replicas import Replica as RouterReplica
-from router_service.core.rosters import Departure, ReplicaKey, Roster, RosterVersion
+from router_service.core.replicas.replica import Replica as RouterReplica
+from router_service.core.routing.rosters import Departure, ReplicaKey, Roster, RosterVersion
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook, SliceHolder
 from router_service.core.scheduler import Scheduler
-from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import describe
 from slotmesh.partitions import PARTITIONS, partition_of

@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from router_service.core.backends import Backend
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
-from router_service.core.capacity import Capacity
 from router_service.core.counters import BackendCounts
-from router_service.core.replicas import Replica
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.backends import Backend
+from router_service.core.routing.table import BackendRoute, ReplicaRoute
 from router_service.core.runs import Run
-from router_service.core.table import BackendRoute, ReplicaRoute
 
 
 def chance(seed: int = 0) -> Callable[[], float]:

@@ -8,10 +8,10 @@ from typing import Any
 from router_service.core.callers import Caller, Window
 from router_service.core.commands import Command, DeliverFailure, DeliverSlot, Flush
 from router_service.core.flows import Flow
-from router_service.core.rosters import ReplicaKey
+from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.runs import CallerBook
-from router_service.core.slot_frames import OutgoingOp
-from router_service.core.slots import Dispatch, Release, Released, Renew, Reserve, Slot
+from router_service.core.slots.frames import OutgoingOp
+from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot
 from slotmesh.errors import Failure, Reason
 from tests.unit.router.world import World, options
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from router_service.core.callers import Caller
-from router_service.core.rosters import Departure
-from router_service.core.slot_frames import MAX_FRAME_OPS
-from router_service.core.slot_operations import TABLE_WAIT_S
-from router_service.core.slots import Released, Renew, Slot
+from router_service.core.routing.rosters import Departure
+from router_service.core.slots.frames import MAX_FRAME_OPS
+from router_service.core.slots.operations import TABLE_WAIT_S
+from router_service.core.slots.slot import Released, Renew, Slot
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.slot_world import SlotWorld, key_of, slot
 

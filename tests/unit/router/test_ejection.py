@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.ejection import FIRST_S, HEALTHY_S, LONGEST_S, Ejections
+from router_service.core.replicas.ejection import FIRST_S, HEALTHY_S, LONGEST_S, Ejections
 from tests.unit.router.world import World
 
 EACH = ("r", "life")

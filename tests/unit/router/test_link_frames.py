@@ -9,12 +9,12 @@ import pytest
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import NO_OPTIONS
 from router_service.core.commands import CancelRun
-from router_service.core.replicas import Replica
+from router_service.core.replicas.replica import Replica
 from router_service.core.runs import Run, Sent
-from router_service.core.sessions import Session
-from router_service.shell.acks import MAX_FRAME_SPANS
+from router_service.core.sessions.session import Session
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.link_frames import MAX_FRAME_RANGES, LinkFrames, Request
+from router_service.shell.replicas.acks import MAX_FRAME_SPANS
+from router_service.shell.replicas.frames import MAX_FRAME_RANGES, LinkFrames, Request
 from tests.fakes.clock import FakeClock
 from tests.unit.router.world import World, caller
 

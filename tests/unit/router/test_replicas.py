@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router_service.core.replicas import Replica
+from router_service.core.replicas.replica import Replica
 from router_service.core.runs import Sent
 from tests.unit.router.parts import replica, run
 

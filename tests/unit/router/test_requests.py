@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core import requests
-from router_service.core.slots import Slot
+from router_service.core.slots import requests
+from router_service.core.slots.slot import Slot
 from slotmesh.errors import Reason
 from tests.unit.router.slot_world import SlotWorld, slot
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.balancers import Candidate, RoutingHooks
-from router_service.core.balancers.least_loaded import LeastLoaded
-from router_service.core.replicas import Replica
-from router_service.core.slots import Released
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.balancers import Candidate, RoutingHooks
+from router_service.core.routing.balancers.least_loaded import LeastLoaded
+from router_service.core.slots.slot import Released
 from tests.unit.router.slot_world import SlotWorld, slot
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.resumption import PATIENCE_S
-from router_service.core.rosters import RosterVersion
-from router_service.core.table import BalancerName
+from router_service.core.routing.rosters import RosterVersion
+from router_service.core.routing.table import BalancerName
+from router_service.core.sessions.resumption import PATIENCE_S
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import DONE, OK, SESSION, World
 

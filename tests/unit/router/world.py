@@ -13,7 +13,6 @@ from typing import Any
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions, CallPayload
-from router_service.core.capacity import Capacity
 from router_service.core.commands import (
     AskReconcile,
     CancelRun,
@@ -29,14 +28,15 @@ from router_service.core.commands import (
     OpenLink,
     TakeValues,
 )
-from router_service.core.frames import OutgoingBatch
-from router_service.core.replicas import Replica
-from router_service.core.resumption import Found
-from router_service.core.rosters import Departure, Roster, RosterVersion
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.frames import OutgoingBatch
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.rosters import Departure, Roster, RosterVersion
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
-from router_service.core.sessions import Session, Span
-from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.sessions.resumption import Found
+from router_service.core.sessions.session import Session, Span
 from slotmesh.chunks import Payload, joined
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.partitions import PARTITIONS, partition_of

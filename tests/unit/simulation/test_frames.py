@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router_service.core import sender
-from router_service.core.backends import Backend
-from router_service.core.replicas import Replica
-from router_service.core.slicing import MethodTime
+from router_service.core.replicas import sender
+from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.slicing import MethodTime
+from router_service.core.routing.backends import Backend
 from simulation.frames.mesh import FrameFigures, FrameMesh
 from simulation.frames.report import configurations, simulate, table
 from simulation.frames.settings import Settings
