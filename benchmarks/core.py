@@ -22,10 +22,10 @@ from benchmarks.workloads import PAYLOAD
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
 from router_service.core.commands import Command, DeliverResults, Flush
-from router_service.core.replicas import Capacity
-from router_service.core.rosters import Roster, RosterVersion
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.routing.rosters import Roster, RosterVersion
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.scheduler import Scheduler
-from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 
 FEW: Final = 10
 MANY: Final = 10_000

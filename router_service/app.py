@@ -14,15 +14,15 @@ from contextlib import asynccontextmanager, suppress
 
 from router_service.config import RouterSettings
 from router_service.core.callers import Window
-from router_service.core.replicas import Replica
+from router_service.core.replicas.replica import Replica
 from router_service.core.scheduler import Scheduler
 from router_service.servicer import RouterServicer
+from router_service.shell.clients.slot_calls import SlotCalls
+from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.metrics import observe
-from router_service.shell.replica_link import ReplicaLink
-from router_service.shell.slot_calls import SlotCalls
+from router_service.shell.replicas.link import ReplicaLink
 from router_service.shell.table_watch import TableWatch
-from router_service.shell.unary import UnaryCalls
 from router_service.slot_servicer import SlotServicer
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff

@@ -15,11 +15,11 @@ from router_service import convert
 from router_service.core.callers import Window
 from router_service.core.calls import CallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
-from router_service.core.sessions import Session
+from router_service.core.sessions.session import Session
 from router_service.core.unread import Unread
-from router_service.shell.client_stream import ClientStream
+from router_service.shell.clients.stream import ClientStream
+from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.unary import UnaryCalls
 from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, joined
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Failure, Reason

@@ -11,9 +11,9 @@ import grpc
 
 from router_service import convert
 from router_service.core.commands import DeliverDone, DeliverResults
-from router_service.core.slots import Dispatch, Release, Renew
-from router_service.core.table import ReplicaKey
-from router_service.shell.slot_calls import SlotCalls
+from router_service.core.routing.rosters import ReplicaKey
+from router_service.core.slots.slot import Dispatch, Release, Renew
+from router_service.shell.clients.slot_calls import SlotCalls
 from slotmesh.chunks import MAX_INLINE_BYTES, joined
 from slotmesh.errors import Failure
 from slotmesh.slots.requests import token_of, ttl_of

@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
-from router_service.core.table import BalancerName
+from router_service.core.routing.table import BalancerName
 from simulation.frames import report as frames
 from simulation.queues.mesh import Mesh
 from simulation.queues.report import Outcome, conditions, document, table

@@ -10,10 +10,10 @@ from itertools import chain, islice
 from math import inf
 
 from router_service.core.calls import CallPayload
-from router_service.core.credits import CREDITS
-from router_service.core.frames import OutgoingBatch
-from router_service.core.replicas import Capacity
-from router_service.core.slicing import MethodTime
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.frames import OutgoingBatch
+from router_service.core.replicas.slicing import MethodTime
+from router_service.core.streaming.credits import CREDITS
 from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, Announced, Payload
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.status import from_wire

@@ -11,9 +11,9 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from router_service.convert.runs import ranges_of
 from router_service.convert.spans import Spans, asked_of
 from router_service.core.callers import MAX_CALL_ID
-from router_service.core.resumption import Found
-from router_service.core.rosters import RosterVersion
-from router_service.core.sessions import Session
+from router_service.core.routing.rosters import RosterVersion
+from router_service.core.sessions.resumption import Found
+from router_service.core.sessions.session import Session
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import replica_service_pb2, router_service_pb2
 
@@ -93,9 +93,8 @@ def reconcile_of(sessions: Iterable[Session]) -> replica_service_pb2.Reconcile:
     """The question to a replica."""
     frame = replica_service_pb2.Reconcile()
     for session in sessions:
-        unanswered = session.resumption.unanswered if session.resumption is not None else ()
         asked = frame.sessions.add(session_id=session.session_id, epoch=session.epoch)
-        asked.MergeFromString(asked_of(unanswered))
+        asked.MergeFromString(asked_of(session.unanswered))
     return frame
 
 

@@ -15,14 +15,14 @@ from google.protobuf import duration_pb2
 
 from router_service.convert.options import options_from_wire
 from router_service.core.calls import CallOptions
-from router_service.core.slot_frames import (
+from router_service.core.slots.frames import (
     OutgoingDispatch,
     OutgoingOp,
     OutgoingRelease,
     OutgoingRenew,
     OutgoingReserve,
 )
-from router_service.core.slots import Released, Reserve, Slot, SlotAnswer
+from router_service.core.slots.slot import Released, Reserve, Slot, SlotAnswer
 from slotmesh.chunks import joined
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import overload
 
-from router_service.core.resumption import Span
+from router_service.core.sessions.session import Span
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from router_service.core.rosters import Covered, Departure, Roster, RosterVersion
-from router_service.core.table import BackendRoute, BalancerName, EndpointRoute, ReplicaKey, ReplicaRoute, RoutingTable
+from router_service.core.routing.rosters import Covered, Departure, ReplicaKey, Roster, RosterVersion
+from router_service.core.routing.table import BackendRoute, BalancerName, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.v1 import membership_service_pb2
 
 

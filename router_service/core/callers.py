@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from router_service.core.credits import level_of
+from router_service.core.flows import Flow
+from router_service.core.streaming.credits import level_of
 from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.errors import Failure, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from router_service.core.calls import Run
-    from router_service.core.requests import Request
-    from router_service.core.sessions import Session
+    from router_service.core.runs import Run
+    from router_service.core.sessions.session import Session
 
 MAX_CALL_ID = 2**53 - 1
 """Largest id: JSON numbers carry it without loss."""
@@ -47,12 +47,6 @@ MAX_GENERATIONS = 16
 """Of one key, as many as its client knows: calls of some that are over may wait, or come back from replicas."""
 
 
-class Flow:
-    """Between whom the router is fair: a stream, or all unary calls of one peer. Compared by identity."""
-
-    __slots__ = ()
-
-
 class Caller:
     """Book-keeping of one caller. Compared by identity."""
 
@@ -62,7 +56,7 @@ class Caller:
         "large",
         "last_id",
         "max_value_bytes",
-        "request",
+        "request_id",
         "runs",
         "session",
         "size",
@@ -91,8 +85,8 @@ class Caller:
         self.streams: dict[int, int] = {}
         """Its calls that take several results, from when they were sent until their outcome has left: id, and level of
         credit."""
-        self.request: Request | None = None
-        """The reservation under a request id that it waits for."""
+        self.request_id = ""
+        """Of the reservation that it waits for, and others may, too; empty where it waits for none."""
         self.max_value_bytes = MAX_PAYLOAD_BYTES
         """Larger results, and larger values of handlers that yield, fail their call."""
 

@@ -1,30 +1,17 @@
-"""What the router moves: runs of calls, and the parts of them that were sent.
+"""What the edge hands to the router's core: calls, what they share, and what became of them.
 
-Purpose: the values that admission, queues and replicas pass around. One object a run, never one a call.
-Invariants: `0 <= cursor <= len(payloads)`; what is before the cursor was sent (or failed), what is behind it waits.
-`unanswered` counts the calls of the run that have no outcome yet; it reaches 0 exactly once.
-Owner: the scheduler.
+Owner: made at the edge, read by the core.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import NamedTuple
 
-from router_service.core.slicing import UNKNOWN_NS
-from router_service.core.slots import Reserve, SlotWork
 from slotmesh.chunks import Announced, Payload
 from slotmesh.errors import Failure
-
-if TYPE_CHECKING:
-    from router_service.core.admission import Account
-    from router_service.core.callers import Caller
-    from router_service.core.partitions import Partition
-    from router_service.core.replicas import Replica
-    from router_service.core.rosters import RosterVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +59,6 @@ Failures = tuple[list[int], Failure]
 NO_CALLS: Sequence[int] = range(0)
 
 
-SLO_UNLESS_STATED_S = 1.0
-"""Calls that state no SLO are ordered as if they had this one, so that those which do cannot starve them."""
-
-
 class Origin(NamedTuple):
     """Where calls without a session were at their first attempt: so they are told for the same at the next one."""
 
@@ -83,241 +66,3 @@ class Origin(NamedTuple):
     """Of the stream to the replica."""
     run_ids: Sequence[int]
     """On it, parallel to the payloads."""
-
-
-class Run:
-    """Consecutive calls of one caller that share their options."""
-
-    __slots__ = (
-        "__weakref__",
-        "account",
-        "alarm",
-        "arrived",
-        "asked_until",
-        "attempt",
-        "awaits",
-        "caller",
-        "cursor",
-        "deadline",
-        "endpoint",
-        "first_roster",
-        "has_left",
-        "ids",
-        "is_overdue",
-        "may_have_run",
-        "options",
-        "origin",
-        "partition",
-        "payloads",
-        "recovers",
-        "sents",
-        "seq",
-        "session",
-        "shadow_of",
-        "slot",
-        "unanswered",
-        "was_answered",
-    )
-
-    def __init__(
-        self,
-        seq: int,
-        caller: Caller,
-        endpoint: str,
-        options: CallOptions,
-        ids: Sequence[int],
-        payloads: Sequence[CallPayload],
-        arrived: float,
-        *,
-        slot: SlotWork | None = None,
-    ) -> None:
-        self.seq = seq
-        """Age: earlier runs have lower numbers. Slices of one run share it."""
-        self.caller = caller
-        self.endpoint = endpoint
-        self.options = options
-        self.ids = ids
-        """The client's call ids, parallel to `payloads`: a range, or a list where they are sparse."""
-        self.payloads = payloads
-        self.arrived = arrived
-        self.deadline = arrived + options.timeout_s
-        """Monotonic seconds; infinite without one."""
-        self.slot = slot
-        """What is to be done with a slot; None for calls that use none. One call a run, then."""
-        self.attempt = 0
-        self.awaits = False
-        """Its payload is under way; it is one call, then."""
-        self.origin: Origin | None = None
-        """Of calls without a session that run once more."""
-        self.cursor = 0
-        self.unanswered = len(payloads)
-        self.sents: list[Sent] = []
-        self.partition: Partition | None = None
-        self.account: Account | None = None
-        """Whom the waiting calls are charged to; None while none wait."""
-        self.alarm = inf
-        """When the deadline heap looks at the run; infinite while it has no entry."""
-        self.is_overdue = False
-        """Its deadline has passed, and its replicas are asked how far they are."""
-        self.asked_until = inf
-        """When the caller hears that calls have failed of which replicas were asked; infinite while none was."""
-        self.shadow_of: str | None = None
-        """The backend that these sampled copies are for; None for calls that somebody waits for."""
-        self.session = caller.session
-        """Whose calls these are, if a replica is to keep their outcomes."""
-        self.has_left = False
-        """The connection of its session is gone: whoever asks for the outcomes later finds them at the replicas."""
-        self.may_have_run = False
-        """An earlier connection has sent these calls, and it is not known what became of them."""
-        self.first_roster: RosterVersion | None = None
-        """Of those: the newest roster that their client knew when it first sent them; None where it does not say."""
-        self.was_answered = False
-        """The router has had the outcomes before, and asks for them once more."""
-        self.recovers = False
-        """A replica has these calls already: it is only asked for their outcomes."""
-
-    @property
-    def reserves(self) -> bool:
-        """Whether it is a reservation: it can run nothing, and goes elsewhere as often as need be."""
-        return isinstance(self.slot, Reserve)
-
-    @property
-    def waiting(self) -> int:
-        """Calls that were neither sent nor failed."""
-        return len(self.payloads) - self.cursor
-
-    @property
-    def age(self) -> tuple[int, int]:
-        """Where the waiting part belongs in a queue: by arrival, then by call id."""
-        return self.seq, self.ids[self.cursor]
-
-    @property
-    def due(self) -> float:
-        """When its calls should be answered, monotonic seconds."""
-        slo_s = self.options.slo_s
-        return self.arrived + (SLO_UNLESS_STATED_S if slo_s is None else slo_s)
-
-    def slice(self, lo: int, hi: int, *, attempt: int | None = None) -> Run:
-        """A new run of some of the calls, as old as this one, with nothing sent."""
-        part = Run(
-            self.seq,
-            self.caller,
-            self.endpoint,
-            self.options,
-            self.ids[lo:hi],
-            self.payloads[lo:hi],
-            self.arrived,
-            slot=self.slot,
-        )
-        part.attempt = self.attempt if attempt is None else attempt
-        if self.origin is not None:
-            part.origin = Origin(self.origin.stream_id, self.origin.run_ids[lo:hi])
-        part.partition = self.partition
-        part.shadow_of = self.shadow_of
-        part.may_have_run, part.was_answered = self.may_have_run, self.was_answered
-        part.first_roster = self.first_roster
-        part.recovers = self.recovers and attempt is None
-        if self.slot is not None:
-            part.deadline = self.deadline
-        return part
-
-    def drop_waiting(self, gone: Sequence[int]) -> None:
-        """Takes the calls at these indices, all at or behind the cursor, out of the run."""
-        dropped = frozenset(gone)
-        kept = [at for at in range(len(self.payloads)) if at not in dropped]
-        self.ids = [self.ids[at] for at in kept]
-        self.payloads = [self.payloads[at] for at in kept]
-        if self.origin is not None:
-            self.origin = Origin(self.origin.stream_id, [self.origin.run_ids[at] for at in kept])
-
-
-OPEN, ANSWERED, ABANDONED = 0, 1, 2
-
-
-class Sent:
-    """A slice of a run at a replica: `count` calls, from the run's index `lo`.
-
-    It gets run ids when the frame that carries it is cut; before that it can be withdrawn without a trace.
-    """
-
-    __slots__ = (
-        *("asked", "call_ns", "count", "first", "lo", "owner_epoch"),
-        *("remaining", "replica", "run", "sent_at", "states", "valued"),
-    )
-
-    takes_room: ClassVar[bool] = True
-    """It counts among what its replica said it can take."""
-
-    def __init__(self, run: Run, lo: int, count: int, replica: Replica, owner_epoch: int, now: float) -> None:
-        self.first = 0
-        """Run id of the first call, consecutive from there; 0 until a frame carries it."""
-        self.run = run
-        self.lo = lo
-        self.count = count
-        self.remaining = count
-        """Calls that the replica has not answered."""
-        self.states: bytearray | None = None
-        """One byte a call: OPEN, ANSWERED, or ABANDONED (the caller has its outcome, the replica still owes an answer).
-        None while all are OPEN."""
-        self.asked: dict[int, Failure] | None = None
-        """Of calls that have failed unless they have ended, as the replica will say: offset, and what is told then."""
-        self.valued: set[int] | None = None
-        """Offsets of idempotent calls of which a value has been passed on: they are not executed again."""
-        self.replica = replica
-        self.owner_epoch = owner_epoch
-        """Epoch of the partition's owner at sending; 0 without an ordering key."""
-        self.sent_at = now
-        time = replica.times.get(run.options.method) if run.slot is None else None
-        self.call_ns = UNKNOWN_NS if time is None else time.call_ns
-        """Work that each call is at the replica, as it was known at sending; nanoseconds."""
-
-    def take(self, offset: int, count: int) -> list[tuple[int, int]]:
-        """The replica has answered these calls; returns those that somebody waits for, as (offset, count)."""
-        states = self.states
-        if states is None:
-            if count == self.count:
-                self.remaining = 0
-                return [(0, count)]
-            states = self.states = bytearray(self.count)
-        end = offset + count
-        self.remaining -= count - states.count(ANSWERED, offset, end)
-        fresh = _open_spans(states, offset, end)
-        states[offset:end] = _ANSWERED * count
-        return fresh
-
-    def open_parts(self, offset: int = 0, count: int | None = None) -> list[tuple[int, int]]:
-        """Those of these calls, or of all, that somebody waits for, as (offset, count)."""
-        end = self.count if count is None else offset + count
-        if self.states is None:
-            return [(offset, end - offset)] if self.remaining else []
-        return _open_spans(self.states, offset, end)
-
-    def note_value(self, offset: int) -> None:
-        """A value of this call has been passed on."""
-        if self.valued is None:
-            self.valued = set()
-        self.valued.add(offset)
-
-    def abandon(self, offset: int, count: int) -> None:
-        """Nobody waits for these calls any more, as far as they are open."""
-        if self.states is None:
-            self.states = bytearray(self.count)
-        for begin, many in _open_spans(self.states, offset, offset + count):
-            self.states[begin : begin + many] = _ABANDONED * many
-
-
-class Bound(Sent):
-    """Something that only this replica can do, in a slot that it has given: it takes no more room than the slot has."""
-
-    __slots__ = ()
-
-    takes_room: ClassVar[bool] = False
-
-
-_ANSWERED, _ABANDONED = bytes([ANSWERED]), bytes([ABANDONED])
-_OPEN_SPAN = re.compile(rb"\x00+")
-
-
-def _open_spans(states: bytearray, start: int, end: int) -> list[tuple[int, int]]:
-    """Where OPEN stands, as (offset, count), in order."""
-    return [(found.start(), found.end() - found.start()) for found in _OPEN_SPAN.finditer(states, start, end)]

@@ -17,10 +17,9 @@ from router_service.core import failures
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from router_service.core.callers import Caller
-    from router_service.core.calls import Run, Sent
     from router_service.core.outcomes import Outcomes
-    from router_service.core.replicas import Replica
+    from router_service.core.replicas.replica import Replica
+    from router_service.core.runs import CallerBook, Run, Sent, SliceHolder
     from slotmesh.errors import Failure
 
 Span = tuple[int, int]
@@ -42,7 +41,7 @@ class Withdrawn:
 
 
 def end_run(
-    run: Run, outcomes: Outcomes, unsent: Failure, sent: Callable[[Replica], Failure], withdrawn: Withdrawn
+    run: Run, outcomes: Outcomes, unsent: Failure, sent: Callable[[SliceHolder], Failure], withdrawn: Withdrawn
 ) -> None:
     """Ends every open call of the run: `unsent` for what never left, `sent` for what is at a replica."""
     drop_waiting(run, outcomes, unsent)
@@ -59,7 +58,7 @@ def end_run(
             withdrawn.slices.append(each)
 
 
-def cancel_caller(caller: Caller, outcomes: Outcomes) -> Withdrawn:
+def cancel_caller(caller: CallerBook, outcomes: Outcomes) -> Withdrawn:
     """Ends all that the caller has not heard of."""
     withdrawn = Withdrawn()
     for run in list(caller.runs):
@@ -67,7 +66,7 @@ def cancel_caller(caller: Caller, outcomes: Outcomes) -> Withdrawn:
     return withdrawn
 
 
-def leave(caller: Caller, outcomes: Outcomes) -> Withdrawn:
+def leave(caller: CallerBook, outcomes: Outcomes) -> Withdrawn:
     """The connection of a session is gone. What replicas have goes on there; what they have not will be sent again.
 
     Calls that stream their values end with the connection.
@@ -90,7 +89,7 @@ def leave(caller: Caller, outcomes: Outcomes) -> Withdrawn:
     return withdrawn
 
 
-def cancel_calls(caller: Caller, ranges: Iterable[Span], outcomes: Outcomes) -> Withdrawn:
+def cancel_calls(caller: CallerBook, ranges: Iterable[Span], outcomes: Outcomes) -> Withdrawn:
     """Ends the calls whose ids are in one of the ranges, both ends included; unknown and ended ones are left alone."""
     wanted = merged(ranges)
     withdrawn = Withdrawn()
@@ -109,7 +108,7 @@ def cancel_calls(caller: Caller, ranges: Iterable[Span], outcomes: Outcomes) -> 
     return withdrawn
 
 
-def stop_after(caller: Caller, key: str, outcomes: Outcomes) -> Withdrawn:
+def stop_after(caller: CallerBook, key: str, outcomes: Outcomes) -> Withdrawn:
     """A call has failed: later ones of its key and generation that no frame has carried fail, too. A replica knows."""
     withdrawn = Withdrawn()
     failed = caller.stops[key]
@@ -160,7 +159,7 @@ def _ask(
         withdrawn.asked.append(sent.run)
 
 
-def _cancelled_at(_: Replica) -> Failure:
+def _cancelled_at(_: SliceHolder) -> Failure:
     return failures.CANCELLED_AT_REPLICA
 
 

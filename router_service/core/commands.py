@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router_service.core.callers import Caller
-    from router_service.core.calls import CallOptions, CallPayload, Sent
-    from router_service.core.replicas import Replica
-    from router_service.core.rosters import RosterVersion
-    from router_service.core.sessions import Session
-    from router_service.core.slots import Released, Slot
+    from router_service.core.calls import CallOptions, CallPayload
+    from router_service.core.replicas.replica import Replica
+    from router_service.core.routing.rosters import RosterVersion
+    from router_service.core.runs import CallerBook, Sent, SliceHolder
+    from router_service.core.sessions.session import Session
+    from router_service.core.slots.slot import Released, Slot
     from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
 
@@ -47,7 +47,7 @@ class AskReconcile:
 class DeliverResults:
     """Hand results to the caller. `ids` and `payloads` are parallel."""
 
-    caller: Caller
+    caller: CallerBook
     ids: Sequence[int]
     payloads: Sequence[Payload]
     content_type: str
@@ -68,11 +68,11 @@ class DeliverDone:
     It wants no reply, and they ended well or not; or it has had their values, and they ended well.
     """
 
-    caller: Caller
+    caller: CallerBook
     ids: Sequence[int]
     size: int
     """Payload bytes of these calls: what the window gets back."""
-    replica: Replica | None = None
+    replica: SliceHolder | None = None
     first: int = 0
     links: int = 0
     """All three as in DeliverFailure."""
@@ -82,12 +82,12 @@ class DeliverDone:
 class DeliverFailure:
     """Hand one failure to the caller, for all of `ids`."""
 
-    caller: Caller
+    caller: CallerBook
     ids: Sequence[int]
     failure: Failure
     size: int
     """Payload bytes of the calls that failed: what the window gets back."""
-    replica: Replica | None = None
+    replica: SliceHolder | None = None
     """Who keeps this outcome, or what it knows of calls that the router waits for no longer; None where nobody does."""
     first: int = 0
     """Run id of the first of them there; 0 without a replica."""
@@ -102,7 +102,7 @@ Outcome = DeliverResults | DeliverDone | DeliverFailure
 class DeliverValues:
     """Hand values to the caller, whose calls go on. An id stands once for each value; those of a call are in order."""
 
-    caller: Caller
+    caller: CallerBook
     ids: list[int]
     payloads: list[CallPayload]
     """Parallel to `ids`."""
@@ -122,7 +122,7 @@ Delivery = Outcome | DeliverValues
 class DeliverSlot:
     """Tell the caller of its slot: reserved or renewed, or released. It was its one operation."""
 
-    caller: Caller
+    caller: CallerBook
     answer: Slot | Released
 
 
@@ -130,7 +130,7 @@ class DeliverSlot:
 class NameRoster:
     """Tell the client of a session which roster is in force; it acknowledges that."""
 
-    caller: Caller
+    caller: CallerBook
     version: RosterVersion
 
 

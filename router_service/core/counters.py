@@ -15,8 +15,7 @@ from slotmesh.errors import Reason
 from slotmesh.histogram import Histogram
 
 if TYPE_CHECKING:
-    from router_service.core.calls import Run
-    from router_service.core.replicas import Replica
+    from router_service.core.runs import Run
     from slotmesh.errors import Failure
 
 UNKNOWN = ""
@@ -103,10 +102,10 @@ class Counters:
         """The endpoint as metrics name it."""
         return endpoint if endpoint in self.endpoints else UNKNOWN
 
-    def granted(self, run: Run, replica: Replica, now: float) -> None:
-        """The reservation has its slot."""
+    def granted(self, run: Run, counts: BackendCounts, now: float) -> None:
+        """The reservation has its slot, at a replica of the backend whose `counts` these are."""
         self.reservations[self.label(run.endpoint), ReservationOutcome.GRANTED.value] += 1
-        replica.backend.counts.reserve_time.observe(now - run.arrived, 1)
+        counts.reserve_time.observe(now - run.arrived, 1)
 
     def failed(self, run: Run, failure: Failure, count: int) -> None:
         """`count` calls of the run failed alike."""

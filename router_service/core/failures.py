@@ -8,15 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from router_service.core.admission import FIRST_RETRY_DELAY_S
-from router_service.core.reservations import constraint_of
+from router_service.core.queueing.admission import FIRST_RETRY_DELAY_S
+from router_service.core.queueing.reservations import constraint_of
 from slotmesh.errors import Executed, Failure, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router_service.core.calls import Run
-    from router_service.core.replicas import Replica
+    from router_service.core.runs import Run, SliceHolder
 
 STALE_TABLE_DELAY_S = 1.0
 """By when a newer table may have come."""
@@ -133,7 +132,7 @@ def request_differs(request_id: str) -> Failure:
     )
 
 
-def misanswered(replica: Replica) -> Failure:
+def misanswered(replica: SliceHolder) -> Failure:
     """The replica has answered a slot operation with what answers another one."""
     return Failure(
         reason=Reason.INTERNAL,
@@ -210,7 +209,7 @@ def too_late(run: Run, left_s: float) -> Failure:
     )
 
 
-def deadline_running(run: Run, replica: Replica) -> Failure:
+def deadline_running(run: Run, replica: SliceHolder) -> Failure:
     """The deadline passed while a replica had the calls."""
     return Failure(
         reason=Reason.DEADLINE_RUNNING,
@@ -232,7 +231,7 @@ def queue_timeout(run: Run, limit_s: float) -> Failure:
     )
 
 
-def replica_lost(replica: Replica, why: str) -> Failure:
+def replica_lost(replica: SliceHolder, why: str) -> Failure:
     """The link broke before the replica answered."""
     return Failure(
         reason=Reason.REPLICA_LOST,
@@ -242,7 +241,7 @@ def replica_lost(replica: Replica, why: str) -> Failure:
     )
 
 
-def replica_ended(replica: Replica) -> Failure:
+def replica_ended(replica: SliceHolder) -> Failure:
     """The replica was told to stop, and has cancelled what still ran when its grace was over."""
     return Failure(
         reason=Reason.REPLICA_LOST,
@@ -281,7 +280,7 @@ NOT_READ = Failure(
 """A client without a session does not read its results, and others need the room."""
 
 
-def result_evicted(replica: Replica) -> Failure:
+def result_evicted(replica: SliceHolder) -> Failure:
     """The replica has executed the calls, and keeps the outcome no longer."""
     return Failure(
         reason=Reason.RESULT_EVICTED,
@@ -291,7 +290,7 @@ def result_evicted(replica: Replica) -> Failure:
     )
 
 
-def value_too_large(size: int, limit: int, replica: Replica) -> Failure:
+def value_too_large(size: int, limit: int, replica: SliceHolder) -> Failure:
     """The handler has yielded more at once than the caller can take; it is told to stop."""
     return Failure(
         reason=Reason.PAYLOAD_TOO_LARGE,
@@ -301,7 +300,7 @@ def value_too_large(size: int, limit: int, replica: Replica) -> Failure:
     )
 
 
-def located(failure: Failure, replica: Replica) -> Failure:
+def located(failure: Failure, replica: SliceHolder) -> Failure:
     """A replica's own failure, with where it came from."""
     return Failure(
         reason=failure.reason,
@@ -313,5 +312,5 @@ def located(failure: Failure, replica: Replica) -> Failure:
     )
 
 
-def _whereabouts(replica: Replica) -> dict[str, str]:
+def _whereabouts(replica: SliceHolder) -> dict[str, str]:
     return {"backend": replica.backend.name, "replica_id": replica.replica_id}

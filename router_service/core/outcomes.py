@@ -22,17 +22,16 @@ from router_service.core.commands import (
     DeliverSlot,
 )
 from router_service.core.counters import ShadowOutcome
-from router_service.core.slots import Release, Released
+from router_service.core.slots.slot import Release, Released
 from slotmesh.errors import Executed, Failure, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from router_service.core.callers import Caller
-    from router_service.core.calls import Run, Sent
     from router_service.core.counters import Counters
-    from router_service.core.replicas import Replica
-    from router_service.core.slots import Slot
+    from router_service.core.replicas.replica import Replica
+    from router_service.core.runs import CallerBook, Run, Sent, SliceHolder
+    from router_service.core.slots.slot import Slot
     from slotmesh.chunks import Payload
 
 
@@ -44,7 +43,7 @@ class Outcomes:
         self._counters = counters
         self._open: DeliverResults | None = None
         """The delivery that has lists of its own, to which results of other runs can be added."""
-        self.stopped: list[tuple[Caller, str]] = []
+        self.stopped: list[tuple[CallerBook, str]] = []
         """Callers and ordering keys of which a call has failed, where later ones stop: they are to fail, too."""
         self.unbrought: list[Run] = []
         """Calls that have ended before their payloads were there: what waits behind them may go on."""
@@ -215,7 +214,7 @@ class Outcomes:
         begin: int,
         count: int,
         failure: Failure,
-        replica: Replica | None = None,
+        replica: SliceHolder | None = None,
         first: int = 0,
     ) -> None:
         self._settle(run, count)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Protocol, cast
+from typing import cast
 
 from router_service.core.callers import Caller
 from router_service.core.calls import Batch, CallOptions, Failures, Results
@@ -25,75 +25,29 @@ from router_service.core.commands import (
     DeliverResults,
     DeliverSlot,
     DeliverValues,
-    Delivery,
     Flush,
     NameRoster,
     OpenLink,
     TakeValues,
 )
-from router_service.core.frames import OutgoingBatch
-from router_service.core.replicas import Capacity, Replica
-from router_service.core.resumption import Found
-from router_service.core.rosters import RosterVersion
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.frames import OutgoingBatch
+from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.slicing import MethodTime
+from router_service.core.routing.rosters import ReplicaKey, RosterVersion
+from router_service.core.routing.table import RoutingTable
+from router_service.core.runs import CallerBook, SliceHolder
 from router_service.core.scheduler import Scheduler
-from router_service.core.sessions import Session
-from router_service.core.slicing import MethodTime
-from router_service.core.slot_frames import OutgoingOp
-from router_service.core.slots import Dispatch, Release, Renew, Reserve, SlotAnswer
-from router_service.core.table import ReplicaKey, RoutingTable
+from router_service.core.sessions.resumption import Found
+from router_service.core.slots.frames import OutgoingOp
+from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve, SlotAnswer
+from router_service.shell.receivers import Link, SessionSink, Sink, SlotSink
 from slotmesh.chunks import Payload
 from slotmesh.errors import Failure
 from slotmesh.runtime.clock import Clock
 
-
-class Sink(Protocol):
-    """Where the outcomes of one caller go."""
-
-    def deliver(self, delivery: Delivery) -> None:
-        """Takes outcomes or values of some of the caller's calls; must not block."""
-
-
 TABLE_WAIT_S = 3.0
 """How long whoever comes before the first routing table waits for it, at most."""
-
-
-class SessionSink(Sink, Protocol):
-    """Where the outcomes of a session go, and what else its client must hear."""
-
-    def name_roster(self, version: RosterVersion) -> None:
-        """Tells the client which roster is in force; must not block."""
-
-
-class SlotSink(Sink, Protocol):
-    """Where the outcome of one operation on a slot goes."""
-
-    def deliver_slot(self, delivery: DeliverSlot) -> None:
-        """Takes what became of the operation, where it did not fail; must not block."""
-
-
-class Link(Protocol):
-    """The way to one replica."""
-
-    def flush(self) -> None:
-        """There is something to send: cut frames until there is nothing left."""
-
-    def cancel(self, command: CancelRun) -> None:
-        """Tells the replica that nobody waits for these calls of a slice."""
-
-    def reconcile(self, session: Session) -> None:
-        """Asks the replica what became of the session's unanswered calls."""
-
-    def forget(self, first: int, count: int) -> None:
-        """Tells the replica that it need not keep the outcomes of these runs."""
-
-    def take(self, run_id: int, count: int) -> None:
-        """Tells the replica that so many values of the run were taken."""
-
-    async def finish(self) -> None:
-        """Says what there is to say, and returns when the replica has ended the stream."""
-
-    def close(self) -> None:
-        """Disconnects for good."""
 
 
 class Dispatcher:
@@ -104,8 +58,8 @@ class Dispatcher:
         self.scheduler = scheduler
         self.clock = clock
         self._open_link = open_link
-        self._links: dict[Replica, Link] = {}
-        self._sinks: dict[Caller, Sink] = {}
+        self._links: dict[SliceHolder, Link] = {}
+        self._sinks: dict[CallerBook, Sink] = {}
         self._ended: set[ReplicaKey] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -126,7 +80,7 @@ class Dispatcher:
         self._sinks.pop(caller, None)
         if caller.session is not None:
             self._do(self.scheduler.disconnected(caller, self.clock.now()))
-        elif caller.runs or caller.request is not None:
+        elif caller.runs or caller.request_id:
             self._do(self.scheduler.cancel(caller, self.clock.now()))
 
     def submit(self, caller: Caller, endpoint: str, batches: Iterable[Batch]) -> None:
@@ -154,27 +108,27 @@ class Dispatcher:
 
     def brought(self, caller: Caller, call_id: int, size: int) -> None:
         """So many bytes of a payload that was announced have come."""
-        self.scheduler.brought(caller, call_id, size, self.clock.now())
+        self.scheduler.uploads.brought(caller, call_id, size, self.clock.now())
         self._arm()
 
     def uploaded(self, caller: Caller, call_id: int, payload: Payload) -> None:
         """A payload that was announced is complete."""
-        self._do(self.scheduler.uploaded(caller, call_id, payload, self.clock.now()))
+        self._do(self.scheduler.uploads.completed(caller, call_id, payload, self.clock.now()))
 
     def not_uploaded(self, caller: Caller, call_id: int, failure: Failure) -> None:
         """A payload that was announced will never be complete."""
-        self._do(self.scheduler.not_uploaded(caller, call_id, failure, self.clock.now()))
+        self._do(self.scheduler.uploads.failed(caller, call_id, failure, self.clock.now()))
 
     def fetch(self, caller: Caller, endpoint: str, answered: DeliverResults) -> None:
         """Asks for results once more whose payloads were dropped."""
         self._do(self.scheduler.fetch(caller, endpoint, answered, self.clock.now()))
 
-    def forget(self, replica: Replica, links: int, first: int, count: int) -> None:
+    def forget(self, replica: SliceHolder, links: int, first: int, count: int) -> None:
         """The client has the outcomes of these runs of the replica, sent when so many links to it had been lost."""
         if replica.links == links and (link := self._links.get(replica)) is not None:
             link.forget(first, count)
 
-    def take(self, replica: Replica, links: int, run_id: int, count: int) -> None:
+    def take(self, replica: SliceHolder, links: int, run_id: int, count: int) -> None:
         """So many values of this run were taken; it was sent when so many links to the replica had been lost."""
         if replica.links == links and (link := self._links.get(replica)) is not None:
             link.take(run_id, count)
@@ -187,19 +141,19 @@ class Dispatcher:
 
     def reserve(self, caller: Caller, endpoint: str, options: CallOptions, wanted: Reserve, request_id: str) -> None:
         """A slot that passed the edge's checks; the caller's sink is a SlotSink."""
-        self._do(self.scheduler.reserve(caller, endpoint, options, wanted, self.clock.now(), request_id))
+        self._do(self.scheduler.slots.reserve(caller, endpoint, options, wanted, self.clock.now(), request_id))
 
     def dispatch(self, caller: Caller, key: ReplicaKey, options: CallOptions, payload: Payload, into: Dispatch) -> None:
         """A call into a slot of this replica."""
-        self._do(self.scheduler.dispatch(caller, key, options, payload, into, self.clock.now()))
+        self._do(self.scheduler.slots.dispatch(caller, key, options, payload, into, self.clock.now()))
 
     def slot_op(self, caller: Caller, key: ReplicaKey, op: Renew | Release) -> None:
         """A slot of this replica is to be held longer, or to be given back; the caller's sink is a SlotSink."""
-        self._do(self.scheduler.slot_op(caller, key, op, self.clock.now()))
+        self._do(self.scheduler.slots.operate(caller, key, op, self.clock.now()))
 
     def give_back(self, key: ReplicaKey, token: str) -> None:
         """A slot of this replica was granted, and nobody will hear of it."""
-        self._do(self.scheduler.give_back(key, token, self.clock.now()))
+        self._do(self.scheduler.slots.give_back(key, token, self.clock.now()))
 
     # -- replicas ------------------------------------------------------------------------------------------------
 
@@ -243,7 +197,7 @@ class Dispatcher:
 
     def slots_answered(self, replica: Replica, answers: Iterable[SlotAnswer], capacity: Capacity | None = None) -> None:
         """Answers to operations on slots arrived, and perhaps the replica's load after them."""
-        self._do(self.scheduler.slots_answered(replica, answers, capacity, self.clock.now()))
+        self._do(self.scheduler.slots.answered(replica, answers, capacity, self.clock.now()))
 
     def capacity_changed(self, replica: Replica, capacity: Capacity) -> None:
         """The replica's load changed without a result."""
@@ -265,7 +219,7 @@ class Dispatcher:
     def cut_ops(self, replica: Replica, max_bytes: int) -> list[OutgoingOp]:
         """What the next frame of operations on slots carries, without what has expired by now."""
         self._expire_due()
-        return self.scheduler.cut_ops(replica, max_bytes)
+        return self.scheduler.slots.cut_ops(replica, max_bytes)
 
     def _expire_due(self) -> None:
         due = self.scheduler.next_deadline()

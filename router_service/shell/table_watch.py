@@ -13,7 +13,7 @@ import asyncio
 import grpc
 
 from router_service import convert
-from router_service.core.table import RoutingTable
+from router_service.core.routing.table import RoutingTable
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import open_channel

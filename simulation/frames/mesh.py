@@ -11,8 +11,8 @@ from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING
 
-from router_service.core.rosters import Roster, RosterVersion
-from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.routing.rosters import Roster, RosterVersion
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from simulation.frames.client import Client
 from simulation.frames.machine import Machine
 from simulation.frames.replica import Replica, Wire

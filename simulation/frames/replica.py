@@ -10,16 +10,16 @@ from replica_service.core.calls import CallOptions, Run
 from replica_service.core.calls import Link as Near
 from replica_service.core.commands import Command, StartCalls
 from replica_service.core.scheduler import Scheduler
-from router_service.core.replicas import Capacity
-from router_service.core.slicing import MethodTime
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.slicing import MethodTime
 from simulation.frames.machine import Process
 from simulation.frames.pump import Pump
 from simulation.ledger import Violation
 from slotmesh.chunks import joined
 
 if TYPE_CHECKING:
-    from router_service.core.frames import OutgoingBatch
-    from router_service.core.replicas import Replica as Far
+    from router_service.core.replicas.frames import OutgoingBatch
+    from router_service.core.replicas.replica import Replica as Far
     from simulation.frames.machine import Machine, Then
     from simulation.frames.router import Router
     from simulation.frames.settings import Settings

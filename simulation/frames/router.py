@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
 from router_service.core.commands import Command, DeliverResults, Flush, OpenLink
+from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
 from simulation.frames.machine import Process
 from simulation.frames.pump import Pump
@@ -17,12 +18,12 @@ from simulation.payloads import payload_of
 from slotmesh.pacing import COUNTED_FRAMES
 
 if TYPE_CHECKING:
-    from router_service.core.draws import Chance
-    from router_service.core.frames import OutgoingBatch
-    from router_service.core.replicas import Capacity
-    from router_service.core.replicas import Replica as Far
-    from router_service.core.slicing import MethodTime
-    from router_service.core.table import RoutingTable
+    from router_service.core.replicas.capacity import Capacity
+    from router_service.core.replicas.frames import OutgoingBatch
+    from router_service.core.replicas.replica import Replica as Far
+    from router_service.core.replicas.slicing import MethodTime
+    from router_service.core.routing.sampling import Chance
+    from router_service.core.routing.table import RoutingTable
     from simulation.frames.client import Client
     from simulation.frames.machine import Machine, Then
     from simulation.frames.settings import Costs
@@ -47,7 +48,7 @@ class Router:
         self._kernel = kernel
         self._costs = costs
         self._links: dict[Far, Pump[Batches]] = {}
-        self._outcomes: dict[Caller, tuple[list[int], Pump[list[int]]]] = {}
+        self._outcomes: dict[CallerBook, tuple[list[int], Pump[list[int]]]] = {}
         self._are_quick = False
         """The latest results were of quick calls."""
         self._timer_at = inf

@@ -43,7 +43,7 @@ _ROUTER: Final = (
         ONCE,
         "older_table controller_forgets all_begin_anew",
         (
-            "router_service.core.sessions:Sessions._ask",
+            "router_service.core.sessions.resumption:Resumptions._ask",
             "self._topology.table.roster.covers_all(resumption.rosters)",
             "True",
         ),
@@ -53,28 +53,36 @@ _ROUTER: Final = (
         "replicas that join get calls before the clients have acknowledged a roster with them",
         ONCE,
         "router_leaves older_table",
-        ("router_service.core.acknowledgements:Acknowledgements.table_changed", "if not self._lagging:", "if True:"),
+        (
+            "router_service.core.sessions.acknowledgements:Acknowledgements.table_changed",
+            "if not self._lagging:",
+            "if True:",
+        ),
     ),
     _defect(
         "departures_ignored",
         "a replica that has departed since a call was first sent counts as one that had not seen it",
         ONCE,
         "replica_departs",
-        ("router_service.core.rosters:Roster.lost_since", "return key[0]", "continue"),
+        ("router_service.core.routing.rosters:Roster.lost_since", "return key[0]", "continue"),
     ),
     _defect(
         "forgotten_is_unseen",
         "a replica that says that it has forgotten counts as one that has not seen the calls",
         ONCE,
         "long_away",
-        ("router_service.core.resumption:Resumption.trace", "if found.forgotten:", "if False:"),
+        ("router_service.core.sessions.resumption:Resumption.trace", "if found.forgotten:", "if False:"),
     ),
     _defect(
         "silent_is_unseen",
         "a replica that does not answer in time counts as one that has not seen the calls",
         ONCE,
         "replica_departs storm",
-        ("router_service.core.sessions:Sessions._give_up", "resumption.deaf = replica.replica_id", "pass"),
+        (
+            "router_service.core.sessions.resumption:Resumptions._give_up",
+            "resumption.deaf = replica.replica_id",
+            "pass",
+        ),
     ),
     _defect(
         "first_answer_decides",
@@ -82,7 +90,7 @@ _ROUTER: Final = (
         ONCE,
         "router_leaves older_table",
         (
-            "router_service.core.sessions:Sessions._go_on",
+            "router_service.core.sessions.resumption:Resumptions._go_on",
             "if resumption.awaited:",
             "if len(resumption.awaited) > 1:",
         ),
@@ -92,7 +100,7 @@ _ROUTER: Final = (
         "calls of a key go to the new owner while the earlier one owes answers",
         ORDER,
         "keys_move",
-        ("router_service.core.partitions:Partition.sendable", "and not self.stale", ""),
+        ("router_service.core.keyed.partitions:Partition.sendable", "and not self.stale", ""),
     ),
     _defect(
         "earlier_sending_forgotten",
@@ -100,7 +108,7 @@ _ROUTER: Final = (
         TRUE,
         "hasty router_leaves",
         (
-            "router_service.core.calls:Run.slice",
+            "router_service.core.runs:Run.slice",
             "part.may_have_run, part.was_answered = self.may_have_run, self.was_answered",
             "part.was_answered = self.was_answered",
         ),
@@ -117,7 +125,7 @@ _ROUTER: Final = (
         "calls at a replica whose link is lost are sent to another one, idempotent or not",
         ONCE,
         "storm keys_move",
-        ("router_service.core.answers:Answers._retry_or_fail", "sent.run.options.idempotent and ", ""),
+        ("router_service.core.replicas.answers:Answers._retry_or_fail", "sent.run.options.idempotent and ", ""),
     ),
     _defect(
         "found_is_run_again",
@@ -125,7 +133,7 @@ _ROUTER: Final = (
         ONCE,
         "heard_and_lost",
         (
-            "router_service.core.sessions:Sessions._settle",
+            "router_service.core.sessions.resumption:Resumptions._settle",
             "failures.not_heard(trace.replica.replica_id), now)",
             "None, now)",
         ),
@@ -136,7 +144,7 @@ _ROUTER: Final = (
         ONCE,
         "generations_differ",
         (
-            "router_service.core.rosters:Roster.covers_all",
+            "router_service.core.routing.rosters:Roster.covers_all",
             "known.get(version.generation, -1)",
             "max(known.values())",
         ),
@@ -149,7 +157,7 @@ _TAKEOVER: Final = (
         "a router that is told that an outcome is kept goes on as if it were not",
         ONCE,
         "router_leaves",
-        ("router_service.core.resumption:Resumption.trace", "(found.kept, False), ", ""),
+        ("router_service.core.sessions.resumption:Resumption.trace", "(found.kept, False), ", ""),
     ),
     _defect(
         "new_overtakes_resent",
@@ -157,7 +165,7 @@ _TAKEOVER: Final = (
         ORDER,
         "router_leaves keys_move",
         (
-            "router_service.core.sessions:Sessions.take",
+            "router_service.core.sessions.resumption:Resumptions.take",
             "if not resent and key not in resumption.keys:",
             "if not resent:",
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from router_service.core.table import BalancerName
+from router_service.core.routing.table import BalancerName
 from simulation.queues.settings import Settings
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from replica_service.core.calls import Link as ReplicaSide
-from router_service.core.replicas import Capacity
-from router_service.core.slicing import MethodTime
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.slicing import MethodTime
 from simulation.queues.replica import Replica
 from simulation.queues.router import Router
 
 if TYPE_CHECKING:
-    from router_service.core.frames import OutgoingBatch
-    from router_service.core.replicas import Replica as RouterSide
+    from router_service.core.replicas.frames import OutgoingBatch
+    from router_service.core.replicas.replica import Replica as RouterSide
     from simulation.kernel import Kernel
     from slotmesh.errors import Failure
 

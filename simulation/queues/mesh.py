@@ -10,8 +10,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from router_service.core.rosters import Roster, RosterVersion
-from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.routing.rosters import Roster, RosterVersion
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from simulation.kernel import Kernel
 from simulation.ledger import Ledger
 from simulation.queues.figures import Figures, summarise
@@ -22,7 +22,8 @@ from simulation.queues.router import Router
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router_service.core.balancers import Balancer
+    from router_service.core.replicas.replica import Replica as Far
+    from router_service.core.routing.balancers import Balancer
     from simulation.queues.settings import Settings
 
 _ENDPOINT = "endpoint"
@@ -34,7 +35,7 @@ _STEPS = 50
 class Mesh:
     """One simulation, all of its links open."""
 
-    def __init__(self, settings: Settings, balancer: Callable[[], Balancer] | None = None) -> None:
+    def __init__(self, settings: Settings, balancer: Callable[[], Balancer[Far]] | None = None) -> None:
         """`balancer` makes one for each router, in the place of the one that the settings name."""
         self._settings = settings
         self._kernel = Kernel()
@@ -83,7 +84,7 @@ class Mesh:
         ledger.check()
         return summarise(settings, ledger.waited[first : self._last], ledger.failed, counted, kernel.events)
 
-    def _connect(self, balancer: Callable[[], Balancer] | None) -> None:
+    def _connect(self, balancer: Callable[[], Balancer[Far]] | None) -> None:
         """The table reaches the routers, and all links open."""
         settings = self._settings
         routes = [

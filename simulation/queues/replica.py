@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from router_service.core.frames import OutgoingBatch
+    from router_service.core.replicas.frames import OutgoingBatch
     from simulation.kernel import Kernel
     from simulation.ledger import Ledger
 

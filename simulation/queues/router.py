@@ -21,11 +21,11 @@ from slotmesh.chunks import joined
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router_service.core.balancers import Balancer
-    from router_service.core.frames import OutgoingBatch
-    from router_service.core.replicas import Capacity
-    from router_service.core.replicas import Replica as Far
-    from router_service.core.table import RoutingTable
+    from router_service.core.replicas.capacity import Capacity
+    from router_service.core.replicas.frames import OutgoingBatch
+    from router_service.core.replicas.replica import Replica as Far
+    from router_service.core.routing.balancers import Balancer
+    from router_service.core.routing.table import RoutingTable
     from simulation.kernel import Kernel
     from simulation.ledger import Ledger
     from slotmesh.errors import Failure
@@ -59,7 +59,7 @@ class Router:
         commands = self.core.apply(table, self._kernel.now)
         return [command.replica for command in commands if isinstance(command, OpenLink)]
 
-    def balance_by(self, balancer: Balancer) -> None:
+    def balance_by(self, balancer: Balancer[Far]) -> None:
         """Replaces the balancers before any link is open: for balancers that no table can name."""
         for backend in self.core.topology.backends.values():
             backend.balancer = balancer

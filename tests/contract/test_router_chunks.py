@@ -10,7 +10,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from router_service.core.uploads import MAX_UPLOAD_BYTES, SHARE
+from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES, SHARE
 from slotmesh.chunks import CHUNK_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 from tests.support.fakes.replica import FakeReplica

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2
 
-from router_service.shell import replica_link
+from router_service.shell.replicas import link as replica_link
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 from tests.support.fakes.replica import FakeReplica, Response, fail, hold, results

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from router_service.shell.taking import TAKE_VALUES
+from router_service.shell.clients.taken_values import TAKE_VALUES
 from slotmesh.v1 import call_pb2, router_service_pb2
 from tests.contract.yielding_replica import Run, end, read_end, read_values, request, running, taken, values
 from tests.support.fakes.replica import FakeReplica, echo, hold

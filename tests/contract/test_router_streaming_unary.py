@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2
 
-from router_service.shell.taking import TAKE_VALUES
+from router_service.shell.clients.taken_values import TAKE_VALUES
 from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES
 from slotmesh.errors import Executed, Reason
 from slotmesh.status import from_rpc_error

@@ -8,7 +8,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from router_service.core.frames import MAX_FRAME_SLICES
+from router_service.core.replicas.frames import MAX_FRAME_SLICES
 from slotmesh.errors import Executed
 from slotmesh.partitions import partition_of
 from slotmesh.runtime.duplex import read_frame

@@ -10,8 +10,8 @@ from router_service import convert
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, CallOptions
 from router_service.core.commands import Outcome
-from router_service.core.rosters import RosterVersion
-from router_service.core.sessions import Session
+from router_service.core.routing.rosters import RosterVersion
+from router_service.core.sessions.session import Session
 from slotmesh.client.stream.rosters import Rosters
 from slotmesh.errors import Executed, Failure, Reason
 from tests.support.memory_nodes import ENDPOINT, RouterNode, wire_options

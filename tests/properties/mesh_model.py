@@ -6,8 +6,8 @@ import asyncio
 from collections import defaultdict
 
 from replica_service.core.commands import StartCalls, StartTurn
-from router_service.core.callers import Caller
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
+from router_service.core.runs import CallerBook
 from slotmesh.errors import Executed, Failure, Reason
 from tests.properties.mesh_client import Call, Client, Connection
 from tests.support.hand_executor import Running
@@ -130,12 +130,12 @@ class MeshModel:
                 self.disconnect(old.router, old.caller)
         client.connect(router, self.now)
 
-    def disconnect(self, router: RouterNode, caller: Caller) -> None:
+    def disconnect(self, router: RouterNode, caller: CallerBook) -> None:
         router.named.pop(caller, None)
         if router.inboxes.pop(caller, None) is not None:
             router.do(router.scheduler.disconnected(caller, self.now))
 
-    def left_behind(self, router: RouterNode) -> list[Caller]:
+    def left_behind(self, router: RouterNode) -> list[CallerBook]:
         """Connections that their clients have left, and the router still has."""
         current = {client.connection.caller for client in self.clients if client.connection is not None}
         return [caller for caller in router.inboxes if caller not in current]

@@ -23,18 +23,13 @@ from router_service.core.commands import (
     OpenLink,
     TakeValues,
 )
-from router_service.core.frames import OutgoingBatch
-from router_service.core.replicas import Capacity, Replica
-from router_service.core.rosters import Roster, RosterVersion
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.frames import OutgoingBatch
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.rosters import ReplicaKey, Roster, RosterVersion
+from router_service.core.routing.table import BackendRoute, BalancerName, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
-from router_service.core.table import (
-    BackendRoute,
-    BalancerName,
-    EndpointRoute,
-    ReplicaKey,
-    ReplicaRoute,
-    RoutingTable,
-)
 from slotmesh.chunks import joined
 from slotmesh.errors import Failure, Reason
 from slotmesh.partitions import PARTITIONS, partition_of
@@ -242,7 +237,7 @@ class RouterModel:
         assert len(held.runs) - held.unkeyed() + len(refused) <= KEYED_WINDOW
         return refused
 
-    def settle(self, caller: Caller, ids: object, outcome: str) -> None:
+    def settle(self, caller: CallerBook, ids: object, outcome: str) -> None:
         for call_id in ids:  # type: ignore[attr-defined]  # a sequence of ids
             assert call_id not in self.outcomes, f"two outcomes: {self.outcomes[call_id]} and {outcome}"
             assert self.callers[self.caller_of[call_id]] is caller, "an outcome at another caller"

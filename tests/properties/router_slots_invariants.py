@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from router_service.core import routing
-from router_service.core.callers import Caller
-from router_service.core.replicas import Replica
-from router_service.core.reservations import constraint_of
-from router_service.core.slots import Reserve
+from router_service.core.queueing.reservations import constraint_of
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing import routing_hooks
+from router_service.core.runs import CallerBook
+from router_service.core.slots.slot import Reserve
 from tests.properties.router_slots_model import RouterSlotsModel
 from tests.properties.router_slots_operations import (
     LINK_WAIT_S,
@@ -29,7 +29,7 @@ def books_agree(model: RouterSlotsModel) -> None:
     topology = model.scheduler.topology
     accounts = [each.account for each in topology.backends.values()]
     accounts += [each.account for each in topology.endpoints.values()]
-    callers: set[Caller] = {*model.operations, *model.scheduler._slots.requests.pending}
+    callers: set[CallerBook] = {*model.operations, *model.scheduler._slot_operations.requests.pending}
     waiting = [run for caller in callers for run in caller.runs if run.waiting]
     waiting = [run for run in waiting if run.slot is None or run.reserves]
     assert all(run.account in accounts for run in waiting)
@@ -51,9 +51,9 @@ def balancers_hear_in_pairs(model: RouterSlotsModel) -> None:
     for held in model.held.values():
         replica = held.replica
         dispatching = [*replica.ops, *replica.inflight.values()]
-        at_work = sum(routing.is_counted(sent) for sent in dispatching if not sent.takes_room)
+        at_work = sum(routing_hooks.is_counted(sent) for sent in dispatching if not sent.takes_room)
         expected[replica] += replica.own + at_work
-    for replica, _ in model.scheduler._slots.routed._slots.values():
+    for replica, _ in model.scheduler._slot_operations.routed._slots.values():
         expected[replica] += 1
     assert +model.listener.balance == +expected
     assert min(model.listener.balance.values(), default=0) >= 0
@@ -82,10 +82,10 @@ def nothing_is_left(model: RouterSlotsModel) -> None:
     model.do(model.scheduler.expire(model.now))
     assert not model.alive(), "somebody waits for ever"
     assert not any(caller.runs for caller in model.operations)
-    requests = model.scheduler._slots.requests
+    requests = model.scheduler._slot_operations.requests
     assert not requests.pending
     assert not len(requests)
-    assert not len(model.scheduler._slots.routed)
+    assert not len(model.scheduler._slot_operations.routed)
     assert model.scheduler.next_deadline() is None
     assert not +model.listener.balance
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from math import inf
 
-from router_service.core.callers import Caller, Flow, Window
+from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
 from router_service.core.commands import (
     CancelRun,
@@ -18,13 +18,16 @@ from router_service.core.commands import (
     Flush,
     OpenLink,
 )
-from router_service.core.replicas import Capacity, Replica
-from router_service.core.reservations import constraint_of
-from router_service.core.rosters import Roster, RosterVersion
+from router_service.core.flows import Flow
+from router_service.core.queueing.reservations import constraint_of
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.rosters import ReplicaKey, Roster, RosterVersion
+from router_service.core.routing.table import BackendRoute, BalancerName, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
-from router_service.core.slot_frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew, OutgoingReserve
-from router_service.core.slots import Released, Reserve, Slot
-from router_service.core.table import BackendRoute, BalancerName, EndpointRoute, ReplicaKey, ReplicaRoute, RoutingTable
+from router_service.core.slots.frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew, OutgoingReserve
+from router_service.core.slots.slot import Released, Reserve, Slot
 from slotmesh.chunks import joined
 from slotmesh.errors import Executed, Failure, Reason
 from tests.properties.router_slots_operations import (
@@ -54,7 +57,7 @@ class RouterSlotsModel:
         self.tokens = 0
         self.flows = [Flow(), Flow()]
         self.listener = Listener()
-        self.operations: dict[Caller, Operation] = {}
+        self.operations: dict[CallerBook, Operation] = {}
         self.held: dict[ReplicaKey, Held] = {}
         self.slots: dict[str, Leased] = {}
         self.leases: dict[str, tuple[tuple[Reserve, str], str, float, Replica]] = {}
@@ -140,7 +143,7 @@ class RouterSlotsModel:
                 assert replica.own <= replica.limit
             self.own[replica] = replica.own
 
-    def settle(self, caller: Caller, outcome: object) -> None:
+    def settle(self, caller: CallerBook, outcome: object) -> None:
         operation = self.operations.get(caller)
         if operation is None or operation.has_left:
             assert operation is None or isinstance(outcome, Failure), "a slot for somebody who has left"
@@ -175,7 +178,7 @@ class RouterSlotsModel:
         held = self.held[replica.key]
         assert held.linked
         self.do_quietly(self.scheduler.expire(self.now))
-        for op in self.scheduler.cut_ops(replica, 10):
+        for op in self.scheduler.slots.cut_ops(replica, 10):
             match op:
                 case OutgoingReserve():
                     self.arrive(held, op)
@@ -232,7 +235,7 @@ class RouterSlotsModel:
             for each in self.operations.values()
             if each is not operation and each.request_id == request_id and each.outcome is None and not each.has_left
         ]
-        self.do(self.scheduler.reserve(caller, "e", options, work, self.now, request_id))
+        self.do(self.scheduler.slots.reserve(caller, "e", options, work, self.now, request_id))
         if request_id and known is not None and known[2] > self.now:
             if known[0] == (work, shard):
                 assert isinstance(operation.outcome, Slot)
@@ -284,7 +287,7 @@ class RouterSlotsModel:
                     self.do(self.scheduler.completed(held.replica, [], [([op_id], unknown)], None, self.now))
             case OutgoingRenew():
                 if not is_here:
-                    self.do(self.scheduler.slots_answered(held.replica, [(op_id, unknown)], None, self.now))
+                    self.do(self.scheduler.slots.answered(held.replica, [(op_id, unknown)], None, self.now))
                     return
                 leased.until = self.now + op.ttl_s
                 slot = Slot(
@@ -299,13 +302,13 @@ class RouterSlotsModel:
                 for request_id, (wish, token, _, replica) in list(self.leases.items()):
                     if token == op.token:
                         self.leases[request_id] = wish, token, leased.until, replica
-                self.do(self.scheduler.slots_answered(held.replica, [(op_id, slot)], None, self.now))
+                self.do(self.scheduler.slots.answered(held.replica, [(op_id, slot)], None, self.now))
             case OutgoingRelease():
                 if is_here:
                     leased.state = "over"
                 released = Released(ongoing=0, max_ongoing=MAX_ONGOING)
                 told = self.capacity(held)
-                self.do(self.scheduler.slots_answered(held.replica, [(op_id, released)], told, self.now))
+                self.do(self.scheduler.slots.answered(held.replica, [(op_id, released)], told, self.now))
 
     # -- links, tables, time -----------------------------------------------------------------------------------------
 

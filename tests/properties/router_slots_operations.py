@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from math import inf
 
 from router_service.core.callers import Caller
-from router_service.core.replicas import Replica
-from router_service.core.slot_frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew
-from router_service.core.slots import Dispatch, Release, Renew, Reserve
-from router_service.core.table import ReplicaKey
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.balancers import Candidate
+from router_service.core.routing.rosters import ReplicaKey
+from router_service.core.slots.frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew
+from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve
 from slotmesh.errors import Executed, Failure, Reason
 
 MAX_ONGOING = 2
@@ -82,18 +83,18 @@ class Listener:
     """A policy that wants to hear what became of what was placed."""
 
     def __init__(self) -> None:
-        self.balance: Counter[Replica] = Counter()
+        self.balance: Counter[Candidate] = Counter()
 
-    def routed(self, replica: Replica, count: int) -> None:
+    def routed(self, replica: Candidate, count: int) -> None:
         assert count > 0
         self.balance[replica] += count
 
-    def completed(self, replica: Replica, count: int, latency_s: float) -> None:
+    def completed(self, replica: Candidate, count: int, latency_s: float) -> None:
         assert count > 0
         assert latency_s >= 0
         self.balance[replica] -= count
 
-    def abandoned(self, replica: Replica, count: int) -> None:
+    def abandoned(self, replica: Candidate, count: int) -> None:
         assert count > 0
         self.balance[replica] -= count
 

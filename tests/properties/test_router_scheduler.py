@@ -14,12 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from router_service.core.calls import CallOptions
-from router_service.core.replicas import Capacity
-from router_service.core.slicing import MethodTime
-from router_service.core.table import (
-    BalancerName,
-    RoutingTable,
-)
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.slicing import MethodTime
+from router_service.core.routing.table import BalancerName, RoutingTable
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.partitions import partition_of
 from tests.properties.router_invariants import ALWAYS, nothing_is_left

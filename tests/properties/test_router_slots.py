@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from router_service.core.calls import CallOptions
-from router_service.core.slots import Dispatch, Release, Released, Renew, Reserve, Slot, SlotAnswer
-from router_service.core.table import BalancerName
+from router_service.core.routing.table import BalancerName
+from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot, SlotAnswer
 from slotmesh.errors import Executed, Failure, Reason
 from tests.properties.router_slots_invariants import ALWAYS, nothing_is_left
 from tests.properties.router_slots_model import RouterSlotsModel
@@ -109,10 +109,10 @@ class SlotMachine(RuleBasedStateMachine):
         operation = self.model.operations[caller] = Operation(caller, work, self.model.now + timeout_s, key=key)
         if isinstance(work, Dispatch):
             options = CallOptions(timeout_s=timeout_s, idempotent=data.draw(st.booleans()))
-            self.model.do(self.model.scheduler.dispatch(caller, key, options, b"payload", work, self.model.now))
+            self.model.do(self.model.scheduler.slots.dispatch(caller, key, options, b"payload", work, self.model.now))
         else:
             operation.deadline = inf
-            self.model.do(self.model.scheduler.slot_op(caller, key, work, self.model.now))
+            self.model.do(self.model.scheduler.slots.operate(caller, key, work, self.model.now))
         held = self.model.held.get(key)
         if self.model.scheduler.topology.is_departed(key):
             gone = operation.outcome
@@ -135,7 +135,7 @@ class SlotMachine(RuleBasedStateMachine):
         operation.has_left = True
         self.model.do(self.model.scheduler.cancel(operation.caller, self.model.now))
         assert not operation.caller.runs
-        assert operation.caller.request is None
+        assert operation.caller.request_id == ""
 
     @precondition(lambda self: self.model.slots_known())
     @rule(data=st.data())
@@ -145,7 +145,7 @@ class SlotMachine(RuleBasedStateMachine):
         for request_id, (_, known, _, _) in list(self.model.leases.items()):
             if known == token:
                 del self.model.leases[request_id]
-        self.model.do(self.model.scheduler.give_back(self.model.slots[token].replica.key, token, self.model.now))
+        self.model.do(self.model.scheduler.slots.give_back(self.model.slots[token].replica.key, token, self.model.now))
 
     @precondition(lambda self: self.model.reserving())
     @rule(data=st.data(), ttl_s=st.sampled_from((4.0, 10.0)))
@@ -173,7 +173,7 @@ class SlotMachine(RuleBasedStateMachine):
             )
             answers.append((op_id, slot))
         self.model.do_quietly(
-            self.model.scheduler.slots_answered(held.replica, answers, self.model.told(held), self.model.now)
+            self.model.scheduler.slots.answered(held.replica, answers, self.model.told(held), self.model.now)
         )
         releases = [sent.run.slot for sent in held.replica.ops]
         releasing = {work.token for work in releases if isinstance(work, Release)}
@@ -198,7 +198,7 @@ class SlotMachine(RuleBasedStateMachine):
             self.model.do(self.model.scheduler.refused(held.replica, ids, failure, capacity, self.model.now))
         else:
             answers = [(op_id, failure) for op_id in ids]
-            self.model.do(self.model.scheduler.slots_answered(held.replica, answers, capacity, self.model.now))
+            self.model.do(self.model.scheduler.slots.answered(held.replica, answers, capacity, self.model.now))
 
     @precondition(lambda self: self.model.reserving())
     @rule(data=st.data(), reason=st.sampled_from((Reason.CANCELLED, Reason.NO_SLOT, Reason.HANDLER_ERROR)))
@@ -210,7 +210,7 @@ class SlotMachine(RuleBasedStateMachine):
             return
         held.waiting.pop(op_id)
         failure = Failure(reason=reason, message="no")
-        self.model.do(self.model.scheduler.slots_answered(held.replica, [(op_id, failure)], None, self.model.now))
+        self.model.do(self.model.scheduler.slots.answered(held.replica, [(op_id, failure)], None, self.model.now))
 
     @rule(data=st.data())
     def report(self, data: st.DataObject) -> None:
@@ -260,7 +260,7 @@ class SlotMachine(RuleBasedStateMachine):
                     (run_id, Released()),
                     (run_id, Failure(reason=Reason.SLOT_USED, message="no")),
                 ]
-                self.model.do(self.model.scheduler.slots_answered(held.replica, answers, None, self.model.now))
+                self.model.do(self.model.scheduler.slots.answered(held.replica, answers, None, self.model.now))
 
     @precondition(lambda self: self.model.unlinked())
     @rule(data=st.data())
@@ -296,9 +296,11 @@ class SlotMachine(RuleBasedStateMachine):
         key, work, caller = (replica_id, "unheard of"), kind(token="another router's"), self.model.caller(0)
         self.model.operations[caller] = Operation(caller, work, inf, key=key)
         if isinstance(work, Dispatch):
-            self.model.do(self.model.scheduler.dispatch(caller, key, CallOptions(), b"payload", work, self.model.now))
+            self.model.do(
+                self.model.scheduler.slots.dispatch(caller, key, CallOptions(), b"payload", work, self.model.now)
+            )
         else:
-            self.model.do(self.model.scheduler.slot_op(caller, key, work, self.model.now))
+            self.model.do(self.model.scheduler.slots.operate(caller, key, work, self.model.now))
         assert self.model.operations[caller].outcome is None, "a newer table may name it"
 
     @rule(data=st.data())

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from router_service.core.rosters import Departure, Roster, RosterVersion
-from router_service.core.table import BackendRoute, EndpointRoute, ReplicaKey, ReplicaRoute, RoutingTable
+from router_service.core.routing.rosters import Departure, ReplicaKey, Roster, RosterVersion
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.partitions import PARTITIONS, partition_of
 from tests.support.fakes.clock import FakeClock
 from tests.support.memory_nodes import ENDPOINT, MAX_ONGOING, ReplicaNode, RouterNode, Wire

@@ -16,7 +16,6 @@ from replica_service.shell.engine import Engine
 from replica_service.shell.methods import bind_methods
 from replica_service.shell.outbox import Outbox
 from router_service import convert as router_convert
-from router_service.core.callers import Caller
 from router_service.core.commands import (
     AskReconcile,
     CancelRun,
@@ -30,10 +29,10 @@ from router_service.core.commands import (
     OpenLink,
     Outcome,
 )
-from router_service.core.replicas import Replica as RouterReplica
-from router_service.core.rosters import RosterVersion
+from router_service.core.replicas.replica import Replica as RouterReplica
+from router_service.core.routing.rosters import ReplicaKey, RosterVersion
+from router_service.core.runs import CallerBook, SliceHolder
 from router_service.core.scheduler import Scheduler
-from router_service.core.table import ReplicaKey
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import describe
 from slotmesh.status import from_wire
@@ -164,10 +163,10 @@ class RouterNode:
         self.name = name
         self.scheduler = Scheduler(random.Random(seed).random)
         self.replicas: dict[ReplicaKey, RouterReplica] = {}
-        self.wires: dict[RouterReplica, Wire] = {}
-        self.inboxes: dict[Caller, list[Outcome]] = {}
+        self.wires: dict[SliceHolder, Wire] = {}
+        self.inboxes: dict[CallerBook, list[Outcome]] = {}
         """What leaves for each caller that is connected."""
-        self.named: dict[Caller, RosterVersion] = {}
+        self.named: dict[CallerBook, RosterVersion] = {}
         """The newest roster that the client of each was told of, as far as it has not acknowledged it."""
         self.to_flush: dict[RouterReplica, None] = {}
         self.is_lazy = False
@@ -206,14 +205,14 @@ class RouterNode:
         if not self.is_lazy:
             self.cut_all()
 
-    def forget(self, replica: RouterReplica, links: int, first: int, count: int) -> None:
+    def forget(self, replica: SliceHolder, links: int, first: int, count: int) -> None:
         """Replicas need not keep these outcomes."""
         wire = self.wires.get(replica)
         if wire is not None and replica.links == links and wire.is_up:
             runs = router_convert.ranges_to_wire([(first, first + count - 1)])
             wire.down.append(Request(ack=replica_service_pb2.AckRuns(runs=runs)))
 
-    def cancel(self, replica: RouterReplica, first: int, count: int, *, asks: bool) -> None:
+    def cancel(self, replica: SliceHolder, first: int, count: int, *, asks: bool) -> None:
         """Nobody waits for these runs."""
         if (wire := self.wires.get(replica)) is not None:
             runs = router_convert.ranges_to_wire([(first, first + count - 1)])

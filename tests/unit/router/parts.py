@@ -6,12 +6,14 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from router_service.core.backends import Backend
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import CallOptions, Run
+from router_service.core.calls import CallOptions
 from router_service.core.counters import BackendCounts
-from router_service.core.replicas import Capacity, Replica
-from router_service.core.table import BackendRoute, ReplicaRoute
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.backends import Backend
+from router_service.core.routing.table import BackendRoute, ReplicaRoute
+from router_service.core.runs import Run
 
 
 def chance(seed: int = 0) -> Callable[[], float]:
@@ -42,12 +44,12 @@ def run(
     return Run(seq, by, "e", CallOptions(**options), range(first, first + count), payloads, arrived)
 
 
-def backend(**route: Any) -> Backend:
+def backend(**route: Any) -> Backend[Replica]:
     """A backend without replicas."""
     return Backend(BackendRoute(name="b", **route), BackendCounts(), chance())
 
 
-def replica(name: str = "r", max_ongoing: int = 10, of: Backend | None = None, **capacity: Any) -> Replica:
+def replica(name: str = "r", max_ongoing: int = 10, of: Backend[Replica] | None = None, **capacity: Any) -> Replica:
     """A replica that is linked."""
     each = Replica(ReplicaRoute(key=(name, "life"), address="", max_ongoing=max_ongoing), of or backend())
     each.linked = True

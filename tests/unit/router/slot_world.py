@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from router_service.core.callers import Caller, Flow, Window
+from router_service.core.callers import Caller, Window
 from router_service.core.commands import Command, DeliverFailure, DeliverSlot, Flush
-from router_service.core.slot_frames import OutgoingOp
-from router_service.core.slots import Dispatch, Release, Released, Renew, Reserve, Slot
-from router_service.core.table import ReplicaKey
+from router_service.core.flows import Flow
+from router_service.core.routing.rosters import ReplicaKey
+from router_service.core.runs import CallerBook
+from router_service.core.slots.frames import OutgoingOp
+from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot
 from slotmesh.errors import Failure, Reason
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import options
@@ -39,7 +41,7 @@ class SlotWorld(World):
     def __init__(self, *args: Any, **table: Any) -> None:
         self.ops: dict[str, list[OutgoingOp]] = defaultdict(list)
         """All operations that each replica got."""
-        self.ends: dict[Caller, Slot | Released | Failure] = {}
+        self.ends: dict[CallerBook, Slot | Released | Failure] = {}
         self.flow = Flow()
         super().__init__(*args, **table)
 
@@ -50,26 +52,26 @@ class SlotWorld(World):
             fields["excluded"] = frozenset(fields["excluded"])
         caller = Caller(Window(1, 1), flow or self.flow)
         wanted = Reserve(**fields)
-        self.do(self.scheduler.reserve(caller, endpoint, options(**routing), wanted, self.now, request_id))
+        self.do(self.scheduler.slots.reserve(caller, endpoint, options(**routing), wanted, self.now, request_id))
         return caller
 
     def dispatch(self, name: str, token: str = "token", payload: bytes = b"0", **fields: Any) -> Caller:
         """Somebody calls into a slot."""
         caller = Caller(Window(1, 1))
         into = Dispatch(token=token)
-        self.do(self.scheduler.dispatch(caller, key_of(name), options(**fields), payload, into, self.now))
+        self.do(self.scheduler.slots.dispatch(caller, key_of(name), options(**fields), payload, into, self.now))
         return caller
 
     def renew(self, name: str, token: str = "token") -> Caller:
         """Somebody holds a slot for longer."""
         caller = Caller(Window(1, 1))
-        self.do(self.scheduler.slot_op(caller, key_of(name), Renew(token=token), self.now))
+        self.do(self.scheduler.slots.operate(caller, key_of(name), Renew(token=token), self.now))
         return caller
 
     def release(self, name: str, token: str = "token") -> Caller:
         """Somebody gives a slot back."""
         caller = Caller(Window(1, 1))
-        self.do(self.scheduler.slot_op(caller, key_of(name), Release(token=token), self.now))
+        self.do(self.scheduler.slots.operate(caller, key_of(name), Release(token=token), self.now))
         return caller
 
     def leave(self, caller: Caller) -> None:
@@ -80,7 +82,7 @@ class SlotWorld(World):
         """The replica answers its newest operation, or the one that is named."""
         told = self.capacity(**capacity) if capacity else None
         answers = [(op_id or self.ops[name][-1].op_id, answer)]
-        self.do(self.scheduler.slots_answered(self.replicas[name], answers, told, self.now))
+        self.do(self.scheduler.slots.answered(self.replicas[name], answers, told, self.now))
 
     def grant(self, name: str, token: str = "token", op_id: int = 0, ttl_s: float = 10.0, **capacity: Any) -> None:
         """The replica leases a slot."""
@@ -105,7 +107,7 @@ class SlotWorld(World):
 
     def cut_ops(self, name: str, max_bytes: int = 10**9) -> list[OutgoingOp]:
         """The link writes one frame of operations."""
-        ops = self.scheduler.cut_ops(self.replicas[name], max_bytes)
+        ops = self.scheduler.slots.cut_ops(self.replicas[name], max_bytes)
         self.ops[name] += ops
         return ops
 
@@ -124,6 +126,6 @@ class SlotWorld(World):
                 case _:
                     super().do([command])
 
-    def _hear(self, caller: Caller, end: Slot | Released | Failure) -> None:
+    def _hear(self, caller: CallerBook, end: Slot | Released | Failure) -> None:
         assert caller not in self.ends, f"{self.ends[caller]}, then {end}"
         self.ends[caller] = end

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from router_service.core.acknowledgements import PATIENCE_S
-from router_service.core.intake import HOLD_S
+from router_service.core.routing.intake import HOLD_S
+from router_service.core.sessions.acknowledgements import PATIENCE_S
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import OK, World
 
@@ -208,7 +208,7 @@ def test_calls_that_end_while_they_are_held_are_not_kept() -> None:
         if call_id > 1:
             world.cancel((call_id, call_id), by=client)
     assert client.session is not None
-    assert len(client.session._held) < 2_100
+    assert len(world.scheduler._suspended) < 2_100
     world.at(HOLD_S - 1.0)
     world.submit([5_000], by=client)
     world.at(HOLD_S)

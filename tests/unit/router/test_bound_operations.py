@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from router_service.core.callers import Caller
-from router_service.core.rosters import Departure
-from router_service.core.slot_frames import MAX_FRAME_OPS
-from router_service.core.slot_operations import TABLE_WAIT_S
-from router_service.core.slots import Released, Renew, Slot
+from router_service.core.routing.rosters import Departure
+from router_service.core.slots.frames import MAX_FRAME_OPS
+from router_service.core.slots.operations import TABLE_WAIT_S
+from router_service.core.slots.slot import Released, Renew, Slot
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.slot_world import SlotWorld, key_of, slot
 
@@ -87,7 +87,7 @@ def test_of_a_replica_that_the_table_does_not_name_nothing_is_known() -> None:
     """A newer table may name it, or its next life: the slot may live."""
     world = SlotWorld({"b": ["r1"]})
     callers = [world.dispatch("r9"), world.renew("r9"), world.release("r9"), another := Caller(world.caller.window)]
-    world.do(world.scheduler.slot_op(another, ("r1", "another life"), Renew(token="t"), world.now))
+    world.do(world.scheduler.slots.operate(another, ("r1", "another life"), Renew(token="t"), world.now))
     world.at(TABLE_WAIT_S - 0.01)
     assert not world.ends
     world.at(TABLE_WAIT_S)
@@ -189,7 +189,7 @@ def test_a_slot_that_nobody_will_use_is_given_back() -> None:
     caller = world.reserve()
     world.grant("r1", "t1")
     assert isinstance(world.end(caller), Slot)
-    world.do(world.scheduler.give_back(key_of("r1"), "t1", world.now))
+    world.do(world.scheduler.slots.give_back(key_of("r1"), "t1", world.now))
     assert world.got_ops("r1") == ["Reserve", "Release"]
 
 

@@ -7,10 +7,12 @@ import asyncio
 import pytest
 
 from router_service.core.callers import Window
-from router_service.core.calls import NO_OPTIONS, Batch, Run
+from router_service.core.calls import NO_OPTIONS, Batch
+from router_service.core.runs import Run
 from router_service.core.scheduler import Scheduler
 from router_service.core.unread import Unread
-from router_service.shell.client_stream import MAX_STEP, MAX_UNREAD_REJECTED_IDS, MAX_UNREAD_REJECTIONS, ClientStream
+from router_service.shell.clients.call_reader import MAX_STEP
+from router_service.shell.clients.stream import MAX_UNREAD_REJECTED_IDS, MAX_UNREAD_REJECTIONS, ClientStream
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2, router_service_pb2

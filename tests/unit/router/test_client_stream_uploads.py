@@ -7,7 +7,7 @@ import pytest
 from router_service.core.callers import Window
 from router_service.core.scheduler import Scheduler
 from router_service.core.unread import Unread
-from router_service.shell.client_stream import ClientStream
+from router_service.shell.clients.stream import ClientStream
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2

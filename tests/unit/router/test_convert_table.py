@@ -6,8 +6,8 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from router_service import convert
-from router_service.core.rosters import Covered, Departure, Roster, RosterVersion
-from router_service.core.table import BalancerName, RoutingTable
+from router_service.core.routing.rosters import Covered, Departure, Roster, RosterVersion
+from router_service.core.routing.table import BalancerName, RoutingTable
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 from tests.support.fakes.controller import table
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from router_service.core.callers import START_WINDOW, Caller
-from router_service.core.credits import ALONE, CREDITS, HALF, SHARED_BYTES, SMALL_BYTES, level_of
+from router_service.core.streaming.credits import ALONE, CREDITS, HALF, SHARED_BYTES, SMALL_BYTES, level_of
 
 
 def bound(calls: int) -> int:

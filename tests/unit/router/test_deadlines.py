@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 
-from router_service.core.deadlines import DeadlineHeap
+from router_service.core.queueing.deadlines import DeadlineHeap
 from tests.unit.router.parts import run
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.admission import FIRST_RETRY_DELAY_S, Account
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import CallOptions, Run
-from router_service.core.drain_rate import DrainRate
+from router_service.core.calls import CallOptions
+from router_service.core.queueing.admission import FIRST_RETRY_DELAY_S, Account
+from router_service.core.queueing.drain_rate import DrainRate
+from router_service.core.runs import Run
 
 BOUND = 1000
 

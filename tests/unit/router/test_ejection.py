@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.ejection import FIRST_S, HEALTHY_S, LONGEST_S, Ejections
-from tests.unit.router.parts import replica
+from router_service.core.replicas.ejection import FIRST_S, HEALTHY_S, LONGEST_S, Ejections
 from tests.unit.router.world import World
 
+EACH = ("r", "life")
 MIDDLE = 1.0
 """The draw with which a delay is its ceiling."""
 
 
 def test_intervals_double_up_to_the_longest() -> None:
-    ejections, each = Ejections(), replica()
+    ejections, each = Ejections(), EACH
     delays = [ejections.failed(each, 10, 0.0, MIDDLE) for _ in range(8)]
     assert delays == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, LONGEST_S, LONGEST_S, LONGEST_S])
     assert ejections.out == 1
 
 
 def test_delays_are_spread_over_half_of_their_interval() -> None:
-    assert Ejections().failed(replica(), 10, 0.0, 0.0) == FIRST_S / 2
-    assert Ejections().failed(replica(), 10, 0.0, 0.5) == FIRST_S * 0.75
+    assert Ejections().failed(EACH, 10, 0.0, 0.0) == FIRST_S / 2
+    assert Ejections().failed(EACH, 10, 0.0, 0.5) == FIRST_S * 0.75
 
 
 @pytest.mark.parametrize(("held_s", "delay_s"), [(HEALTHY_S - 0.1, 0.8), (HEALTHY_S, FIRST_S)])
 def test_a_link_that_held_for_a_while_is_forgiven(held_s: float, delay_s: float) -> None:
-    ejections, each = Ejections(), replica()
+    ejections, each = Ejections(), EACH
     for _ in range(3):
         ejections.failed(each, 10, 0.0, MIDDLE)
     ejections.came_back(each, 5.0)
@@ -36,7 +36,7 @@ def test_a_link_that_held_for_a_while_is_forgiven(held_s: float, delay_s: float)
 
 
 def test_while_more_than_half_are_out_they_are_tried_at_the_first_interval() -> None:
-    ejections, replicas = Ejections(), [replica(str(number)) for number in range(4)]
+    ejections, replicas = Ejections(), [(str(number), "life") for number in range(4)]
     delays = [ejections.failed(each, 4, 0.0, MIDDLE) for each in replicas[:2] for _ in range(5)]
     assert delays[-1] == pytest.approx(1.6), "half of them may be out"
     assert ejections.failed(replicas[2], 4, 0.0, MIDDLE) == FIRST_S
@@ -47,13 +47,13 @@ def test_while_more_than_half_are_out_they_are_tried_at_the_first_interval() -> 
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_only_replica_is_never_out_for_long(replicas: int) -> None:
-    ejections, each = Ejections(), replica()
+    ejections, each = Ejections(), EACH
     delays = [ejections.failed(each, replicas, 0.0, MIDDLE) for _ in range(10)]
     assert (max(delays) == FIRST_S) is (replicas == 1)
 
 
 def test_who_leaves_is_out_no_more() -> None:
-    ejections, one, other = Ejections(), replica("one"), replica("other")
+    ejections, one, other = Ejections(), ("one", "life"), ("other", "life")
     ejections.failed(one, 2, 0.0, MIDDLE)
     ejections.failed(other, 2, 0.0, MIDDLE)
     ejections.forget(one)

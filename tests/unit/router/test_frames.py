@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router_service.core.frames import OutgoingBatch
+from router_service.core.replicas.frames import OutgoingBatch
 from slotmesh.chunks import joined
 from slotmesh.partitions import partition_of
 from tests.unit.router.world import World

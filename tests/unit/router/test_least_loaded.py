@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.balancers.least_loaded import SHARED_PICKS, LeastLoaded
-from router_service.core.replicas import Capacity, Replica
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.balancers.least_loaded import SHARED_PICKS, LeastLoaded
 from tests.unit.router.parts import replica
 
 
-def balancer_of(*replicas: Replica) -> LeastLoaded:
-    balancer = LeastLoaded()
+def balancer_of(*replicas: Replica) -> LeastLoaded[Replica]:
+    balancer = LeastLoaded[Replica]()
     for each in replicas:
         balancer.changed(each)
     return balancer
 
 
-def start(balancer: LeastLoaded, each: Replica, calls: int) -> None:
+def start(balancer: LeastLoaded[Replica], each: Replica, calls: int) -> None:
     each.own += calls
     balancer.changed(each)
 
@@ -57,7 +58,7 @@ def test_alone_with_its_replicas_a_router_gives_them_turns() -> None:
     assert balancer.pick() is replicas[2], "the one that has been idle for longest"
 
 
-def tell(balancer: LeastLoaded, each: Replica, others: int) -> None:
+def tell(balancer: LeastLoaded[Replica], each: Replica, others: int) -> None:
     """The replica's report of what others have there."""
     each.capacity = each.capacity._replace(others=others)
     each.refresh()

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import NO_OPTIONS, Run, Sent
+from router_service.core.calls import NO_OPTIONS
 from router_service.core.commands import CancelRun
-from router_service.core.replicas import Replica
-from router_service.core.sessions import Session
-from router_service.shell.acks import MAX_FRAME_SPANS
+from router_service.core.replicas.replica import Replica
+from router_service.core.runs import Run, Sent
+from router_service.core.sessions.session import Session
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.link_frames import MAX_FRAME_RANGES, LinkFrames, Request
+from router_service.shell.replicas.acks import MAX_FRAME_SPANS
+from router_service.shell.replicas.frames import MAX_FRAME_RANGES, LinkFrames, Request
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import caller
@@ -47,8 +48,7 @@ async def test_sessions_are_asked_about_as_many_at_a_time_as_fit(frames: LinkFra
     assert [len(each.sessions) for each in told] == [4, 4, 2]
     assert [each.session_id for frame in told for each in frame.sessions] == [each.session_id for each in asked]
     spans = [(each.first, each.last) for each in told[0].sessions[0].calls]
-    assert asked[0].resumption is not None
-    assert spans == asked[0].resumption.unanswered
+    assert spans == asked[0].unanswered
 
 
 @pytest.mark.asyncio

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router_service.core.table import BalancerName
+from router_service.core.routing.table import BalancerName
 from slotmesh.errors import Reason
 from tests.unit.router.world import OK, World
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from router_service.core.rosters import Covered, Roster, RosterVersion
-from router_service.core.table import RoutingTable
+from router_service.core.routing.rosters import Covered, Roster, RosterVersion
+from router_service.core.routing.table import RoutingTable
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import Fields
 

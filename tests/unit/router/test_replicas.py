@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from router_service.core.calls import Sent
-from router_service.core.replicas import Replica
+from router_service.core.replicas.replica import Replica
+from router_service.core.runs import Sent
 from tests.unit.router.parts import replica, run
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.callers import Flow
-from router_service.core.reservations import MAX_WAITING
-from router_service.core.slots import Slot
+from router_service.core.flows import Flow
+from router_service.core.queueing.reservations import MAX_WAITING
+from router_service.core.slots.slot import Slot
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.slot_world import SlotWorld, slot
 

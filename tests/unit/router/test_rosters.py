@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.rosters import NO_ROSTER, Covered, Departure, Roster, RosterVersion
+from router_service.core.routing.rosters import NO_ROSTER, Covered, Departure, Roster, RosterVersion
 
 ROSTER = Roster(
     RosterVersion("new", 10),

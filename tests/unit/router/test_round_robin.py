@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
-from router_service.core.balancers.round_robin import RoundRobin
-from router_service.core.replicas import Replica
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.balancers.round_robin import RoundRobin
 from tests.unit.router.parts import chance, replica
 
 
-def balancer_of(*replicas: Replica, seed: int = 0) -> RoundRobin:
-    balancer = RoundRobin(chance(seed))
+def balancer_of(*replicas: Replica, seed: int = 0) -> RoundRobin[Replica]:
+    balancer = RoundRobin[Replica](chance(seed))
     for each in replicas:
         balancer.changed(each)
     return balancer

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from router_service.core.replicas import Replica
-from router_service.core.routed_slots import RoutedSlots
+from router_service.core.replicas.replica import Replica
+from router_service.core.slots.routed_slots import RoutedSlots
 from tests.unit.router.world import World
 
 

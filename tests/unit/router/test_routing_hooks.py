@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.balancers import RoutingHooks
-from router_service.core.balancers.least_loaded import LeastLoaded
-from router_service.core.replicas import Replica
-from router_service.core.slots import Released
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.balancers import Candidate, RoutingHooks
+from router_service.core.routing.balancers.least_loaded import LeastLoaded
+from router_service.core.slots.slot import Released
 from tests.unit.router.slot_world import SlotWorld, slot
 
 
-class Listener(LeastLoaded):
+class Listener(LeastLoaded[Replica]):
     """Writes down what it hears."""
 
     def __init__(self) -> None:
         super().__init__()
         self.heard: list[tuple[str, int]] = []
 
-    def routed(self, replica: Replica, count: int) -> None:
+    def routed(self, replica: Candidate, count: int) -> None:
         self.heard.append(("routed", count))
 
-    def completed(self, replica: Replica, count: int, latency_s: float) -> None:
+    def completed(self, replica: Candidate, count: int, latency_s: float) -> None:
         self.heard.append((f"completed after {latency_s:g}", count))
 
-    def abandoned(self, replica: Replica, count: int) -> None:
+    def abandoned(self, replica: Candidate, count: int) -> None:
         self.heard.append(("abandoned", count))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import weakref
 
-from router_service.core.calls import Run
-from router_service.core.queues import RunQueue
+from router_service.core.queueing.run_queues import RunQueue
+from router_service.core.runs import Run
 from tests.unit.router.parts import run
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.callers import Caller
-from router_service.core.sessions import PATIENCE_S
-from router_service.core.table import BalancerName
+from router_service.core.routing.table import BalancerName
+from router_service.core.sessions.resumption import PATIENCE_S
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.moving_sessions import asked, pair
 from tests.unit.router.world import DONE, OK, World

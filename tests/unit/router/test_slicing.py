@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router_service.core.slicing import SLICE_NS, SLICE_S, MethodTime, joins, slice_calls, worth_calls
-from router_service.core.table import BalancerName
+from router_service.core.replicas.slicing import SLICE_NS, SLICE_S, MethodTime, joins, slice_calls, worth_calls
+from router_service.core.routing.table import BalancerName
 from tests.unit.router.world import World
 
 QUICK = MethodTime(2e-6)

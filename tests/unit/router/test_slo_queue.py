@@ -6,8 +6,8 @@ import weakref
 
 import pytest
 
-from router_service.core.calls import Run
-from router_service.core.queues import SloQueue
+from router_service.core.queueing.run_queues import SloQueue
+from router_service.core.runs import Run
 from tests.unit.router.parts import run
 
 

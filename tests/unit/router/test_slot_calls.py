@@ -8,14 +8,16 @@ from typing import cast
 import pytest
 
 from router_service.core.calls import CallOptions
-from router_service.core.replicas import Capacity, Replica
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.scheduler import Scheduler
-from router_service.core.slot_frames import OutgoingOp, OutgoingRelease, OutgoingReserve
-from router_service.core.slots import Dispatch, Release, Renew, Reserve, Slot
-from router_service.core.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from router_service.shell.dispatcher import Dispatcher, Link
-from router_service.shell.slot_calls import SlotCalls
-from router_service.shell.unary import UnaryCalls
+from router_service.core.slots.frames import OutgoingOp, OutgoingRelease, OutgoingReserve
+from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve, Slot
+from router_service.shell.clients.slot_calls import SlotCalls
+from router_service.shell.clients.unary import UnaryCalls
+from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.receivers import Link
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.token import format_token
 from tests.support.fakes.clock import FakeClock

@@ -201,7 +201,7 @@ def test_a_call_whose_payload_was_under_way_when_a_later_one_failed_runs() -> No
     announce(world, 1, client)
     submit(world, [2], client)
     world.cancel((2, 2), by=client)
-    world.do(world.scheduler.uploaded(client, 1, b"1", world.now))
+    world.do(world.scheduler.uploads.completed(client, 1, b"1", world.now))
     assert world.got("r") == [1]
 
 

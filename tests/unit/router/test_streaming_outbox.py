@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure, DeliverResults, DeliverValues
-from router_service.core.credits import ALONE, CREDITS, HALF
-from router_service.core.replicas import Replica
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.table import BackendRoute, ReplicaRoute, RoutingTable
 from router_service.core.scheduler import Scheduler
-from router_service.core.sessions import Session
-from router_service.core.table import BackendRoute, ReplicaRoute, RoutingTable
+from router_service.core.sessions.session import Session
+from router_service.core.streaming.credits import ALONE, CREDITS, HALF
 from router_service.core.unread import Unread
+from router_service.shell.clients.outbox import MAX_UNREAD_BYTES, ResultOutbox
+from router_service.shell.clients.taken_values import TAKE_BYTES, TAKE_VALUES
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.result_outbox import MAX_UNREAD_BYTES, ResultOutbox
-from router_service.shell.taking import TAKE_BYTES, TAKE_VALUES
 from slotmesh.chunks import CHUNK_BYTES, Payload, PayloadParts
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.pacer import Pacer

@@ -8,7 +8,7 @@ from math import sqrt
 
 import pytest
 
-from router_service.core.traffic import Traffic
+from router_service.core.routing.traffic import Traffic
 from tests.unit.router.parts import chance
 
 WEIGHTS = {"a": 0.9, "b": 0.09, "c": 0.01}

@@ -18,8 +18,8 @@ from router_service.core.unread import (
     STUCK_S,
     Unread,
 )
+from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.result_outbox import ResultOutbox
 from slotmesh.errors import Reason
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.v1 import call_pb2

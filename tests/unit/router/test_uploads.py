@@ -6,7 +6,7 @@ import pytest
 
 from router_service.core.callers import Caller
 from router_service.core.scheduler import Scheduler
-from router_service.core.uploads import CROWDED, CROWDED_STALL_S, FLOOR_BYTES, MAX_UPLOAD_BYTES, STALL_S
+from router_service.core.uploads.uploads import CROWDED, CROWDED_STALL_S, FLOOR_BYTES, MAX_UPLOAD_BYTES, STALL_S
 from slotmesh.chunks import MAX_PAYLOAD_BYTES, Announced, PayloadParts
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.world import OK, World
@@ -24,21 +24,21 @@ def announce(world: World, call_id: int, by: Caller, size: int = 100, **fields: 
 
 
 def bring(world: World, call_id: int, by: Caller, size: int) -> None:
-    world.scheduler.brought(by, call_id, size, world.now)
+    world.scheduler.uploads.brought(by, call_id, size, world.now)
 
 
 def upload(world: World, call_id: int, by: Caller) -> None:
-    world.do(world.scheduler.uploaded(by, call_id, payload_of(call_id), world.now))
+    world.do(world.scheduler.uploads.completed(by, call_id, payload_of(call_id), world.now))
 
 
 def test_a_call_is_sent_when_its_payload_is_complete() -> None:
     world, client = World({"b": ["r"]}), caller()
     announce(world, 1, client)
     assert world.got("r") == []
-    assert world.scheduler.awaits(client, 1)
+    assert world.scheduler.uploads.awaits(client, 1)
     upload(world, 1, client)
     assert world.got("r") == [1]
-    assert not world.scheduler.awaits(client, 1)
+    assert not world.scheduler.uploads.awaits(client, 1)
 
 
 def test_calls_of_its_key_wait_behind_it_in_order_and_others_pass() -> None:
@@ -88,7 +88,7 @@ def test_a_payload_that_will_never_be_complete_fails_its_call_alone() -> None:
     announce(world, 1, client, ordering_key="k")
     world.submit([2], by=client, ordering_key="k")
     failure = Failure(reason=Reason.BAD_REQUEST, message="chunk.offset: 7, where 0 comes next")
-    world.do(world.scheduler.not_uploaded(client, 1, failure, world.now))
+    world.do(world.scheduler.uploads.failed(client, 1, failure, world.now))
     assert (world.reasons([1]), world.failures[1].executed) == ({Reason.BAD_REQUEST}, Executed.NO)
     assert world.got("r") == [2]
 
@@ -220,7 +220,7 @@ def test_what_ends_makes_room(how: str) -> None:
     if how == "taken back":
         world.do(world.scheduler.cancel_calls(client, [(1, 1)], world.now))
     elif how == "spoilt":
-        world.do(world.scheduler.not_uploaded(client, 1, Failure(reason=Reason.BAD_REQUEST, message="no"), world.now))
+        world.do(world.scheduler.uploads.failed(client, 1, Failure(reason=Reason.BAD_REQUEST, message="no"), world.now))
     else:
         world.do(world.scheduler.cancel(client, world.now))
     announce(world, 2, other, 10 * MB)

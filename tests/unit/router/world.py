@@ -27,12 +27,14 @@ from router_service.core.commands import (
     OpenLink,
     TakeValues,
 )
-from router_service.core.frames import OutgoingBatch
-from router_service.core.replicas import Capacity, Replica
-from router_service.core.resumption import Found, Span
-from router_service.core.rosters import Departure, Roster, RosterVersion
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.frames import OutgoingBatch
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.rosters import Departure, Roster, RosterVersion
+from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
-from router_service.core.sessions import Session
+from router_service.core.sessions.resumption import Found
+from router_service.core.sessions.session import Session, Span
 from slotmesh.chunks import Announced, Payload, joined
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.world_callers import SESSION, caller, options
@@ -93,7 +95,7 @@ class World:
         self.roster = RosterVersion("g", 0)
         """Of the newest table."""
         self.departed: list[Departure] = []
-        self.named: dict[Caller, RosterVersion] = {}
+        self.named: dict[CallerBook, RosterVersion] = {}
         """The newest roster that each session was told of."""
         self._listed: set[str] = set()
         self._revision = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from router_service.core.table import BalancerName
+from router_service.core.routing.table import BalancerName
 from simulation.__main__ import main, parse
 from simulation.queues.settings import Settings
 

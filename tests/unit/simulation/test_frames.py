@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router_service.core import sender
-from router_service.core.backends import Backend
-from router_service.core.replicas import Replica
-from router_service.core.slicing import MethodTime
+from router_service.core.replicas import sender
+from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.slicing import MethodTime
+from router_service.core.routing.backends import Backend
 from simulation.frames.mesh import FrameFigures, FrameMesh
 from simulation.frames.report import configurations, simulate, table
 from simulation.frames.settings import Settings
@@ -90,7 +90,7 @@ def test_an_even_share_for_each_replica_breaks_frames_up(monkeypatch: pytest.Mon
     def evenly(calls: int, replicas: int, _time: MethodTime | None) -> int:
         return max(1, ceil(calls / replicas))
 
-    def pick(self: Backend, _method: str) -> Replica | None:
+    def pick(self: Backend[Replica], _method: str) -> Replica | None:
         return self.balancer.pick()
 
     def never(_self: Pacing, _calls: int, _unanswered: int, _now: float, _pace: Pace) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from router_service.core.table import BalancerName
+from router_service.core.routing.table import BalancerName
 from simulation.ledger import Violation
 from simulation.payloads import payload_of
 from simulation.queues.figures import Figures
@@ -17,7 +17,7 @@ from simulation.queues.settings import Settings
 from simulation.queues.theory import probability_of_waiting, waiting_time
 
 if TYPE_CHECKING:
-    from router_service.core.replicas import Replica
+    from router_service.core.replicas.replica import Replica
 
 SMALL = Settings(routers=4, replicas=60, slots=2, load=0.9, calls=6000, warm_up=5.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from router_service.core.table import BalancerName
+from router_service.core.routing.table import BalancerName
 from simulation.queues.figures import Figures, quantile
 from simulation.queues.report import Outcome, conditions, document, table
 from simulation.queues.settings import Settings

@@ -1,0 +1,12 @@
+"""Between whom the router is fair.
+
+Owner: the edge makes one for each stream, and for each peer of unary calls; queues and accounts go by it.
+"""
+
+from __future__ import annotations
+
+
+class Flow:
+    """A stream, or all unary calls of one peer. Compared by identity."""
+
+    __slots__ = ()

@@ -1,0 +1,1 @@
+"""The order of calls with an ordering key."""

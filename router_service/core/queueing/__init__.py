@@ -1,0 +1,1 @@
+"""What waits, for how long, and in which order."""

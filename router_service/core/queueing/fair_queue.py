@@ -1,0 +1,149 @@
+"""The unkeyed runs that wait for one backend, shared fairly between flows.
+
+Purpose: deficit round robin (Shreedhar and Varghese, 1995) over the flows that have something waiting. A run can be cut
+anywhere, so a turn never overdraws by more than one send. Who comes with few calls, and has credit left of this round,
+does not wait for its end: a flow that has little to do is not behind hundreds that have much.
+Invariants: in a round each flow has `TURN_CALLS` calls; a flow that waits gets as many before any other has two turns
+more. What a flow leaves of its credit ends with the round. A flow whose runs were all taken back stays until its turn
+comes, or until such flows are the majority.
+Owner: the backend.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from router_service.core.queueing.run_queues import SloQueue
+
+if TYPE_CHECKING:
+    from router_service.core.flows import Flow
+    from router_service.core.runs import Run
+
+TURN_CALLS = 64
+"""Calls a turn: enough for full frames, few enough that a caller with one call soon has its turn."""
+FEW_CALLS = 8
+"""Calls that may go ahead of all turns, of those of a round."""
+_SWEEP_FROM = 1024
+
+
+class _Share:
+    """One flow's part of the queue."""
+
+    __slots__ = ("credit", "few", "flow", "is_listed", "queue", "round")
+
+    def __init__(self, flow: Flow, number: int) -> None:
+        self.flow = flow
+        self.queue = SloQueue()
+        self.round = number
+        """The round that the credit is of."""
+        self.credit = TURN_CALLS
+        """Calls left of it."""
+        self.few = 0
+        """Calls left of those that may go ahead of all turns."""
+        self.is_listed = False
+        """It has a place among those that wait."""
+
+
+class FairQueue:
+    """Runs by flow, and whose turn it is."""
+
+    __slots__ = ("_came", "_round", "_shares", "_sweep_at", "_turns")
+
+    def __init__(self) -> None:
+        self._shares: dict[Flow, _Share] = {}
+        """Those that wait, and those that have had something of this round."""
+        self._came: deque[_Share] = deque()
+        """Those that have come in this round with few calls, and have credit left: they go first."""
+        self._turns: deque[_Share] = deque()
+        """The others that wait. The first one may have begun its turn."""
+        self._round = 0
+        self._sweep_at = _SWEEP_FROM
+
+    def append(self, run: Run) -> None:
+        """Queues the newest run of its flow."""
+        self._share(run).queue.append(run)
+
+    def put_back(self, *runs: Run) -> None:
+        """Queues runs, oldest first, that are older than others of their flows."""
+        by_share: dict[_Share, list[Run]] = {}
+        for run in runs:
+            by_share.setdefault(self._share(run), []).append(run)
+        for share, back in by_share.items():
+            share.queue.put_back(*back)
+
+    def head(self) -> Run | None:
+        """The run whose turn it is, or None."""
+        for line in (self._came, self._turns):
+            while line:
+                share = line[0]
+                run = share.queue.head()
+                if run is not None:
+                    self._see_to_credit(share)
+                    return run
+                line.popleft().is_listed = False
+        if self._shares:
+            self._shares.clear()
+        return None
+
+    def turn(self, run: Run) -> int:
+        """How many calls of the head may be sent before others have their turn."""
+        if self._is_alone:
+            return run.waiting
+        share = (self._came or self._turns)[0]
+        return min(run.waiting, share.few, share.credit) if self._came else min(run.waiting, share.credit)
+
+    def served(self, count: int) -> None:
+        """`count` calls of the head were sent."""
+        if self._is_alone:
+            return
+        line = self._came or self._turns
+        share = line[0]
+        share.credit -= count
+        share.few -= count
+        if share.credit <= 0 or (self._came and share.few <= 0):
+            line.popleft()
+            self._turns.append(share)
+
+    def drain(self) -> list[Run]:
+        """Takes out all that waits, oldest first."""
+        runs = sorted((run for share in self._shares.values() for run in share.queue.drain()), key=lambda run: run.age)
+        for each in (self._shares, self._came, self._turns):
+            each.clear()
+        return runs
+
+    def __bool__(self) -> bool:
+        return self.head() is not None
+
+    @property
+    def _is_alone(self) -> bool:
+        return len(self._came) + len(self._turns) == 1
+
+    def _see_to_credit(self, share: _Share) -> None:
+        """Who is first has credit: that of a new round, where it has had all of this one."""
+        if share.round == self._round and share.credit <= 0:
+            self._round += 1
+        if share.round != self._round:
+            share.round, share.credit = self._round, TURN_CALLS
+
+    def _share(self, run: Run) -> _Share:
+        flow = run.caller.flow
+        share = self._shares.get(flow)
+        if share is None:
+            if len(self._shares) >= self._sweep_at:
+                self._sweep()
+            share = self._shares[flow] = _Share(flow, self._round)
+        if not share.is_listed:
+            share.is_listed = True
+            if share.round != self._round:
+                share.round, share.credit = self._round, TURN_CALLS
+            share.few = FEW_CALLS
+            (self._came if run.waiting <= min(share.few, share.credit) else self._turns).append(share)
+        return share
+
+    def _sweep(self) -> None:
+        """Forgets the flows that have nothing waiting any more."""
+        self._came = deque(share for share in self._came if share.queue.head() is not None)
+        self._turns = deque(share for share in self._turns if share.queue.head() is not None)
+        self._shares = {share.flow: share for share in (*self._came, *self._turns)}
+        self._sweep_at = max(_SWEEP_FROM, 2 * len(self._shares))

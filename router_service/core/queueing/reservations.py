@@ -1,0 +1,124 @@
+"""Reservations that not every replica will do for: they name the one they want, or some that they do not.
+
+Purpose: they wait beside the backend's queue, so that nobody stands behind one whose replica is full.
+Invariants: whenever a replica has room, the oldest one that it will do for can have it, in turn with the queue: neither
+starves the other. At most `MAX_WAITING` are admitted, so that looking through all of them costs little.
+Owner: the backend; the sender serves it.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from router_service.core.slots.slot import Reserve
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from router_service.core.runs import Run
+
+MAX_WAITING = 256
+"""Of one backend. What replicas hand back is let in beyond it."""
+
+
+class Grantor(Protocol):
+    """A replica, as reservations choose among them."""
+
+    @property
+    def replica_id(self) -> str:
+        """The identity that outlives incarnations."""
+
+    @property
+    def free(self) -> int:
+        """Reservations, or unkeyed calls, that it can take now."""
+
+    @property
+    def load(self) -> float:
+        """Share of its permits in use; 1.0 is full."""
+
+
+GrantorT = TypeVar("GrantorT", bound=Grantor)
+
+
+def constraint_of(run: Run) -> Reserve | None:
+    """What the reservation asks of its replica; None for all that goes anywhere."""
+    work = run.slot
+    return work if isinstance(work, Reserve) and work.is_constrained else None
+
+
+class ConstrainedReservations:
+    """Those of one backend, by age, and whose turn it is."""
+
+    __slots__ = ("_alike", "is_next")
+
+    def __init__(self) -> None:
+        self._alike: dict[tuple[str, frozenset[str]], list[Run]] = {}
+        """Those that ask the same of a replica, by age. Those taken back are dropped on the way."""
+        self.is_next = True
+        """Where a replica will do for one of these and for the queue, the turn is theirs."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more are admitted."""
+        return sum(1 for _ in self) >= MAX_WAITING
+
+    def add(self, run: Run) -> None:
+        """One more waits, as old as it is."""
+        constraint = constraint_of(run) or Reserve()
+        alike = constraint.replica_id, constraint.excluded
+        runs = self._alike[alike] = [each for each in self._alike.get(alike, ()) if each.waiting]
+        insort(runs, run, key=_age)
+
+    def match(self, replicas: Collection[GrantorT]) -> tuple[Run, GrantorT] | None:
+        """The oldest that one of these replicas, which have room, will do for, and the least loaded of those.
+
+        It is to be sent at once. Costs once for each different wish: this is asked whenever a replica answers.
+        """
+        ids = {each.replica_id for each in replicas}
+        fit = [
+            runs[0]
+            for (wanted, excluded), runs in self._alike.items()
+            if (not ids <= excluded if not wanted else wanted in ids and wanted not in excluded) and _drop_gone(runs)
+        ]
+        run = min(fit, key=_age, default=None)
+        replica = best_for(run, replicas) if run is not None else None
+        return (run, replica) if run is not None and replica is not None else None
+
+    def drain(self) -> list[Run]:
+        """Takes out all that waits, oldest first."""
+        runs = sorted(self, key=_age)
+        self._alike.clear()
+        return runs
+
+    def __bool__(self) -> bool:
+        for alike in [alike for alike, runs in self._alike.items() if not _drop_gone(runs)]:
+            del self._alike[alike]
+        return bool(self._alike)
+
+    def __iter__(self) -> Iterator[Run]:
+        """What waits, in no order."""
+        return (run for runs in self._alike.values() for run in runs if run.waiting)
+
+
+def _age(run: Run) -> int:
+    return run.seq
+
+
+def _drop_gone(runs: list[Run]) -> bool:
+    """Drops from the front what waits no more; returns whether anything is left."""
+    while runs and not runs[0].waiting:
+        del runs[0]
+    return bool(runs)
+
+
+def best_for(run: Run, replicas: Collection[GrantorT]) -> GrantorT | None:
+    """The least loaded of the replicas with room that the reservation can have."""
+    constraint = constraint_of(run)
+    fit = [each for each in replicas if each.free > 0 and (not constraint or constraint.admits(each.replica_id))]
+    return min(fit, key=lambda each: each.load, default=None)
+
+
+def can_serve(replicas: Collection[Grantor], constraint: Reserve) -> bool:
+    """Whether one of the replicas will do, now or later."""
+    return any(constraint.admits(each.replica_id) for each in replicas)

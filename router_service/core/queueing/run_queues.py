@@ -1,0 +1,124 @@
+"""Runs that wait: in order of age within one flow, or within one partition.
+
+Invariants: runs without an SLO leave in order of age. Where runs state one, the run that is due first leaves first; a
+run without counts as due `SLO_UNLESS_STATED_S` after its arrival. A run whose waiting part was taken back stays until
+it surfaces, or until such runs are the majority.
+Owner: a flow's share of a backend's queue, or one partition's keyed runs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from router_service.core.runs import Run
+
+_SWEEP_FROM = 1024
+
+
+class RunQueue:
+    """A FIFO of runs into which refused ones go back by age."""
+
+    __slots__ = ("_sweep_at", "runs")
+
+    def __init__(self) -> None:
+        self.runs: deque[Run] = deque()
+        """Some may have nothing that waits; `head` drops those."""
+        self._sweep_at = _SWEEP_FROM
+
+    def append(self, run: Run) -> None:
+        """Queues the newest run."""
+        self.runs.append(run)
+        if len(self.runs) > self._sweep_at:
+            self.runs = deque(each for each in self.runs if each.waiting)
+            self._sweep_at = max(_SWEEP_FROM, 2 * len(self.runs))
+
+    def put_back(self, *runs: Run) -> None:
+        """Queues runs, oldest first, that are older than others: each before all younger, after its earlier slices.
+
+        One pass over what is older than the last of them, however many they are.
+        """
+        queue = self.runs
+        first: list[Run] = []
+        for run in runs:
+            age = run.age
+            while queue and (not queue[0].waiting or queue[0].age < age):
+                older = queue.popleft()
+                if older.waiting:
+                    first.append(older)
+            first.append(run)
+        queue.extendleft(reversed(first))
+
+    def head(self) -> Run | None:
+        """The oldest run with something that waits, or None."""
+        runs = self.runs
+        while runs:
+            run = runs[0]
+            if run.cursor < len(run.payloads):
+                return run
+            runs.popleft()
+        return None
+
+    def drain(self) -> list[Run]:
+        """Takes out all that waits, oldest first."""
+        runs = [run for run in self.runs if run.waiting]
+        self.runs.clear()
+        return runs
+
+    def __bool__(self) -> bool:
+        return self.head() is not None
+
+
+class SloQueue:
+    """Runs of one flow, the one that is due first at the head: a FIFO beside a heap of those that state an SLO."""
+
+    __slots__ = ("_fifo", "_pushes", "_stated", "_sweep_at")
+
+    def __init__(self) -> None:
+        self._fifo = RunQueue()
+        self._stated: list[tuple[float, int, int, int, Run]] = []
+        """(due, age, number of the push): no two entries are equal, so runs are never compared."""
+        self._pushes = 0
+        self._sweep_at = _SWEEP_FROM
+
+    def append(self, run: Run) -> None:
+        """Queues the newest run."""
+        if run.options.slo_s is None:
+            self._fifo.append(run)
+        else:
+            self._push(run)
+
+    def put_back(self, *runs: Run) -> None:
+        """Queues runs, oldest first, that are older than others."""
+        self._fifo.put_back(*(run for run in runs if run.options.slo_s is None))
+        for run in runs:
+            if run.options.slo_s is not None:
+                self._push(run)
+
+    def head(self) -> Run | None:
+        """The run that is due first, or None."""
+        oldest = self._fifo.head()
+        stated = self._stated
+        while stated and not stated[0][-1].waiting:
+            heappop(stated)
+        if not stated:
+            return oldest
+        if oldest is not None and (oldest.due, oldest.seq) <= stated[0][:2]:
+            return oldest
+        return stated[0][-1]
+
+    def drain(self) -> list[Run]:
+        """Takes out all that waits."""
+        runs = [*self._fifo.drain(), *(entry[-1] for entry in self._stated if entry[-1].waiting)]
+        self._stated.clear()
+        return runs
+
+    def _push(self, run: Run) -> None:
+        self._pushes += 1
+        heappush(self._stated, (run.due, *run.age, self._pushes, run))
+        if len(self._stated) > self._sweep_at:
+            self._stated = [entry for entry in self._stated if entry[-1].waiting]
+            heapify(self._stated)
+            self._sweep_at = max(_SWEEP_FROM, 2 * len(self._stated))

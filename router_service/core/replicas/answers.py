@@ -1,0 +1,267 @@
+"""The way back: what a replica's answers, refusals and end mean for the calls that it had.
+
+Purpose: which outcome each call gets, and which goes back into a queue.
+Invariants: a call that a replica hands back untouched, or that is lost and `idempotent`, waits again by its age; any
+other call of a lost link may have been executed. A partition's new owner is served when the earlier one owes nothing.
+Owner: the scheduler, which pumps afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING
+
+from router_service.core import failures
+from router_service.core.calls import Origin
+from router_service.core.routing import routing_hooks
+from router_service.core.streaming.values import pass_on
+from slotmesh.errors import Executed, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from router_service.core.calls import Failures, Results
+    from router_service.core.commands import Command
+    from router_service.core.counters import Counters
+    from router_service.core.outcomes import Outcomes
+    from router_service.core.replicas.capacity import Capacity
+    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.sender import Sender
+    from router_service.core.routing.backends import Backend
+    from router_service.core.routing.intake import Intake
+    from router_service.core.runs import Run, Sent
+    from slotmesh.errors import Failure
+
+
+class Answers:
+    """What comes from replicas."""
+
+    def __init__(
+        self, out: list[Command], counters: Counters, outcomes: Outcomes, sender: Sender, intake: Intake
+    ) -> None:
+        """Writes into `out`, the scheduler's list of commands."""
+        self._out = out
+        self.counters = counters
+        self._outcomes = outcomes
+        self._sender = sender
+        self._intake = intake
+
+    def completed(
+        self,
+        replica: Replica,
+        results: Iterable[Results],
+        failed: Iterable[Failures],
+        capacity: Capacity | None,
+        now: float,
+        done: list[int] | None = None,
+        values: Iterable[Results] | None = None,
+    ) -> None:
+        """A result frame: calls that ended, and the replica's load after them.
+
+        `done`: calls that ended without a result of their own. `values`: of calls that go on, or end in this frame.
+        """
+        outcomes, observe = self._outcomes, replica.backend.counts.replica_time.observe
+        is_heard = replica.backend.hooks is not None
+        if values:
+            pass_on(replica, values, outcomes, self._out)
+        service_time = replica.backend.account.service_time
+        for ids, payloads, content_type in results:
+            replica.backend.retries.answered(len(ids), now)
+            for sent, offset, at, count in replica.slices(ids):
+                observe(now - sent.sent_at, count)
+                service_time.observe(now - sent.sent_at)
+                if count == sent.count and sent.states is None:
+                    replica.answer_whole(sent)
+                    if is_heard:
+                        routing_hooks.answered(replica.backend.hooks, replica, sent, count, now)
+                    part = payloads if count == len(payloads) else payloads[at : at + count]
+                    outcomes.results(sent, 0, count, part, content_type, replica)
+                else:
+                    for lo, fresh in self._answer(replica, sent, offset, count, now):
+                        begin = at + lo - offset
+                        outcomes.results(sent, lo, fresh, payloads[begin : begin + fresh], content_type, replica)
+                if not sent.remaining and sent.run.partition is not None:
+                    self.settle_partition(sent, now)
+        self._failed(replica, failed, now)
+        for sent, offset, _, count in replica.slices(done) if done else ():
+            replica.backend.retries.answered(count, now)
+            observe(now - sent.sent_at, count)
+            service_time.observe(now - sent.sent_at)
+            for lo, fresh in self._answer(replica, sent, offset, count, now):
+                outcomes.done(sent, lo, fresh)
+            if not sent.remaining and sent.run.partition is not None:
+                self.settle_partition(sent, now)
+        self.learn(replica, capacity)
+
+    def refused(self, replica: Replica, ids: list[int], failure: Failure, capacity: Capacity, now: float) -> None:
+        """The replica did not take these calls; nothing of them was executed. They go back by age."""
+        returned: list[Run] = []
+        emptied: list[Sent] = []
+        replica.draining = replica.draining or failure.reason is Reason.DRAINING
+        for sent, offset, _, count in replica.slices(ids):
+            before = sent.remaining
+            parts = replica.answer(sent, offset, count)
+            if routing_hooks.is_counted(sent):
+                routing_hooks.abandoned(replica.backend.hooks, replica, before - sent.remaining)
+            if sent.run.recovers:
+                gone = failures.result_evicted(replica) if sent.run.was_answered else None
+                for lo, many in parts:
+                    self._outcomes.failed(sent, lo, many, gone or failures.not_heard(replica.replica_id))
+            elif failure.reason is Reason.SESSION_FENCED or not sent.takes_room:
+                # The client has moved on: whoever serves it now sends these calls, if they are wanted.
+                # And what is to be done in a slot can be done nowhere else.
+                for lo, many in parts:
+                    self._outcomes.failed(sent, lo, many, failure)
+            else:
+                if sent.run.partition is not None and failure.reason is Reason.STALE_TABLE:
+                    sent.run.partition.refused(sent.owner_epoch)
+                returned += self.hand_back(sent, parts)
+            if not sent.remaining:
+                emptied.append(sent)
+        self.counters.refusals[replica.backend.name, failure.reason.value] += len(ids)
+        self.learn(replica, capacity)
+        self._intake.put_back(returned, replica.backend, now)
+        for sent in emptied:
+            self.settle_partition(sent, now)
+
+    def lost(self, replica: Replica, why: str, now: float) -> None:
+        """The connection broke: what a frame has carried and is not answered may have been executed."""
+        backend = replica.backend
+        unsent = replica.take_back()
+        returned: list[Run] = []
+        for each in unsent:
+            if not each.takes_room and replica.listed:
+                unreachable = failures.replica_unreachable(replica.replica_id, "could not be reached any more")
+                self._outcomes.failed(each, 0, 1, unreachable)
+            elif not each.takes_room:
+                self._outcomes.gone(each.run, replica.replica_id, "is gone")
+            elif not each.run.recovers:
+                returned += self.hand_back(each, each.open_parts())
+        failure = failures.replica_lost(replica, why)
+        lost = replica.lose()
+        for sent in lost:
+            sent.run.sents.remove(sent)
+        # What was to be recovered has been executed there, or was about to be.
+        for sent in (*lost, *(each for each in unsent if each.run.recovers)):
+            for offset in sorted(sent.valued or ()):
+                # Its caller has values: to execute it again would bring them twice.
+                for lo, count in sent.open_parts(offset, 1):
+                    self._outcomes.failed(sent, lo, count, failure)
+                    sent.abandon(lo, count)
+            for lo, count in sent.open_parts():
+                if sent.run.was_answered:
+                    self._outcomes.failed(sent, lo, count, failures.result_evicted(replica))
+                    continue
+                if sent.run.reserves:
+                    # It has executed nothing. Was a slot granted, it is leased, and no more than that.
+                    returned += self.hand_back(sent, [(lo, count)])
+                    continue
+                returned += self._retry_or_fail(replica.backend, sent, lo, count, failure, now)
+        backend.changed(replica)
+        if not replica.draining:
+            self.counters.link_failures[backend.name,] += 1
+        self._intake.put_back(returned, backend, now)
+        for sent in (*lost, *unsent):
+            self.settle_partition(sent, now)
+
+    def learn(self, replica: Replica, capacity: Capacity | None) -> None:
+        """The replica's load, as it has told it; None where it has not."""
+        if capacity is None or capacity == replica.capacity:
+            replica.backend.balancer.changed(replica)
+        else:
+            replica.capacity = capacity
+            replica.draining = replica.draining or capacity.draining
+            replica.backend.changed(replica)
+
+    def settle_partition(self, sent: Sent, now: float) -> None:
+        """No call of the slice is at its replica any more, and what came back is queued: a new owner may be served."""
+        partition = sent.run.partition
+        if partition is not None and partition.settled(sent.owner_epoch):
+            self._sender.resume(sent, now)
+
+    def _answer(
+        self, replica: Replica, sent: Sent, offset: int, count: int, now: float, *, is_used: bool = True
+    ) -> list[tuple[int, int]]:
+        """The replica has answered these calls of the slice; returns those that somebody waits for."""
+        before = sent.remaining
+        fresh = replica.answer(sent, offset, count)
+        if replica.backend.hooks is not None:
+            routing_hooks.answered(replica.backend.hooks, replica, sent, before - sent.remaining, now, is_used=is_used)
+        return fresh
+
+    def _failed(self, replica: Replica, failed: Iterable[Failures], now: float) -> None:
+        """Calls that the replica has executed in vain, or not at all."""
+        outcomes, observe = self._outcomes, replica.backend.counts.replica_time.observe
+        for ids, failure in failed:
+            if failure.reason is Reason.DRAINING and failure.executed is Executed.UNKNOWN:
+                self._cut_off(replica, ids, now)
+                continue
+            located = failures.located(failure, replica)
+            for sent, offset, _, count in replica.slices(ids):
+                observe(now - sent.sent_at, count)
+                told = located
+                if sent.run.recovers and failure.reason is Reason.CANCELLED and sent.run.deadline < inf:
+                    # Nobody has cancelled it here: an earlier router took it back when its time was over.
+                    told = replace(failures.deadline_running(sent.run, replica), executed=failure.executed)
+                for lo, fresh in self._answer(
+                    replica, sent, offset, count, now, is_used=failure.executed is not Executed.NO
+                ):
+                    outcomes.answered_with(sent, lo, fresh, told)
+                if not sent.remaining and sent.run.partition is not None:
+                    self.settle_partition(sent, now)
+
+    def _cut_off(self, replica: Replica, ids: list[int], now: float) -> None:
+        """The replica is at its end, and has cancelled these calls: as if its link were lost, but for words."""
+        failure = failures.replica_ended(replica)
+        returned: list[Run] = []
+        emptied: list[Sent] = []
+        for sent, offset, _, count in replica.slices(ids):
+            for lo, fresh in self._answer(replica, sent, offset, count, now):
+                if sent.run.recovers or not (sent.valued or set()).isdisjoint(range(lo, lo + fresh)):
+                    self._outcomes.answered_with(sent, lo, fresh, failure)
+                    continue
+                if sent.run.partition is not None:
+                    sent.run.partition.refused(sent.owner_epoch)
+                returned += self._retry_or_fail(replica.backend, sent, lo, fresh, failure, now)
+            if not sent.remaining:
+                emptied.append(sent)
+        self._intake.put_back(returned, replica.backend, now)
+        for sent in emptied:
+            self.settle_partition(sent, now)
+
+    def _retry_or_fail(
+        self, backend: Backend[Replica], sent: Sent, lo: int, count: int, failure: Failure, now: float
+    ) -> list[Run]:
+        """These calls of the slice may have been executed: returns what waits again, as it may be executed twice."""
+        retried = 0
+        returned: list[Run] = []
+        if sent.run.options.idempotent and sent.run.shadow_of is None and sent.takes_room:
+            retried = backend.retries.take(count, now)
+            self.counters.retries[backend.name,] += retried
+            returned = self.hand_back(sent, [(lo, retried)] if retried else [], retry=True)
+        if retried < count:
+            self._outcomes.failed(sent, lo + retried, count - retried, failure)
+        return returned
+
+    def hand_back(self, sent: Sent, parts: Iterable[tuple[int, int]], *, retry: bool = False) -> list[Run]:
+        """Takes calls of the slice, that somebody waits for, back from the replica, as runs that wait. Shadows end."""
+        runs: list[Run] = []
+        run = sent.run
+        for lo, count in self._outcomes.end_asked(sent, parts, Executed.UNKNOWN if retry else Executed.NO):
+            if run.shadow_of is not None:
+                self._outcomes.failed(sent, lo, count, failures.NO_FREE_SLOT)
+                continue
+            part = run.slice(sent.lo + lo, sent.lo + lo + count, attempt=run.attempt + retry)
+            if retry and run.session is None and run.origin is None:
+                first = sent.first + lo
+                part.origin = Origin(sent.replica.stream_id, range(first, first + count))
+            self._outcomes.replaced(run, count, part)
+            options = run.options
+            if options.stop_generation and run.caller.has_stopped(
+                options.ordering_key, options.stop_generation, part.ids[0]
+            ):
+                self._outcomes.fail_waiting(part, failures.PREDECESSOR_FAILED)
+            else:
+                runs.append(part)
+        return runs

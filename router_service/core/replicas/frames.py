@@ -1,0 +1,247 @@
+"""What the next frame to a replica carries: batches of equal calls, out of everything that waits in its outbox.
+
+Purpose: run ids are given here, at the last moment. So slices of different callers that share method and options become
+one batch, which costs the replica as much as one slice would; and what is taken back before costs nothing.
+Invariants: slices of one batch, and batches of one ordering key, keep their order: a slice joins a batch before its own
+place only where none of its key is in between. A batch has at most the backend's `max_batch_size` calls. Its run ids
+are consecutive. Slices that differ in their ordering key alone share a batch, with a column of keys.
+Owner: pure function on the replica's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from router_service.core.calls import NO_CALLS, Origin
+from slotmesh.chunks import MAX_PAYLOAD_BYTES
+
+if TYPE_CHECKING:
+    from router_service.core.calls import CallOptions
+    from router_service.core.replicas.replica import Replica
+    from router_service.core.runs import KeyOrder, Run, Sent
+    from router_service.core.sessions.session import Session
+    from slotmesh.chunks import Payload
+
+
+MAX_FRAME_SLICES = 128
+"""Slices of a frame at most. What costs is the slice, not the call: while the replica works on one frame, the router
+works on the next, and results come back meanwhile. Larger frames leave one of the two idle in turn."""
+
+
+class KeyColumns(NamedTuple):
+    """The ordering key of each call of a batch, its partition, and the epoch of that one's owner."""
+
+    keys: list[str]
+    partitions: list[int]
+    owner_epochs: list[int]
+
+    def part(self, lo: int, hi: int) -> KeyColumns:
+        return KeyColumns(self.keys[lo:hi], self.partitions[lo:hi], self.owner_epochs[lo:hi])
+
+
+@dataclass(slots=True, eq=False)
+class OutgoingBatch:
+    """Calls with consecutive run ids that share everything but their payloads, and their ordering keys."""
+
+    first_run_id: int
+    endpoint: str
+    options: CallOptions
+    payloads: Sequence[Payload]
+    partition: int
+    """Partition of the ordering key; -1 for calls that travel without one, and where there are `columns`."""
+    owner_epoch: int
+    attempt: int
+    deadline: float
+    """Monotonic seconds; infinite without one."""
+    session: Session | None = None
+    call_ids: Sequence[int] = ()
+    """The client's ids of the calls, parallel to `payloads`, strictly increasing. Empty without a session."""
+    recovers: bool = False
+    """The replica has the calls: only their outcomes are asked for, and the payloads are empty."""
+    columns: KeyColumns | None = None
+    """Where the calls differ in their ordering keys: what stands in place of the options' one."""
+    level: int = 0
+    """Of the credit of calls that take several results: how far their handlers may be ahead."""
+    origin: Origin | None = None
+    """Of calls without a session that run once more."""
+    max_result_bytes: int = 0
+    """What the caller takes of one result, where that is less than a stream carries; 0 where it is not."""
+
+    def lane(self, at: int) -> tuple[str, int, int]:
+        """Of the call at this place: ordering key, partition and owner epoch. ("", -1, 0) where it travels without."""
+        if (columns := self.columns) is not None:
+            return columns.keys[at], columns.partitions[at], columns.owner_epochs[at]
+        return (self.options.ordering_key, self.partition, self.owner_epoch) if self.partition >= 0 else ("", -1, 0)
+
+
+def cut_frame(replica: Replica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
+    """Takes slices out of the outbox, oldest first, until one of the bounds is passed; numbers and groups them."""
+    outbox = replica.outbox
+    most = replica.backend.max_batch_size
+    if len(outbox) == 1:
+        sent = outbox.popleft()
+        return _batches([sent], replica, most, _level(sent) if sent.run.options.streaming else 0)
+    groups: list[list[Sent]] = []
+    levels: list[int] = []
+    """Of the credit of each group."""
+    newest: dict[tuple[object, ...], int] = {}
+    """The latest group for each kind of slices."""
+    latest: dict[tuple[KeyOrder, str], int] = {}
+    """The group that the latest slice of each ordering key went to."""
+    at = -1
+    calls = size = slices = 0
+    before: Run | None = None
+    while outbox and slices < MAX_FRAME_SLICES and calls < max_calls and size < max_bytes:
+        sent = outbox.popleft()
+        run = sent.run
+        slices += 1
+        calls += sent.count
+        size += len(run.payloads[sent.lo]) if sent.count == 1 else sum(map(len, _payloads(sent)))
+        lane = None if run.partition is None else (run.partition, run.options.ordering_key)
+        level = _level(sent) if run.options.streaming else 0
+        if (
+            before is None
+            or not _alike(run, before)
+            or level != levels[at]
+            or (run.session is not None and not _follows(sent, groups[at]))
+            or (lane is not None and latest.get(lane, at) > at)
+        ):
+            # Whether it has a partition tells a shadow, which travels without its key, from the call that it copies.
+            kind = (
+                *(run.options.wire, run.endpoint, run.attempt, run.deadline),
+                *(lane is None, run.session, run.recovers, level, run.origin and run.origin.stream_id),
+            )
+            at = newest.get(kind, -1)
+            if at < 0 or (lane is not None and latest.get(lane, at) > at) or not _follows(sent, groups[at]):
+                at = newest[kind] = len(groups)
+                groups.append([])
+                levels.append(level)
+            before = run
+        if lane is not None:
+            latest[lane] = at
+        groups[at].append(sent)
+    return [
+        batch for group, level in zip(groups, levels, strict=True) for batch in _batches(group, replica, most, level)
+    ]
+
+
+def _level(sent: Sent) -> int:
+    """Of the credit of calls that take several results. Values of shadows are taken as they come."""
+    run = sent.run
+    return 0 if run.shadow_of is not None else run.caller.stream(run.ids[sent.lo : sent.lo + sent.count])
+
+
+def _alike(run: Run, other: Run) -> bool:
+    """Whether the runs plainly belong to one batch: most do that come one after the other, and need no look-up."""
+    return (
+        run.options.wire is other.options.wire
+        and run.deadline == other.deadline
+        and run.endpoint == other.endpoint
+        and not run.attempt
+        and not other.attempt
+        and run.session is other.session
+        and run.recovers is other.recovers
+        and (run.partition is None) is (other.partition is None)
+    )
+
+
+def _follows(sent: Sent, group: Sequence[Sent]) -> bool:
+    """Whether the slice's call ids are above those of the group: a session's ids ascend within a batch."""
+    if sent.run.session is None or not group:
+        return True
+    last = group[-1]
+    return sent.run.ids[sent.lo] > last.run.ids[last.lo + last.count - 1]
+
+
+def _batches(group: list[Sent], replica: Replica, most: int, level: int) -> list[OutgoingBatch]:
+    first = replica.number(group[0])
+    payloads = _payloads(group[0])
+    if len(group) > 1:
+        payloads = list(payloads)
+        for sent in group[1:]:
+            replica.number(sent)
+            payloads += _payloads(sent)
+    run = group[0].run
+    ids = _ids(group, _call_ids) if run.session is not None else NO_CALLS
+    origin = None if run.origin is None else Origin(run.origin.stream_id, _ids(group, _origin_ids))
+    partition = -1 if run.partition is None else run.partition.number
+    columns = _columns(group) if run.partition is not None and len(group) > 1 else None
+    return [
+        OutgoingBatch(
+            first + at,
+            run.endpoint,
+            run.options,
+            payloads if len(payloads) <= most else payloads[at : at + most],
+            partition if columns is None else -1,
+            group[0].owner_epoch,
+            run.attempt,
+            run.deadline,
+            run.session,
+            ids[at : at + most],
+            run.recovers,
+            columns and columns.part(at, at + most),
+            level,
+            origin and Origin(origin.stream_id, origin.run_ids[at : at + most]),
+            _limit(run),
+        )
+        for at in range(0, len(payloads), most)
+    ]
+
+
+def _limit(run: Run) -> int:
+    """Of results. Slices of one batch have it in common where they have a session: then they are of one caller."""
+    most = run.caller.max_value_bytes if run.session is not None else MAX_PAYLOAD_BYTES
+    return most if most < MAX_PAYLOAD_BYTES else 0
+
+
+def _columns(group: Sequence[Sent]) -> KeyColumns | None:
+    """The lanes of all calls; None where it is one and the same."""
+    columns = KeyColumns([], [], [])
+    keys, partitions, owner_epochs = columns
+    for sent in group:
+        run, count = sent.run, sent.count
+        if run.partition is None:
+            continue
+        if count == 1:
+            keys.append(run.options.ordering_key)
+            partitions.append(run.partition.number)
+            owner_epochs.append(sent.owner_epoch)
+        else:
+            keys += [run.options.ordering_key] * count
+            partitions += [run.partition.number] * count
+            owner_epochs += [sent.owner_epoch] * count
+    is_one = keys.count(keys[0]) == len(keys) and owner_epochs.count(owner_epochs[0]) == len(keys)
+    return None if is_one else columns
+
+
+def _call_ids(run: Run) -> Sequence[int]:
+    return run.ids
+
+
+def _origin_ids(run: Run) -> Sequence[int]:
+    return NO_CALLS if run.origin is None else run.origin.run_ids
+
+
+def _ids(group: Sequence[Sent], ids_of: Callable[[Run], Sequence[int]]) -> Sequence[int]:
+    """Such ids of all calls: a range where they follow one by one."""
+    ids: Sequence[int] = NO_CALLS
+    for sent in group:
+        more = ids_of(sent.run)[sent.lo : sent.lo + sent.count]
+        if not ids:
+            ids = more
+        elif isinstance(ids, range) and isinstance(more, range) and ids.stop == more.start:
+            ids = range(ids.start, more.stop)
+        elif isinstance(ids, list):
+            ids += more
+        else:
+            ids = [*ids, *more]
+    return ids
+
+
+def _payloads(sent: Sent) -> Sequence[Payload]:
+    if sent.run.recovers:
+        return [b""] * sent.count
+    payloads = cast("Sequence[Payload]", sent.run.payloads)  # nothing is sent before it is complete
+    return payloads if sent.count == len(payloads) else payloads[sent.lo : sent.lo + sent.count]

@@ -1,0 +1,315 @@
+"""One replica as the router sees it: what was sent there, and what more it can take.
+
+Purpose: exact knowledge of the router's own load, the newest report of everybody else's, and which run id means what.
+Invariants: `own`, `keyed` and `bound` are the sums of what is unanswered in `outbox`, `ops` and `inflight`, and
+`work_ns` what these calls were known to be in work when they were sent; run ids strictly increase on a link, in the
+order in which frames carry them.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.slicing import QUICK_NS
+from router_service.core.routing import routing_hooks
+from router_service.core.runs import Bound, Run, Sent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from router_service.core.queueing.run_queues import RunQueue
+    from router_service.core.replicas.slicing import MethodTime
+    from router_service.core.routing.backends import Backend
+    from router_service.core.routing.table import ReplicaRoute
+
+_SWEEP_FROM = 64
+
+
+class ReadyPartition(Protocol):
+    """A partition with something to send, as its owner's outbox is filled from it."""
+
+    epoch: int
+    listed: bool
+    owner: Replica | None
+    queue: RunQueue
+
+    @property
+    def sendable(self) -> bool:
+        """Whether the head of the queue may be sent to the owner, room aside."""
+
+
+class Replica:
+    """One incarnation of a replica. Compared by identity."""
+
+    __slots__ = (
+        *("_next_id", "_next_withdrawn", "_starts", "address", "backend", "bound", "capacity", "draining", "inflight"),
+        *("is_joining", "key", "keyed", "limit", "linked", "links", "listed", "ops", "outbox", "own", "ready"),
+        *("retired", "stream_id", "taking", "times", "work_ns"),
+    )
+
+    def __init__(self, route: ReplicaRoute, backend: Backend[Replica]) -> None:
+        self.key = route.key
+        self.address = route.address
+        self.backend = backend
+        self.capacity = Capacity(max_ongoing=route.max_ongoing)
+        self.draining = route.draining
+        self.linked = False
+        """The Execute stream is up and the replica has said what it can take."""
+        self.stream_id = ""
+        """Identity of the newest stream, which no other has: with a run id it names a call for ever."""
+        self.links = 0
+        """Links that were lost: run ids mean something on one link only."""
+        self.listed = True
+        """The routing table names it."""
+        self.retired = False
+        """The table no longer names it and it owes no answer: disconnected for good."""
+        self.is_joining = False
+        """Clients of sessions may not know its roster yet: it gets nothing that was not there before."""
+        self.taking = False
+        """It is linked, and neither joins nor drains: counted among its backend's candidates."""
+        self.limit = 0
+        """Unkeyed calls of this router that it has room for in all; 0 while it takes none."""
+        self.own = 0
+        """This router's unkeyed calls and reservations there, unanswered."""
+        self.keyed = 0
+        """This router's keyed calls there, unanswered."""
+        self.bound = 0
+        """What it does in slots that it has given, unanswered: takes no room."""
+        self.work_ns = 0
+        """What its unanswered calls are in work, as far as it has said so: nanoseconds, one after another."""
+        self.ops: deque[Sent] = deque()
+        """Slot operations that the next frames carry, ahead of `outbox`: each a slice of one call."""
+        self.outbox: deque[Sent] = deque()
+        """Slices that the next frames carry."""
+        self.inflight: dict[int, Sent] = {}
+        """Slices with unanswered calls that a frame has carried, by first run id."""
+        self.times: Mapping[str, MethodTime] = {}
+        """What it has said of its methods, by name."""
+        self.ready: deque[ReadyPartition] = deque()
+        """Partitions with something to send here, in turn."""
+        self._next_id = 1
+        self._starts: list[int] = []
+        self._next_withdrawn = 0
+        """Where the slice stands that is behind the one withdrawn last: mostly it is the next, and nobody searches."""
+
+    @property
+    def replica_id(self) -> str:
+        """The identity that outlives incarnations."""
+        return self.key[0]
+
+    @property
+    def free(self) -> int:
+        """Unkeyed calls that it can take now, running or behind the running ones."""
+        return self.limit - self.own
+
+    @property
+    def free_slots(self) -> int:
+        """Unkeyed calls that it could start at once."""
+        return self.limit - self.own - self.capacity.prefetch
+
+    @property
+    def load(self) -> float:
+        """Share of its permits in use; 1.0 is full."""
+        capacity = self.capacity
+        return (self.own + capacity.others) / capacity.max_ongoing
+
+    @property
+    def owed(self) -> int:
+        """All that it has not answered."""
+        return self.own + self.keyed + self.bound
+
+    @property
+    def keyed_room(self) -> int:
+        """Keyed calls that its window has room for."""
+        return self.capacity.keyed_window - self.keyed if self.linked else 0
+
+    def is_quick(self, method: str) -> bool:
+        """Whether calls of this method are known to take little time here."""
+        time = self.times.get(method)
+        return time is not None and time.is_quick
+
+    def count_quick(self, most: int) -> int:
+        """Quick calls that frames have carried here and that are not answered; more than `most` need not be counted."""
+        calls = 0
+        for sent in self.inflight.values():
+            if sent.call_ns < QUICK_NS:
+                calls += sent.remaining
+                if calls >= most:
+                    break
+        return calls
+
+    def refresh(self) -> None:
+        """Capacity, link, joining or draining changed."""
+        capacity = self.capacity
+        self.taking = self.linked and not self.draining and not self.is_joining
+        self.limit = capacity.max_ongoing + capacity.prefetch - capacity.others if self.taking else 0
+
+    def send(self, run: Run, count: int, owner_epoch: int, now: float) -> Sent:
+        """Takes the next `count` waiting calls of the run into the outbox."""
+        sent = Sent(run, run.cursor, count, self, owner_epoch, now)
+        run.cursor += count
+        run.sents.append(sent)
+        self.outbox.append(sent)
+        self.work_ns += count * sent.call_ns
+        if run.partition is None:
+            self.own += count
+        else:
+            self.keyed += count
+        return sent
+
+    def reserve(self, run: Run, now: float) -> Sent:
+        """Takes a reservation among its slot operations."""
+        sent = Sent(run, run.cursor, 1, self, 0, now)
+        run.cursor += 1
+        run.sents.append(sent)
+        self.ops.append(sent)
+        self.own += 1
+        self.work_ns += sent.call_ns
+        return sent
+
+    def bind(self, run: Run, now: float) -> Sent:
+        """Takes what only this replica can do among its slot operations; waits there until it is linked."""
+        sent = Bound(run, run.cursor, 1, self, 0, now)
+        run.cursor += 1
+        run.sents.append(sent)
+        self.ops.append(sent)
+        self.bound += 1
+        self.work_ns += sent.call_ns
+        return sent
+
+    def number(self, sent: Sent) -> int:
+        """A frame carries the slice: gives it run ids, and returns the first."""
+        first = sent.first = self._next_id
+        self._next_id = first + sent.count
+        self.inflight[first] = sent
+        self._starts.append(first)
+        return first
+
+    def holder(self, run_id: int) -> Sent | None:
+        """The slice that has this call, if it has calls that are not answered."""
+        return self.inflight.get(run_id) or self._covering(run_id)
+
+    def slices(self, ids: list[int]) -> Iterator[tuple[Sent, int, int, int]]:
+        """Cuts answered run ids into slices: (sent, offset in the slice, index in `ids`, count). Unknown ids vanish."""
+        at, end = 0, len(ids)
+        while at < end:
+            first = ids[at]
+            sent = self.inflight.get(first) or self._covering(first)
+            if sent is None:
+                at += 1
+                continue
+            offset = first - sent.first
+            count = min(sent.count - offset, end - at)
+            if count > 1 and ids[at : at + count] != list(range(first, first + count)):
+                count = _run_length(ids, at, count)
+            yield sent, offset, at, count
+            at += count
+
+    def answer(self, sent: Sent, offset: int, count: int) -> list[tuple[int, int]]:
+        """The replica is done with these calls of the slice; returns those that somebody waits for."""
+        before = sent.remaining
+        fresh = sent.take(offset, count)
+        answered = before - sent.remaining
+        self._gone(sent, answered)
+        if not sent.remaining and answered:
+            self._forget(sent)
+        return fresh
+
+    def answer_whole(self, sent: Sent) -> None:
+        """The replica is done with a slice of which nothing was answered or abandoned before: the common case."""
+        if sent.takes_room and sent.run.partition is None:
+            self.own -= sent.count
+            self.work_ns -= sent.count * sent.call_ns
+        else:
+            self._gone(sent, sent.count)
+        sent.remaining = 0
+        self._forget(sent)
+
+    def part_of(self, sent: Sent, run: Run) -> Sent:
+        """A slice of the outbox has become smaller: what remains of it is all of `run`, and not in the outbox yet."""
+        part = Sent(run, 0, len(run.payloads), self, sent.owner_epoch, sent.sent_at)
+        run.cursor = part.count
+        part.call_ns = sent.call_ns
+        run.sents.append(part)
+        if run.partition is not None:
+            run.partition.sent(sent.owner_epoch)
+        return part
+
+    def withdraw(self, sent: Sent, parts: Sequence[Sent] = ()) -> None:
+        """The slice leaves the outbox: no frame will carry it, but `parts` of it in its place."""
+        box = self.outbox if sent.run.slot is None else self.ops
+        place = self._next_withdrawn
+        if place >= len(box) or box[place] is not sent:
+            place = box.index(sent)
+        self._next_withdrawn = place + len(parts)
+        del box[place]
+        for part in reversed(parts):
+            box.insert(place, part)
+        gone = sent.remaining - sum(part.count for part in parts)
+        sent.run.sents.remove(sent)
+        if self.backend.hooks is not None and routing_hooks.is_counted(sent):
+            routing_hooks.abandoned(self.backend.hooks, self, gone)
+        self._gone(sent, gone)
+        sent.remaining = 0
+
+    def take_back(self) -> list[Sent]:
+        """Takes back what no frame has carried; returns it, in order of sending."""
+        unsent = [*self.ops, *self.outbox]
+        self.ops.clear()
+        self.outbox.clear()
+        for sent in unsent:
+            sent.run.sents.remove(sent)
+            if routing_hooks.is_counted(sent):
+                routing_hooks.abandoned(self.backend.hooks, self, sent.remaining)
+            self._gone(sent, sent.remaining)
+        return unsent
+
+    def lose(self) -> list[Sent]:
+        """The link broke: forgets and returns all that frames carried and is not answered, in order of sending."""
+        lost = list(self.inflight.values())
+        if self.backend.hooks is not None:
+            gone = sum(sent.remaining for sent in lost if routing_hooks.is_counted(sent))
+            routing_hooks.abandoned(self.backend.hooks, self, gone)
+        self.inflight.clear()
+        self._starts.clear()
+        self.own = self.keyed = self.bound = self.work_ns = 0
+        self._next_id = 1
+        self.links += 1
+        self.linked = False
+        return lost
+
+    def _gone(self, sent: Sent, count: int) -> None:
+        """So many calls of the slice are unanswered no more."""
+        self.work_ns -= count * sent.call_ns
+        if not sent.takes_room:
+            self.bound -= count
+        elif sent.run.partition is None:
+            self.own -= count
+        else:
+            self.keyed -= count
+
+    def _forget(self, sent: Sent) -> None:
+        del self.inflight[sent.first]
+        sent.run.sents.remove(sent)
+        if len(self._starts) > _SWEEP_FROM + 2 * len(self.inflight):
+            self._starts = [start for start in self._starts if start in self.inflight]
+
+    def _covering(self, run_id: int) -> Sent | None:
+        index = bisect_right(self._starts, run_id) - 1
+        if index < 0:
+            return None
+        sent = self.inflight.get(self._starts[index])
+        return sent if sent is not None and run_id < sent.first + sent.count else None
+
+
+def _run_length(ids: list[int], at: int, most: int) -> int:
+    """How many of `ids[at:at+most]` are consecutive."""
+    first = ids[at]
+    count = 1
+    while count < most and ids[at + count] == first + count:
+        count += 1
+    return count

@@ -1,0 +1,1 @@
+"""Where calls go: the routing table, what it has come to, who gets which calls."""

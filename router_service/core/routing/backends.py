@@ -1,0 +1,146 @@
+"""One backend as the router sees it: its replicas, its queue and its balancer.
+
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from router_service.core.queueing.admission import Account
+from router_service.core.queueing.fair_queue import FairQueue
+from router_service.core.queueing.reservations import ConstrainedReservations
+from router_service.core.replicas.ejection import Ejections
+from router_service.core.replicas.retries import RetryBudget
+from router_service.core.replicas.slicing import joins
+from router_service.core.routing.balancers import Candidate, RoutingHooks
+from router_service.core.routing.balancers.least_loaded import LeastLoaded
+from router_service.core.routing.balancers.power_of_two import PowerOfTwo
+from router_service.core.routing.balancers.round_robin import RoundRobin
+from router_service.core.routing.table import BalancerName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from router_service.core.counters import BackendCounts
+    from router_service.core.replicas.slicing import MethodTime
+    from router_service.core.routing.balancers import Balancer
+    from router_service.core.routing.rosters import ReplicaKey
+    from router_service.core.routing.sampling import Chance
+    from router_service.core.routing.table import BackendRoute
+
+
+class Member(Candidate, Protocol):
+    """A replica, as its backend sees it."""
+
+    keyed: int
+    times: Mapping[str, MethodTime]
+    work_ns: int
+
+    @property
+    def free_slots(self) -> int:
+        """Unkeyed calls that it could start at once."""
+
+    def refresh(self) -> None:
+        """Capacity, link, joining or draining changed."""
+
+
+MemberT = TypeVar("MemberT", bound=Member)
+
+
+class Backend(Generic[MemberT]):
+    """Mutable state of one backend. Compared by identity."""
+
+    __slots__ = (
+        "_balancer_name",
+        "_chance",
+        "account",
+        "balancer",
+        "candidates",
+        "constrained",
+        "counts",
+        "ejections",
+        "filling",
+        "hooks",
+        "max_batch_size",
+        "name",
+        "queue",
+        "replicas",
+        "retries",
+    )
+
+    def __init__(self, route: BackendRoute, counts: BackendCounts, chance: Chance) -> None:
+        self.name = route.name
+        self.counts = counts
+        self.account = Account(route.name, route.max_queued_calls, route.max_queued_bytes, route.max_queue_time_s)
+        self.queue = FairQueue()
+        self.constrained = ConstrainedReservations()
+        self.retries = RetryBudget()
+        self.ejections = Ejections()
+        self.replicas: dict[ReplicaKey, MemberT] = {}
+        self.candidates = 0
+        """Replicas that take calls."""
+        self.filling: MemberT | None = None
+        """The replica that the latest calls went to: quick ones join them there."""
+        self.max_batch_size = route.max_batch_size
+        self._chance = chance
+        self._balancer_name = route.balancer
+        self.balancer: Balancer[MemberT] = _balancer(route.balancer, chance)
+        self.hooks = _hooks(self.balancer)
+        """The balancer, where it wants to hear what became of what it placed."""
+
+    def reconfigure(self, route: BackendRoute) -> None:
+        """Takes new settings; what waits already stays."""
+        account = self.account
+        account.max_calls, account.max_bytes = route.max_queued_calls, route.max_queued_bytes
+        account.max_queue_time_s = route.max_queue_time_s
+        self.max_batch_size = route.max_batch_size
+        if route.balancer is not self._balancer_name:
+            self._balancer_name = route.balancer
+            self.balancer = _balancer(route.balancer, self._chance)
+            self.hooks = _hooks(self.balancer)
+            for replica in self.replicas.values():
+                self.balancer.changed(replica)
+
+    def changed(self, replica: MemberT) -> None:
+        """A replica was linked or lost, drains, joined or left."""
+        was_taking = replica.taking
+        replica.refresh()
+        self.candidates += replica.taking - was_taking
+        self.balancer.changed(replica)
+
+    def pick(self, method: str) -> MemberT | None:
+        """The replica for the next calls of the method: one with `free > 0`, or None.
+
+        The one that is being filled, where they can start at once and join others (`slicing.joins`); else the one that
+        the balancer picks.
+        """
+        filling = self.filling
+        if (
+            filling is not None
+            and filling.work_ns
+            and filling.free_slots > 0
+            and joins(filling.work_ns, filling.times.get(method))
+        ):
+            return filling
+        self.filling = replica = self.balancer.pick()
+        return replica
+
+    @property
+    def ongoing(self) -> int:
+        """This router's calls at the backend's replicas."""
+        return sum(replica.own + replica.keyed for replica in self.replicas.values())
+
+
+def _hooks(balancer: Balancer[MemberT]) -> RoutingHooks | None:
+    return balancer if isinstance(balancer, RoutingHooks) else None
+
+
+def _balancer(name: BalancerName, chance: Chance) -> Balancer[MemberT]:
+    match name:
+        case BalancerName.LEAST_LOADED:
+            return LeastLoaded()
+        case BalancerName.POWER_OF_TWO:
+            return PowerOfTwo(chance)
+        case BalancerName.ROUND_ROBIN:
+            return RoundRobin(chance)

@@ -1,0 +1,282 @@
+"""The way in: from a run of calls to the queue, or the replica, that it goes to.
+
+Purpose: admission -> traffic policy -> queue. Also the way back in, for what a replica handed back and what lost its
+queue.
+Invariants: a run that waits is charged to exactly one account and watched for its time in the queue. What was admitted
+once is not refused for room again.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from router_service.core import failures
+from router_service.core.callers import Caller, Window
+from router_service.core.queueing.reservations import best_for, can_serve, constraint_of
+from router_service.core.runs import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from router_service.core.keyed.partitions import Partition
+    from router_service.core.outcomes import Outcomes
+    from router_service.core.queueing.admission import Account
+    from router_service.core.queueing.deadlines import DeadlineHeap
+    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.sender import Sender
+    from router_service.core.routing.backends import Backend
+    from router_service.core.routing.endpoints import Endpoint
+    from router_service.core.routing.sampling import Chance
+    from router_service.core.routing.topology import Topology
+    from router_service.core.sessions.suspension import SuspendedRuns
+
+
+NOT_OWNED = -1
+"""The owner epoch of calls that are recovered from a replica which is no longer their owner."""
+
+
+HOLD_S: Final = 30.0
+"""How long calls of a session wait for their client to acknowledge the roster."""
+
+
+class Intake:
+    """Finds each run its place."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        outcomes: Outcomes,
+        deadlines: DeadlineHeap,
+        sender: Sender,
+        suspended: SuspendedRuns,
+        chance: Chance,
+    ) -> None:
+        self._topology = topology
+        self._outcomes = outcomes
+        self._deadlines = deadlines
+        self._sender = sender
+        self._suspended = suspended
+        self._chance = chance
+        self._nobody = Caller(Window(0, 0))
+        """Whose calls shadows are: outcomes go nowhere."""
+
+    @property
+    def copies(self) -> int:
+        """Sampled copies at replicas."""
+        return sum(copy.unanswered for copy in self._nobody.runs)
+
+    def route(self, run: Run, now: float, *, admitted: bool = False) -> None:
+        """Sends what can be sent and queues the rest. Runs `admitted` before are not refused for room."""
+        endpoint = self._topology.endpoints.get(run.endpoint)
+        if endpoint is None:
+            failure = failures.no_endpoint(run.endpoint, self._topology.endpoints)
+            self._outcomes.fail_waiting(run, failure if self._topology.table.revision else failures.NO_TABLE)
+        elif run.session is not None and run.session.is_suspended:
+            self.hold(run, now, admitted=admitted)
+        elif run.slot is not None:
+            self._reserve(run, endpoint, now, admitted=admitted)
+        elif run.options.partition >= 0:
+            self._to_partition(run, endpoint, now, admitted=admitted)
+        elif endpoint.traffic.only is not None:
+            self._to_backend(run, endpoint.traffic.only, endpoint, now, admitted=admitted)
+        else:
+            slices = self._slices(run, endpoint)
+            if len(slices) == 1:
+                self._to_backend(run, slices[0][0], endpoint, now, admitted=admitted)
+            elif slices:
+                for part, name in self._cut(run, slices):
+                    self._to_backend(part, name, endpoint, now, admitted=admitted)
+            elif self._admit(run, endpoint.account, now, admitted=admitted):
+                endpoint.parked.append(run)
+
+    def hold(self, run: Run, now: float, *, admitted: bool) -> None:
+        """Keeps the run until its client knows all replicas that it could go to (`acknowledgements`)."""
+        if run.session is None:
+            raise ValueError("calls without a session need no acknowledgement")
+        self._suspended.hold(run.session, run, now, is_admitted=admitted)
+        self._deadlines.watch(min(run.deadline, now + HOLD_S), run)
+
+    def recover(self, run: Run, replica: Replica, now: float) -> None:
+        """Asks the replica for the outcomes of calls that it has. Nothing of their keys is sent elsewhere meanwhile."""
+        endpoint = self._topology.endpoints.get(run.endpoint)
+        epoch = NOT_OWNED
+        if endpoint is not None and run.options.partition >= 0:
+            partition = run.partition = endpoint.partition(run.options.partition, self._topology.replicas)
+            if partition.owner is replica:
+                epoch = partition.epoch
+        run.recovers = True
+        self._sender.send(run, run.waiting, replica, epoch, now)
+        # It may have more now than it said it can take: nobody chose it, the calls are there already.
+        replica.backend.balancer.changed(replica)
+        self.watch(run)
+
+    def draw_copies(self, run: Run) -> list[Run]:
+        """What shadows get of a run that was not routed yet; `send_copy` each of them."""
+        endpoint = self._topology.endpoints[run.endpoint]
+        copies: list[Run] = []
+        for name, (lo, hi) in endpoint.traffic.copies(len(run.payloads), self._chance):
+            copy = run.slice(lo, hi)
+            copy.caller, copy.session, copy.shadow_of = self._nobody, None, name
+            copies.append(copy)
+        return copies
+
+    def send_copy(self, copy: Run, now: float) -> None:
+        """Sends what finds a free slot at once; the rest is dropped."""
+        self._nobody.runs[copy] = None
+        backend = self._topology.backends.get(copy.shadow_of or "")
+        if backend is not None:
+            self._sender.spread_shadow(copy, backend, now)
+        self._outcomes.fail_waiting(copy, failures.NO_FREE_SLOT)
+        if copy.unanswered and copy.deadline != inf:
+            self._deadlines.watch(copy.deadline, copy)
+
+    def put_back(self, runs: Sequence[Run], backend: Backend[Replica], now: float) -> None:
+        """Queues runs that came back, by their age."""
+        is_there = self._topology.backends.get(backend.name) is backend
+        unkeyed: list[Run] = []
+        keyed: dict[Partition, list[Run]] = {}
+        constrained: list[Run] = []
+        for run in sorted(runs, key=lambda run: run.age):
+            endpoint = self._topology.endpoints.get(run.endpoint)
+            if run.session is not None and run.session.is_suspended:
+                self.hold(run, now, admitted=True)
+            elif run.slot is not None and constraint_of(run) is not None:
+                constrained.append(run)
+            elif endpoint is not None and run.partition is not None:
+                partition = endpoint.partition(run.partition.number, self._topology.replicas)
+                self._admit(run, self._account_of(partition), now, admitted=True)
+                keyed.setdefault(partition, []).append(run)
+            elif endpoint is not None and is_there:
+                self._admit(run, backend.account, now, admitted=True)
+                unkeyed.append(run)
+            else:
+                run.partition = None
+                self.route(run, now, admitted=True)
+        for partition, back in keyed.items():
+            partition.queue.put_back(*back)
+        if unkeyed:
+            backend.queue.put_back(*unkeyed)
+        for run in constrained:
+            self.route(run, now, admitted=True)
+        for each in self._topology.backends.values() if constrained else ():
+            self._sender.pump_queue(each, now)
+
+    def watch(self, run: Run) -> None:
+        """Sees to it that the run is looked at when its time in the queue, or its time in all, is up."""
+        when = min(run.deadline, run.asked_until) if not run.is_overdue else run.asked_until
+        if run.account is not None and run.waiting:
+            when = min(run.account.too_late(run), run.arrived + run.account.max_queue_time_s, run.asked_until)
+        if when != inf:
+            self._deadlines.watch(when, run)
+
+    def _slices(self, run: Run, endpoint: Endpoint) -> Sequence[tuple[str, tuple[int, int]]]:
+        waiting = run.waiting
+        if run.options.shard_key:
+            name = endpoint.traffic.of_shard(run.options.shard_key)
+            return [(name, (0, waiting))] if name is not None else []
+        return endpoint.traffic.split(waiting, self._chance)
+
+    def _cut(self, run: Run, slices: Iterable[tuple[str, tuple[int, int]]]) -> list[tuple[Run, str]]:
+        """The waiting part of the run, as a run for each slice, in the order of the calls."""
+        begin = run.cursor
+        parts = [(run.slice(begin + lo, begin + hi), name) for name, (lo, hi) in slices]
+        for part, _ in parts:
+            self._outcomes.replaced(run, len(part.payloads), part)
+        run.cursor = len(run.payloads)
+        parts.sort(key=lambda part: part[0].ids[0])
+        return parts
+
+    def _to_partition(self, run: Run, endpoint: Endpoint, now: float, *, admitted: bool) -> None:
+        partition = run.partition = endpoint.partition(run.options.partition, self._topology.replicas)
+        owner = partition.owner
+        waiting = len(run.payloads) - run.cursor
+        is_first = not partition.queue.runs or not partition.queue
+        if is_first and owner is not None and partition.sendable and (room := owner.keyed_room) > 0:
+            count = min(waiting, room)
+            self._sender.send(run, count, owner, partition.epoch, now)
+            waiting -= count
+        if waiting and self._admit(run, self._account_of(partition), now, admitted=admitted):
+            partition.queue.append(run)
+            self._sender.list(partition)
+        elif run.deadline != inf:
+            self._deadlines.watch(run.deadline, run)
+
+    def _to_backend(self, run: Run, name: str, endpoint: Endpoint, now: float, *, admitted: bool) -> None:
+        backend = self._topology.backends.get(name)
+        if backend is None:
+            if self._admit(run, endpoint.account, now, admitted=admitted):
+                endpoint.parked.append(run)
+            return
+        waiting = len(run.payloads) - run.cursor
+        if not backend.queue:
+            waiting -= self._sender.spread(run, backend, waiting, now)
+        if waiting and self._admit(run, backend.account, now, admitted=admitted):
+            backend.queue.append(run)
+        elif run.deadline != inf:
+            self._deadlines.watch(run.deadline, run)
+
+    def _reserve(self, run: Run, endpoint: Endpoint, now: float, *, admitted: bool) -> None:
+        """Finds a reservation its backend, which is that of its replica where it wants one."""
+        backends = self._topology.backends
+        drawn = self._slices(run, endpoint)
+        if not drawn:
+            if self._admit(run, endpoint.account, now, admitted=admitted):
+                endpoint.parked.append(run)
+            return
+        name = drawn[0][0]
+        constraint = constraint_of(run)
+        if constraint is None:
+            if (backend := backends.get(name)) is not None:
+                _limit(run, backend)
+            self._to_backend(run, name, endpoint, now, admitted=admitted)
+            return
+        of_endpoint = [backends[each] for each in (name, *endpoint.traffic.weights) if each in backends]
+        fit = [each for each in of_endpoint if can_serve(each.replicas.values(), constraint)]
+        fit.sort(key=lambda each: not can_serve([one for one in each.replicas.values() if one.taking], constraint))
+        if constraint.replica_id and not fit:
+            self._outcomes.fail_waiting(run, failures.no_such_replica(run, constraint.replica_id))
+        elif not of_endpoint:
+            self._to_backend(run, name, endpoint, now, admitted=admitted)
+        else:
+            self._to_constrained(run, (fit or of_endpoint)[0], now, admitted=admitted)
+
+    def _to_constrained(self, run: Run, backend: Backend[Replica], now: float, *, admitted: bool) -> None:
+        _limit(run, backend)
+        # Older ones that wait can have no replica that has room; but those that come back, before it is their turn.
+        best = best_for(run, backend.replicas.values()) if not admitted else None
+        if best is not None:
+            self._sender.send(run, 1, best, 0, now)
+            best.backend.balancer.changed(best)
+            self.watch(run)
+        elif not admitted and backend.constrained.is_full:
+            full = backend.account.full(now, self._chance())
+            self._outcomes.fail_waiting(run, failures.room_full(backend.name, full))
+        elif self._admit(run, backend.account, now, admitted=admitted):
+            backend.constrained.add(run)
+
+    def _account_of(self, partition: Partition) -> Account:
+        """Who is charged for what waits in the partition."""
+        owner = partition.owner
+        return owner.backend.account if owner is not None else self._topology.endpoints[partition.endpoint].account
+
+    def _admit(self, run: Run, account: Account, now: float, *, admitted: bool) -> bool:
+        """Charges the waiting calls and fails those that do not fit. Returns whether any waits."""
+        if admitted:
+            account.charge_all(run)
+        else:
+            fits = account.charge(run)
+            if fits < run.waiting:
+                self._outcomes.fail_waiting(run, account.full(now, self._chance()), keep=fits)
+            if not fits:
+                return False
+        account.waits(now)
+        self.watch(run)
+        return True
+
+
+def _limit(run: Run, backend: Backend[Replica]) -> None:
+    """A reservation without a timeout waits for as long as its backend lets calls wait, at replicas, too."""
+    if run.deadline == inf:
+        run.deadline = run.arrived + backend.account.max_queue_time_s

@@ -1,0 +1,94 @@
+"""Rosters: which replicas could have got a call, as versions of routing tables tell it.
+
+Purpose: whether enough is known to say that nobody has executed a call. No clock is asked: what came before what is
+told by versions alone.
+Invariants: immutable. What is not known to be covered is not covered.
+Owner: the routing table; docs/guarantees.md has the reasoning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+ReplicaKey = tuple[str, str]
+"""(replica_id, incarnation): one life of one replica."""
+
+
+class RosterVersion(NamedTuple):
+    """A version of the set of replicas that tables name."""
+
+    generation: str
+    revision: int
+
+
+class Departure(NamedTuple):
+    """A replica that is in no roster any more. It had ended by then."""
+
+    key: ReplicaKey
+    version: RosterVersion
+    """The first roster without it."""
+
+
+class Covered(NamedTuple):
+    """What is known of one generation."""
+
+    generation: str
+    revision: int
+    """The newest roster of which all replicas are known."""
+    departed_since: int
+    """Departures at this revision and before may be forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The roster of one table, and what it knows of those before it."""
+
+    version: RosterVersion
+    departed: tuple[Departure, ...] = ()
+    departed_since: int = 0
+    """Of its own generation: departures at this revision and before may be forgotten."""
+    covers: tuple[Covered, ...] = ()
+    """Generations before its own, oldest first."""
+
+    def covers_all(self, versions: Iterable[RosterVersion]) -> bool:
+        """Whether every replica of each of these rosters is in the table, or known to have departed."""
+        known = {each.generation: each.revision for each in self._generations()}
+        return all(version.revision <= known.get(version.generation, -1) for version in versions)
+
+    def lost_since(self, first: RosterVersion | None) -> str:
+        """Whom nobody can ask, of those who could have executed a call that was first sent under this roster.
+
+        A replica's id, or "some replica" where it is not known who has departed; empty where there is nobody. Without a
+        roster all departures count.
+        """
+        generations = [*self._generations()]
+        at = 0
+        if first is not None:
+            names = [each.generation for each in generations]
+            if first.generation not in names:
+                return "some replica"
+            at = names.index(first.generation)
+            if first.revision < generations[at].departed_since:
+                return "some replica"
+            generations = generations[at + 1 :]
+        if any(each.departed_since for each in generations):
+            return "some replica"
+        later = {each.generation for each in generations}
+        for key, version in self.departed:
+            if version.generation in later or (first is not None and _follows(version, first)):
+                return key[0]
+        return ""
+
+    def _generations(self) -> Iterator[Covered]:
+        """All of which anything is known, oldest first."""
+        yield from self.covers
+        yield Covered(*self.version, self.departed_since)
+
+
+NO_ROSTER = Roster(RosterVersion("", 0))
+
+
+def _follows(version: RosterVersion, first: RosterVersion) -> bool:
+    return version.generation == first.generation and version.revision > first.revision

@@ -1,0 +1,186 @@
+"""What exists: endpoints, backends and replicas, brought in line with each new routing table.
+
+Purpose: the difference between two tables, applied at once, between two runs.
+Invariants: a table never goes back; a replica stays known until it owes no answer; every run that lost its queue is
+returned, so that none is forgotten. A run that was admitted stays with its backend when the policy changes, as long as
+the backend has a replica to run it.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router_service.core.commands import CloseLink, Command, OpenLink
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.backends import Backend
+from router_service.core.routing.endpoints import Endpoint
+from router_service.core.routing.table import RoutingTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from router_service.core.counters import Counters
+    from router_service.core.keyed.partitions import Partition
+    from router_service.core.routing.rosters import ReplicaKey
+    from router_service.core.routing.sampling import Chance
+    from router_service.core.routing.table import BackendRoute, EndpointRoute
+    from router_service.core.runs import Run, SliceHolder
+
+
+class Topology:
+    """The newest table, and the state that lives and dies with what it names."""
+
+    def __init__(self, out: list[Command], counters: Counters, chance: Chance) -> None:
+        self._out = out
+        self._counters = counters
+        self._chance = chance
+        self.table = RoutingTable()
+        self.endpoints: dict[str, Endpoint] = {}
+        self.backends: dict[str, Backend[Replica]] = {}
+        self.replicas: dict[ReplicaKey, Replica] = {}
+        """Those that the table names."""
+        self.connected: dict[SliceHolder, Replica] = {}
+        """All that may have slices: also those that no table names any more, until they are retired."""
+        self._departed: dict[str, dict[int, Partition]] = {}
+        """Partitions of removed endpoints with calls at replicas: should one return, nothing overtakes those calls."""
+
+    def apply(self, table: RoutingTable) -> list[Run]:
+        """Takes the table; returns the waiting runs that must be routed anew, oldest first."""
+        self.table = table
+        known = self.replicas.copy()
+        homeless = [*self._apply_backends(table)]
+        for key, replica in self.replicas.items():
+            if (before := known.get(key)) is not replica:
+                replica.is_joining = before is None or before.is_joining
+        homeless += self._apply_endpoints(table, replicas_changed=known != self.replicas)
+        for backend in self.backends.values():
+            # They are few, and any change of the replicas may be one for them.
+            homeless += backend.constrained.drain()
+            if not backend.candidates and backend.queue:
+                strangers = {each.name for each in self.endpoints.values() if backend.name not in each.traffic.weights}
+                homeless += _take_out(backend, strangers)
+        return sorted((run for run in homeless if run.waiting), key=lambda run: run.age)
+
+    def is_departed(self, key: ReplicaKey) -> bool:
+        """Whether this life of the replica is known to have ended. False proves nothing."""
+        return any(each.key == key for each in self.table.roster.departed)
+
+    def partitions(self) -> Iterator[Partition]:
+        """Every partition that is in use."""
+        return (partition for endpoint in self.endpoints.values() for partition in endpoint.partitions.values())
+
+    def retire(self, replica: Replica) -> None:
+        """Disconnects from a replica that the table no longer names once it owes no answer."""
+        if not replica.listed and not replica.retired and not (replica.inflight or replica.outbox or replica.ops):
+            replica.retired = True
+            del self.connected[replica]
+            self._out.append(CloseLink(replica))
+
+    # -- backends --------------------------------------------------------------------------------------------------
+
+    def _apply_backends(self, table: RoutingTable) -> list[Run]:
+        homeless: list[Run] = []
+        for name in self.backends.keys() - table.backends.keys():
+            backend = self.backends.pop(name)
+            homeless += backend.queue.drain()
+            homeless += backend.constrained.drain()
+            for replica in backend.replicas.values():
+                self._unlist(replica)
+        for route in table.backends.values():
+            backend = self.backends.get(route.name) or self._add_backend(route)
+            backend.reconfigure(route)
+            self._apply_replicas(backend, route)
+        return homeless
+
+    def _add_backend(self, route: BackendRoute) -> Backend[Replica]:
+        backend = self.backends[route.name] = Backend(route, self._counters.backend(route.name), self._chance)
+        return backend
+
+    def _apply_replicas(self, backend: Backend[Replica], route: BackendRoute) -> None:
+        wanted = {each.key: each for each in route.replicas}
+        for key in backend.replicas.keys() - wanted.keys():
+            self._unlist(backend.replicas.pop(key))
+        for key, each in wanted.items():
+            replica = backend.replicas.get(key)
+            if replica is None:
+                replica = backend.replicas[key] = self.replicas[key] = Replica(each, backend)
+                self.connected[replica] = replica
+                self._out.append(OpenLink(replica))
+            elif each.draining and not replica.draining:
+                replica.draining = True
+                backend.changed(replica)
+
+    def _unlist(self, replica: Replica) -> None:
+        if self.replicas.get(replica.key) is replica:
+            del self.replicas[replica.key]
+        replica.listed = False
+        replica.draining = True
+        replica.backend.changed(replica)
+        replica.backend.ejections.forget(replica.key)
+        self.retire(replica)
+
+    # -- endpoints -------------------------------------------------------------------------------------------------
+
+    def _apply_endpoints(self, table: RoutingTable, *, replicas_changed: bool) -> list[Run]:
+        homeless: list[Run] = []
+        for name in self.endpoints.keys() - table.endpoints.keys():
+            homeless += self._remove_endpoint(self.endpoints.pop(name))
+        for route in table.endpoints.values():
+            endpoint = self.endpoints.get(route.name)
+            if endpoint is None:
+                endpoint = self.endpoints[route.name] = Endpoint(route, self._departed.pop(route.name, {}))
+                self._counters.endpoints.add(route.name)
+                self._assign_partitions(endpoint)
+            else:
+                homeless += self._reroute(endpoint, route, replicas_changed=replicas_changed)
+        self._forget_departed()
+        return homeless
+
+    def _remove_endpoint(self, endpoint: Endpoint) -> list[Run]:
+        homeless = endpoint.parked.drain()
+        for partition in endpoint.partitions.values():
+            homeless += partition.queue.drain()
+        for backend in self.backends.values():
+            homeless += _take_out(backend, {endpoint.name})
+        self._departed[endpoint.name] = endpoint.partitions
+        return homeless
+
+    def _reroute(self, endpoint: Endpoint, route: EndpointRoute, *, replicas_changed: bool) -> list[Run]:
+        owners = endpoint.route.owners
+        endpoint.reroute(route)
+        if replicas_changed or route.owners is not owners:
+            self._assign_partitions(endpoint)
+        return endpoint.parked.drain() if endpoint.traffic.weights else []
+
+    def _forget_departed(self) -> None:
+        for name, partitions in list(self._departed.items()):
+            if held := {number: each for number, each in partitions.items() if each.inflight}:
+                self._departed[name] = held
+            else:
+                del self._departed[name]
+
+    def _assign_partitions(self, endpoint: Endpoint) -> None:
+        """Gives each partition its owner; what waits is charged to the new owner's backend."""
+        for partition in endpoint.partitions.values():
+            owner, epoch = endpoint.owner_of(partition.number, self.replicas)
+            if not partition.assign(owner, epoch):
+                continue
+            account = owner.backend.account if owner is not None else endpoint.account
+            for run in partition.queue.drain():
+                if run.account is not account:
+                    if run.account is not None:
+                        run.account.release(run, run.waiting)
+                    account.charge_all(run)
+                partition.queue.append(run)
+
+
+def _take_out(backend: Backend[Replica], endpoints: set[str]) -> list[Run]:
+    """Takes these endpoints' runs out of the backend's queue."""
+    out: list[Run] = []
+    for run in backend.queue.drain():
+        if run.endpoint in endpoints:
+            out.append(run)
+        else:
+            backend.queue.append(run)
+    return out

@@ -1,0 +1,165 @@
+"""Which sessions know which roster: nothing of a session goes to a replica that its client may not know of.
+
+Purpose: whoever serves the session next asks the replicas of rosters that its client has acknowledged. So a replica
+that joins gets nothing until the clients of all sessions have acknowledged a roster with it. Who takes longer than
+`PATIENCE_S` holds up nobody: its calls wait instead, and leave when it has caught up.
+Invariants: every replica that does not join any more is in a roster that each session has acknowledged, unless the
+session is suspended; what waits of a suspended session is in no queue.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from router_service.core import cancellation
+from router_service.core.commands import NameRoster
+
+if TYPE_CHECKING:
+    from router_service.core.callers import Caller
+    from router_service.core.commands import Command
+    from router_service.core.outcomes import Outcomes
+    from router_service.core.replicas.replica import Replica
+    from router_service.core.routing.intake import Intake
+    from router_service.core.routing.rosters import RosterVersion
+    from router_service.core.routing.topology import Topology
+    from router_service.core.sessions.session import Session
+    from router_service.core.sessions.suspension import SuspendedRuns
+
+PATIENCE_S: Final = 0.25
+"""How long replicas that join wait for clients: many times what an acknowledgement takes on its way."""
+MAX_NAMED: Final = 1_024
+"""Rosters that can still be acknowledged; of more, the newest."""
+
+
+class Acknowledgements:
+    """What the clients of connected sessions know."""
+
+    def __init__(
+        self, out: list[Command], topology: Topology, outcomes: Outcomes, intake: Intake, suspended: SuspendedRuns
+    ) -> None:
+        """Writes into `out`, the scheduler's list of commands."""
+        self._out = out
+        self._topology = topology
+        self._outcomes = outcomes
+        self._intake = intake
+        self._suspended = suspended
+        self._connected: dict[Session, Caller] = {}
+        self._numbers: dict[RosterVersion, int] = {}
+        """Rosters of this router, numbered as they came."""
+        self._newest = 0
+        """Number of the newest roster."""
+        self._joined = 0
+        """Number of the newest roster of which no replica joins any more."""
+        self._joining: dict[Replica, int] = {}
+        """Replicas that join, and the number of the first roster with each."""
+        self._lagging: dict[Session, None] = {}
+        """Sessions that these wait for."""
+        self._join_by: float | None = None
+        """When those wait no longer; None where none joins."""
+
+    # -- sessions --------------------------------------------------------------------------------------------------
+
+    def opened(self, caller: Caller) -> None:
+        """A session has its connection here. It is suspended until it acknowledges what it was told at its opening."""
+        if caller.session is not None:
+            self._connected[caller.session] = caller
+
+    def left(self, session: Session) -> list[Replica]:
+        """The connection is gone. Returns the replicas that join no longer."""
+        self._connected.pop(session, None)
+        session.is_suspended = True
+        self._suspended.forget(session)
+        return self._no_longer_lagging(session)
+
+    def acknowledged(self, session: Session, version: RosterVersion, now: float) -> list[Replica]:
+        """The client knows this roster, and those before it. Returns the replicas that join no longer."""
+        number = self._numbers.get(version, 0)
+        if number <= session.acknowledged:
+            return []
+        session.acknowledged = number
+        if session.is_suspended and number >= self._joined and session in self._connected:
+            if self._join_by is not None:
+                self._lagging[session] = None
+            session.is_suspended = False
+            self._release(session, now)
+        return self._no_longer_lagging(session) if number == self._newest else []
+
+    # -- rosters ---------------------------------------------------------------------------------------------------
+
+    def table_changed(self, now: float) -> list[Replica]:
+        """There is a new table, perhaps with a new roster. Returns the replicas that join no longer."""
+        version = self._topology.table.roster.version
+        joining = [replica for replica in self._topology.replicas.values() if replica.is_joining]
+        if version in self._numbers and all(replica in self._joining for replica in joining):
+            return []
+        self._newest += 1
+        self._numbers.pop(version, None)
+        self._numbers[version] = self._newest
+        if len(self._numbers) > MAX_NAMED:
+            del self._numbers[next(iter(self._numbers))]
+        self._out += [NameRoster(caller, version) for caller in self._connected.values()]
+        self._joining = {replica: self._joining.get(replica, self._newest) for replica in joining}
+        if not joining:
+            self._lagging.clear()
+            self._join_by = None
+            return []
+        self._lagging = {each: None for each in self._connected if not each.is_suspended}
+        if not self._lagging:
+            return self._join(self._newest, now)
+        if self._join_by is None:
+            self._join_by = now + PATIENCE_S
+        return []
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When replicas that join wait no longer; None where none joins."""
+        return self._join_by
+
+    def expire(self, now: float) -> list[Replica]:
+        """Returns the replicas that join no longer: those that all know who are not suspended now."""
+        if self._join_by is None or self._join_by > now:
+            return []
+        first = min(self._joining.values())
+        for session in [each for each in self._lagging if each.acknowledged < first]:
+            del self._lagging[session]
+            self._suspend(session, now)
+        return self._join(min((each.acknowledged for each in self._lagging), default=self._newest), now)
+
+    # -- in here ---------------------------------------------------------------------------------------------------
+
+    def _no_longer_lagging(self, session: Session) -> list[Replica]:
+        if session not in self._lagging:
+            return []
+        del self._lagging[session]
+        return [] if self._lagging else self._join(self._newest)
+
+    def _join(self, through: int, now: float = 0.0) -> list[Replica]:
+        """The replicas up to this roster join no longer; the others have their time from `now` on."""
+        joined = [replica for replica, number in self._joining.items() if number <= through]
+        for replica in joined:
+            del self._joining[replica]
+            replica.is_joining = False
+            replica.backend.changed(replica)
+        self._joined = max(self._joined, through)
+        self._join_by = now + PATIENCE_S if self._joining else None
+        if not self._joining:
+            self._lagging.clear()
+        return joined
+
+    def _suspend(self, session: Session, now: float) -> None:
+        """Takes what waits of the session out of its queues."""
+        session.is_suspended = True
+        for run in list(self._connected[session].runs):
+            if run.account is None or not run.waiting:
+                continue
+            part = run.slice(run.cursor, len(run.payloads))
+            cancellation.uncharge(run)
+            self._outcomes.replaced(run, run.waiting, part)
+            run.ids, run.payloads = run.ids[: run.cursor], run.payloads[: run.cursor]
+            self._intake.hold(part, now, admitted=True)
+
+    def _release(self, session: Session, now: float) -> None:
+        for run, is_admitted in self._suspended.release(session):
+            self._intake.route(run, now, admitted=is_admitted)

@@ -1,0 +1,323 @@
+"""Sessions that moved here: what became of the calls that an earlier connection had sent.
+
+Purpose: a client that lost its router sends again what is unanswered. Its replicas are asked first: what they have is
+recovered from them, what provably none of them has seen runs, and what may have run where nobody can be asked is not
+run again. docs/guarantees.md says why that is proof.
+Invariants: a call that was sent again is held until every replica that could have got it has answered, or is known not
+to; then it is recovered, routed or failed, exactly once. Where a call was found needs no proof; that nobody has it
+does. Calls of an ordering key wait behind held ones of their key, in order; all other new calls do not wait. One that
+nobody has seen does not run where later ones of its key have: it was lost on its way, and they went on. Nothing here
+outlives the connection: the next router asks anew.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from router_service.core import failures
+from router_service.core.commands import AskReconcile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from router_service.core.commands import Command
+    from router_service.core.outcomes import Outcomes
+    from router_service.core.replicas.replica import Replica
+    from router_service.core.routing.intake import Intake
+    from router_service.core.routing.rosters import RosterVersion
+    from router_service.core.routing.topology import Topology
+    from router_service.core.runs import Run
+    from router_service.core.sessions.session import Session, Span
+    from slotmesh.errors import Failure
+
+PATIENCE_S = 5.0
+"""What is not known by then is unknown: longer than a silent link takes to be found, and than a table takes that is on
+its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one replica knows of the calls that it was asked about."""
+
+    running: Sequence[Span] = ()
+    kept: Sequence[Span] = ()
+    evicted: Sequence[Span] = ()
+    """Executed, and the outcome no longer kept."""
+    forgotten: bool = False
+    """It has forgotten calls of the session: of what it does not name it knows nothing."""
+
+
+class Trace(NamedTuple):
+    """Where calls were found."""
+
+    first: int
+    last: int
+    replica: Replica
+    is_evicted: bool
+
+
+class Resumption:
+    """What is known so far of the calls of one session."""
+
+    __slots__ = (
+        *("asked", "awaited", "awaits_calls", "deaf", "give_up_at", "held", "is_covered"),
+        *("is_over", "keys", "lanes", "newest_found", "rosters", "traces", "unanswered"),
+    )
+
+    def __init__(self, unanswered: Sequence[Span], rosters: Sequence[RosterVersion]) -> None:
+        self.unanswered = unanswered
+        self.rosters = rosters
+        """What the client has acknowledged since it sent the first of these calls: only replicas of these have them."""
+        self.is_covered = False
+        """The table names all replicas of these rosters, or says that they have departed."""
+        self.is_over = False
+        """Nothing more will be known."""
+        self.give_up_at = 0.0
+        """When to wait no longer, monotonic seconds."""
+        self.asked: set[Replica] = set()
+        self.awaited: dict[Replica, None] = {}
+        """Those of them that have not answered, and may yet."""
+        self.deaf = ""
+        """A replica that cannot answer, or not fully; empty where all did."""
+        self.traces: list[Trace] = []
+        self.held: list[tuple[Run, bool]] = []
+        """Runs in order of arrival, and whether they were sent before."""
+        self.keys: set[str] = set()
+        """Ordering keys among them."""
+        self.awaits_calls = False
+        """Calls are still being sent again, and the client says when it has sent the last one."""
+        self.lanes: dict[str, list[Sequence[int]]] = {}
+        """Ordering key -> ids of its calls that were sent again."""
+        self.newest_found: dict[str, int] = {}
+        """Ordering key -> the last of these that was found. Known once it is over."""
+
+    def trace(self, replica: Replica, found: Found) -> None:
+        """Keeps what the replica has said."""
+        if found.forgotten:
+            self.deaf = replica.replica_id
+        for spans, is_evicted in ((found.evicted, True), (found.kept, False), (found.running, False)):
+            self.traces += [Trace(first, last, replica, is_evicted) for first, last in spans]
+
+    def close(self) -> None:
+        """Nothing more will be known."""
+        self.is_over = True
+        for key, sent in self.lanes.items():
+            found = [ids[at] for ids in sent for at, trace in enumerate(self.traces_of(ids)) if trace is not None]
+            if found:
+                self.newest_found[key] = max(found)
+        self.lanes.clear()
+
+    def is_passed(self, run: Run) -> bool:
+        """Whether later calls of the run's ordering key were found: it would be executed behind them."""
+        return run.ids[0] < self.newest_found.get(run.options.ordering_key, 0)
+
+    def traces_of(self, ids: Sequence[int]) -> list[Trace | None]:
+        """Where each of the calls was found. A trace that leads to an outcome goes before one that does not."""
+        traces: list[Trace | None] = [None] * len(ids)
+        for trace in sorted(self.traces, key=lambda trace: not trace.is_evicted):
+            lo, hi = bisect_left(ids, trace.first), bisect_right(ids, trace.last)
+            traces[lo:hi] = [trace] * (hi - lo)
+        return traces
+
+
+class Resumptions:
+    """Those of connected sessions."""
+
+    def __init__(self, out: list[Command], topology: Topology, outcomes: Outcomes, intake: Intake) -> None:
+        """Writes into `out`, the scheduler's list of commands."""
+        self._out = out
+        self._topology = topology
+        self._outcomes = outcomes
+        self._intake = intake
+        self._by_session: dict[Session, Resumption] = {}
+        self._asking: dict[tuple[str, int], tuple[Session, Resumption]] = {}
+        """By session id and epoch, in the order in which they give up."""
+
+    # -- clients ---------------------------------------------------------------------------------------------------
+
+    def opened(self, session: Session, now: float) -> None:
+        """A client has connected. Where it had been elsewhere before, the replicas are asked."""
+        if session.epoch > 1:
+            resumption = self._by_session[session] = Resumption(session.unanswered, session.rosters)
+            self._asking[session.session_id, session.epoch] = session, resumption
+            resumption.awaits_calls = session.says_when_all_are_resent and bool(session.unanswered)
+            resumption.give_up_at = now + PATIENCE_S
+            self._ask(session, resumption)
+            self._go_on(session, resumption, now)
+
+    def left(self, session: Session) -> None:
+        """The connection is gone."""
+        self._by_session.pop(session, None)
+        self._asking.pop((session.session_id, session.epoch), None)
+
+    def resent(self, run: Run) -> None:
+        """The run was sent again. Its payload may be under way."""
+        resumption = self._by_session.get(run.session) if run.session is not None else None
+        if (key := run.options.ordering_key) and resumption is not None and not resumption.is_over:
+            resumption.lanes.setdefault(key, []).append(run.ids)
+
+    def resent_all(self, session: Session, now: float) -> None:
+        """No more calls will be sent again."""
+        if (resumption := self._by_session.get(session)) is not None and resumption.awaits_calls:
+            resumption.awaits_calls = False
+            if (session.session_id, session.epoch) in self._asking:
+                self._go_on(session, resumption, now)
+
+    def take(self, run: Run, now: float, *, resent: bool) -> bool:
+        """Takes the run, if it was sent before or has to wait behind one that was."""
+        if run.session is None or (resumption := self._by_session.get(run.session)) is None:
+            return False
+        if resumption.is_over:
+            if resent:
+                self._settle(run, resumption, now)
+            return resent
+        key = run.options.ordering_key
+        if not resent and key not in resumption.keys:
+            return False
+        if key:
+            resumption.keys.add(key)
+        resumption.held.append((run, resent))
+        self._intake.watch(run)
+        return True
+
+    # -- replicas --------------------------------------------------------------------------------------------------
+
+    def link_up(self, replica: Replica) -> None:
+        """The replica can be asked."""
+        for session, resumption in self._asking.values():
+            if replica in resumption.awaited:
+                self._out.append(AskReconcile(replica, session))
+
+    def link_down(self, replica: Replica, now: float) -> None:
+        """The replica was not heard: its process may be gone, and with it what it has done."""
+        for session, resumption in list(self._asking.values()):
+            if replica in resumption.awaited:
+                self._give_up(resumption, [replica])
+                self._go_on(session, resumption, now)
+
+    def reconciled(self, replica: Replica, session_id: str, epoch: int, found: Found, now: float) -> None:
+        """A replica has answered. What nobody waits for any more changes nothing."""
+        session, resumption = self._asking.get((session_id, epoch), (None, None))
+        if session is not None and resumption is not None and replica in resumption.awaited:
+            del resumption.awaited[replica]
+            resumption.trace(replica, found)
+            self._go_on(session, resumption, now)
+
+    def table_changed(self, now: float) -> None:
+        """The table may cover now what none did before, and replicas may have left it."""
+        for session, resumption in list(self._asking.values()):
+            self._ask(session, resumption)
+            self._give_up(resumption, [each for each in resumption.awaited if not each.listed])
+            self._go_on(session, resumption, now)
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When the first session has waited for long enough; None where none waits."""
+        return next((resumption.give_up_at for _, resumption in self._asking.values()), None)
+
+    def expire(self, now: float) -> None:
+        """Stops waiting for replicas that have had their time, and for a table that covers."""
+        while (first := next(iter(self._asking.values()), None)) is not None and first[1].give_up_at <= now:
+            session, resumption = first
+            self._give_up(resumption, list(resumption.awaited))
+            self._go_on(session, resumption, now)
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    def _ask(self, session: Session, resumption: Resumption) -> None:
+        """Asks the replicas of the table that were not asked, as long as some that could know may be missing in it."""
+        if resumption.is_covered or not self._topology.table.revision:
+            return
+        resumption.is_covered = self._topology.table.roster.covers_all(resumption.rosters)
+        if not resumption.unanswered:
+            return
+        # Replicas of every backend: the endpoint's policy may have changed since the calls were sent.
+        for replica in self._topology.replicas.values():
+            if replica not in resumption.asked:
+                resumption.asked.add(replica)
+                resumption.awaited[replica] = None
+                if replica.linked:
+                    self._out.append(AskReconcile(replica, session))
+
+    @staticmethod
+    def _give_up(resumption: Resumption, replicas: Iterable[Replica]) -> None:
+        """These replicas cannot be asked."""
+        for replica in replicas:
+            del resumption.awaited[replica]
+            resumption.deaf = replica.replica_id
+
+    # -- deciding --------------------------------------------------------------------------------------------------
+
+    def _go_on(self, session: Session, resumption: Resumption, now: float) -> None:
+        """Ends what can be ended by what is known."""
+        if resumption.awaited:
+            return
+        is_known = (resumption.is_covered or not resumption.rosters) and not resumption.awaits_calls
+        if is_known or resumption.give_up_at <= now:
+            resumption.close()
+            del self._asking[session.session_id, session.epoch]
+        held, resumption.held = resumption.held, []
+        for run, resent in held:
+            if not run.waiting:
+                continue  # taken back, or too late, meanwhile
+            if resent:
+                self._settle(run, resumption, now)
+            elif resumption.is_over:
+                self._intake.route(run, now)
+            else:
+                resumption.held.append((run, resent))
+
+    def _settle(self, run: Run, resumption: Resumption, now: float) -> None:
+        """Each call that was sent before is recovered where it was found, or goes where calls go that nobody has.
+
+        It is held for longer where that is not proven yet.
+        """
+        ids = run.ids
+        at = 0
+        for trace, group in groupby(resumption.traces_of(ids)):
+            begin, at = at, at + len(list(group))
+            part = run
+            if at - begin < len(ids):
+                part = run.slice(begin, at)
+                self._outcomes.replaced(run, at - begin, part)
+            if trace is None and not resumption.is_over:
+                resumption.held.append((part, True))
+                self._intake.watch(part)
+            elif trace is None:
+                self._unseen(part, resumption, self._who_may_have(part, resumption), now)
+            elif trace.is_evicted:
+                self._outcomes.fail_waiting(part, failures.result_evicted(trace.replica))
+            elif trace.replica.linked:
+                self._intake.recover(part, trace.replica, now)
+            else:
+                self._unseen(part, resumption, failures.not_heard(trace.replica.replica_id), now)
+
+    def _who_may_have(self, run: Run, resumption: Resumption) -> Failure | None:
+        """Why the calls, which no replica that was asked has, may have been executed all the same; None if not."""
+        if not resumption.rosters:
+            return None  # their routers could not give them to anybody
+        if resumption.deaf:
+            return failures.not_heard(resumption.deaf)
+        roster = self._topology.table.roster
+        if not resumption.is_covered or (run.first_roster is not None and not roster.covers_all([run.first_roster])):
+            return failures.NOT_COVERED
+        departed = roster.lost_since(run.first_roster)
+        return failures.not_heard(departed) if departed else None
+
+    def _unseen(self, run: Run, resumption: Resumption, unknown: Failure | None, now: float) -> None:
+        """No replica that was asked has the calls; `unknown` says why one may have executed them nevertheless."""
+        if resumption.is_passed(run):
+            run.may_have_run = unknown is not None
+            self._outcomes.fail_waiting(run, failures.PASSED)
+            return
+        if unknown is not None and not run.options.idempotent:
+            self._outcomes.fail_waiting(run, unknown)
+            return
+        run.attempt += unknown is not None
+        run.may_have_run = False
+        self._intake.route(run, now)

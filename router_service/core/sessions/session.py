@@ -1,0 +1,48 @@
+"""One connection of a session: what its client has said at its opening, and which roster it knows.
+
+Owner: made at the edge; `acknowledgements` keeps what the client knows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from router_service.core.routing.rosters import RosterVersion
+
+Span = tuple[int, int]
+"""Call ids from first to last, both included."""
+
+
+class Session:
+    """One connection of a session. Compared by identity."""
+
+    __slots__ = (
+        *("acknowledged", "epoch", "is_suspended", "rosters"),
+        *("says_when_all_are_resent", "session_id", "unanswered"),
+    )
+
+    def __init__(
+        self,
+        session_id: str,
+        epoch: int,
+        unanswered: Sequence[Span] = (),
+        rosters: Sequence[RosterVersion] = (),
+        *,
+        says_when_all_are_resent: bool = False,
+    ) -> None:
+        self.session_id = session_id
+        self.epoch = epoch
+        """1 at the first connection, one more at each further one."""
+        self.unanswered = unanswered
+        """The calls that earlier connections have sent, and that have no outcome yet."""
+        self.rosters = rosters
+        """Those that the client has acknowledged on earlier connections."""
+        self.says_when_all_are_resent = says_when_all_are_resent
+        """The client does, of the unanswered calls."""
+        self.acknowledged = 0
+        """The newest of this router's rosters that the client knows, by number."""
+        self.is_suspended = True
+        """The client does not know all replicas that calls go to: its own wait."""

@@ -1,0 +1,1 @@
+"""Slots: reservations, and what is done with a slot that was given."""

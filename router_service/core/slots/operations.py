@@ -1,0 +1,293 @@
+"""Operations on slots: how they begin, and what their answers mean.
+
+Purpose: a reservation is routed as a call is, and waits, goes elsewhere and is taken back as one; here is what differs.
+What is done with a slot that was given is *bound* to the replica that gave it.
+Invariants: every operation ends with exactly one delivery to its caller. A slot that was granted to somebody who waits
+no more is released at once. Nothing bound is ever sent twice, or elsewhere.
+Owner: the scheduler, which pumps afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING
+
+from router_service.core import failures
+from router_service.core.callers import Caller, Window
+from router_service.core.calls import NO_OPTIONS
+from router_service.core.commands import DeliverFailure, DeliverSlot
+from router_service.core.routing import routing_hooks
+from router_service.core.runs import Run
+from router_service.core.slots.requests import Lease, Requests, Wish
+from router_service.core.slots.routed_slots import RoutedSlots
+from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot
+from slotmesh.errors import Failure, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from router_service.core.cancellation import Withdrawn
+    from router_service.core.commands import Command
+    from router_service.core.outcomes import Outcomes
+    from router_service.core.queueing.deadlines import DeadlineHeap
+    from router_service.core.replicas.answers import Answers
+    from router_service.core.replicas.capacity import Capacity
+    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.sender import Sender
+    from router_service.core.routing.intake import Intake
+    from router_service.core.routing.rosters import ReplicaKey
+    from router_service.core.routing.topology import Topology
+    from router_service.core.runs import Sent
+    from router_service.core.slots.slot import SlotAnswer
+
+LINK_WAIT_S = 2.0
+"""What is bound to a replica that cannot be reached waits so long for the link."""
+TABLE_WAIT_S = 1.0
+"""What is bound to a replica that the table does not name waits so long for a newer table."""
+ONE_CALL = range(1, 2)
+"""The call id of each operation: its caller has no other."""
+_ELSEWHERE = frozenset({Reason.QUEUE_FULL, Reason.DRAINING, Reason.BACKEND_UNAVAILABLE})
+"""A replica that answers a reservation with one of these may not be the only one."""
+TIME_IS_UP = frozenset({Reason.NO_SLOT, Reason.DEADLINE_IN_QUEUE, Reason.QUEUE_TIMEOUT, Reason.DEADLINE_RUNNING})
+DEFAULT_PATIENCE_S = 30.0
+
+
+class SlotOperations:
+    """Writes into `out`, the scheduler's list of commands."""
+
+    def __init__(
+        self,
+        out: list[Command],
+        topology: Topology,
+        outcomes: Outcomes,
+        deadlines: DeadlineHeap,
+        sender: Sender,
+        intake: Intake,
+        answers: Answers,
+    ) -> None:
+        self._out = out
+        self._topology = topology
+        self._outcomes = outcomes
+        self._deadlines = deadlines
+        self._sender = sender
+        self._intake = intake
+        self._answers = answers
+        self._nobody = Caller(Window(0, 0))
+        """Who releases the slots that nobody waits for any more."""
+        self._unknown: deque[tuple[float, Run, ReplicaKey]] = deque()
+        """What waits for a table that names its replica, and until when; oldest first. Some may have ended."""
+        self.requests = Requests()
+        self.routed = RoutedSlots()
+
+    # -- how they begin ----------------------------------------------------------------------------------------------
+
+    def find(self, caller: Caller, request_id: str, wish: Wish, timeout_s: float, now: float) -> Caller | None:
+        """Whose reservation begins under this id: one for all who may join it.
+
+        None where nothing begins: the caller was told of the slot, or has joined those who wait for it.
+        """
+        request = self.requests.find(request_id, now)
+        if request is not None and request.wish != wish:
+            self._out.append(DeliverFailure(caller, ONE_CALL, failures.request_differs(request_id), 0))
+            return None
+        if request is not None and request.lease is not None:
+            self._out.append(DeliverSlot(caller, request.lease.at(now)))
+            return None
+        if request is None:
+            request = self.requests.begin(request_id, wish, caller)
+            self.requests.join(request, caller, now + timeout_s)
+            return request.caller
+        self.requests.join(request, caller, now + timeout_s)
+        for run in request.caller.runs:
+            run.deadline = max(run.deadline, now + (timeout_s if timeout_s != inf else _patience_s(run)))
+        return None
+
+    def bind(self, run: Run, key: ReplicaKey, now: float) -> None:
+        """Hands the replica what only it can do, or ends it where that replica is known to have ended.
+
+        Where the table neither names the replica nor says that it has left, a newer one may: it is waited for.
+        """
+        work, replica = run.slot, self._topology.replicas.get(key)
+        if isinstance(work, Dispatch | Release):
+            self.requests.over(work.token)
+            routed_to = self.routed.take(work.token)
+            if isinstance(work, Dispatch) and replica is not None:
+                if routed_to is None:
+                    routing_hooks.placed(replica.backend.hooks, replica, 1)
+            elif routed_to is not None:
+                routing_hooks.abandoned(routed_to.backend.hooks, routed_to, 1)
+        if replica is not None:
+            self._bind(run, replica, now)
+        elif not self._topology.table.revision:
+            # Nobody can say yet that it is gone, nor give back what may be held there.
+            self._outcomes.fail_waiting(run, failures.NO_TABLE)
+        elif self._topology.is_departed(key):
+            self._gone(run, key)
+        else:
+            self._unknown.append((now + TABLE_WAIT_S, run, key))
+            if run.deadline != inf:
+                self._deadlines.watch(run.deadline, run)
+
+    def table_changed(self, now: float) -> None:
+        """There is a newer table: it may know the replicas that the older one did not name."""
+        unknown, self._unknown = self._unknown, deque()
+        for until, run, key in unknown:
+            replica = self._topology.replicas.get(key)
+            if not run.waiting:
+                continue
+            if replica is not None:
+                if isinstance(run.slot, Dispatch):
+                    routing_hooks.placed(replica.backend.hooks, replica, 1)
+                self._bind(run, replica, now)
+            elif self._topology.is_departed(key):
+                self._gone(run, key)
+            else:
+                self._unknown.append((until, run, key))
+
+    def _gone(self, run: Run, key: ReplicaKey) -> None:
+        is_back = any(key[0] == replica_id for replica_id, _ in self._topology.replicas)
+        self._outcomes.gone(run, key[0], "has been restarted since" if is_back else "is gone")
+
+    def _bind(self, run: Run, replica: Replica, now: float) -> None:
+        self._sender.bind(run, replica, now)
+        when = run.deadline if replica.linked else min(run.deadline, now + LINK_WAIT_S)
+        if when != inf:
+            self._deadlines.watch(when, run)
+
+    def give_back(self, key: ReplicaKey, token: str, now: float) -> None:
+        """Releases a slot that nobody will use. Nobody hears of it."""
+        self.bind(self._release(token, now), key, now)
+
+    def _release(self, token: str, now: float) -> Run:
+        run = Run(0, self._nobody, "", NO_OPTIONS, ONE_CALL, [b""], now, slot=Release(token=token))
+        self._nobody.runs[run] = None
+        return run
+
+    # -- how they end ------------------------------------------------------------------------------------------------
+
+    def answered(self, replica: Replica, answers: Iterable[SlotAnswer], capacity: Capacity | None, now: float) -> None:
+        """The replica has answered operations, and says what its load is after them; None where it does not."""
+        returned: list[Run] = []
+        granted = 0
+        for op_id, answer in answers:
+            sent = replica.inflight.get(op_id)
+            if sent is None or sent.run.slot is None:
+                continue
+            run = sent.run
+            if isinstance(answer, Failure):
+                returned += self._failed(replica, sent, answer, now)
+                continue
+            is_waited_for = bool(replica.answer(sent, 0, 1))
+            match run.slot, answer:
+                case Reserve(), Slot():
+                    granted += 1
+                    self._granted(run, replica, answer, now, is_waited_for=is_waited_for)
+                case Renew(), Slot():
+                    self.requests.renewed(answer, now)
+                    if self.routed.knows(answer.token):
+                        self.routed.lease(answer.token, replica, now + answer.ttl_s)
+                    if is_waited_for:
+                        self._outcomes.slot(run, answer)
+                case Release(), Released():
+                    if is_waited_for:
+                        self._outcomes.slot(run, answer)
+                case _:
+                    if is_waited_for:
+                        self._outcomes.failed(sent, 0, 1, failures.misanswered(replica))
+        if capacity is None and granted:
+            # Until it tells: what it has granted is room that is taken by no call of this router's.
+            capacity = replica.capacity._replace(others=replica.capacity.others + granted)
+        self._answers.learn(replica, capacity)
+        self._intake.put_back(returned, replica.backend, now)
+
+    def end_link_wait(self, run: Run, withdrawn: Withdrawn) -> None:
+        """What is bound to a replica that still cannot be reached ends."""
+        for sent in list(run.sents):
+            if not sent.takes_room and not sent.first and not sent.replica.linked:
+                sent.replica.withdraw(sent)
+                withdrawn.slices.append(sent)
+                if sent.replica.listed:
+                    why = f"could not be reached for {LINK_WAIT_S:g} s"
+                    self._outcomes.failed(sent, 0, 1, failures.replica_unreachable(sent.replica.replica_id, why))
+                else:
+                    self._gone(run, sent.replica.key)
+
+    def _granted(self, run: Run, replica: Replica, slot: Slot, now: float, *, is_waited_for: bool) -> None:
+        if not is_waited_for:
+            routing_hooks.abandoned(replica.backend.hooks, replica, 1)
+        elif replica.backend.hooks is not None:
+            self.routed.lease(slot.token, replica, now + slot.ttl_s)
+        if is_waited_for:
+            if (request := self.requests.pending.get(run.caller)) is not None:
+                request.replica = replica
+            self._answers.counters.granted(run, replica.backend.counts, now)
+            self._outcomes.slot(run, slot)
+        else:
+            # Also where the table names the replica no more: it is there.
+            self._bind(self._release(slot.token, now), replica, now)
+
+    def _failed(self, replica: Replica, sent: Sent, failure: Failure, now: float) -> list[Run]:
+        """The replica says no. Returns the reservations that go elsewhere."""
+        run = sent.run
+        parts = replica.answer(sent, 0, 1)
+        if sent.takes_room or isinstance(run.slot, Dispatch):
+            routing_hooks.abandoned(replica.backend.hooks, replica, 1)
+        has_time = failure.reason in TIME_IS_UP and now < run.deadline
+        if run.reserves and (has_time or failure.reason in _ELSEWHERE):
+            self._answers.counters.refusals[replica.backend.name, failure.reason.value] += 1
+            return self._answers.hand_back(sent, parts)
+        if parts:
+            self._outcomes.answered_with(sent, 0, 1, failures.located(failure, replica))
+        return []
+
+    # -- request ids and time ------------------------------------------------------------------------------------------
+
+    def left(self, caller: Caller) -> Caller | None:
+        """The caller does not wait any more for what others may wait for; returns whose reservation ends with it."""
+        request = self.requests.leave(caller)
+        return request.caller if request is not None else None
+
+    def told(self, out: list[Command], now: float) -> list[Command]:
+        """Hands what became of reservations that several wait for to all of them."""
+        pending = self.requests.pending
+        told: list[Command] = []
+        for command in out:
+            if not isinstance(command, DeliverSlot | DeliverFailure) or command.caller not in pending:
+                told.append(command)
+                continue
+            request = pending[command.caller]
+            lease = None
+            if isinstance(command, DeliverSlot) and isinstance(command.answer, Slot) and request.replica is not None:
+                lease = Lease(command.answer, request.replica, now + command.answer.ttl_s)
+            told += (replace(command, caller=waiter) for waiter in self.requests.ended(request, lease))
+        return told
+
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do; None when it has not."""
+        waited = self._unknown[0][0] if self._unknown else None
+        dues = [self.requests.next_deadline(), self.routed.next_deadline(), waited]
+        return min((due for due in dues if due is not None), default=None)
+
+    def expire(self, now: float) -> list[Caller]:
+        """Ends what is over; returns whose reservation nobody waits for any more."""
+        for replica in self.routed.pop_due(now):
+            routing_hooks.abandoned(replica.backend.hooks, replica, 1)
+        while self._unknown and self._unknown[0][0] <= now:
+            _, run, key = self._unknown.popleft()
+            self._outcomes.fail_waiting(run, failures.replica_not_known(key[0]))
+        ended: list[Caller] = []
+        for caller in self.requests.pop_due(now):
+            request = self.requests.waited_for_by(caller)
+            runs = list(request.caller.runs) if request is not None else []
+            if runs and runs[0].deadline > now:
+                self._out.append(DeliverFailure(caller, ONE_CALL, failures.no_slot(runs[0], now), 0))
+                if (alone := self.left(caller)) is not None:
+                    ended.append(alone)
+        return ended
+
+
+def _patience_s(run: Run) -> float:
+    """How long a reservation waits that states no timeout, seconds."""
+    return run.account.max_queue_time_s if run.account is not None else DEFAULT_PATIENCE_S

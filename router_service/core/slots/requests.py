@@ -1,0 +1,204 @@
+"""Reservations under a request id: whoever repeats the id has the same one.
+
+Purpose: a reply that was lost on the way is asked for again, and does not take a second slot.
+Invariants: an id stands for one reservation, from when it is asked for until it has failed, or its lease is over as far
+as this router knows. Each caller that waits for one hears of it exactly once. When the last of them has left, the
+reservation ends. What is over is forgotten at its time: entries live no longer than the longest lease, and of slots
+that were granted at most `MAX_GRANTED` are known, the newest: ids take memory also where their slots ended elsewhere.
+Owner: the scheduler. Pure; `now` is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+from router_service.core.callers import Caller, Window
+
+if TYPE_CHECKING:
+    from router_service.core.calls import CallOptions
+    from router_service.core.replicas.replica import Replica
+    from router_service.core.runs import CallerBook
+    from router_service.core.slots.slot import Slot, SlotWork
+
+MAX_GRANTED = 65_536
+"""Slots that an id brings once more. Whoever repeats an older id takes another slot."""
+_SWEEP_FROM = 1024
+
+
+class Wish(NamedTuple):
+    """What was asked for: an id that comes again must mean the same."""
+
+    endpoint: str
+    work: SlotWork
+    shard_key: str
+
+    @classmethod
+    def of(cls, endpoint: str, options: CallOptions, work: SlotWork) -> Wish:
+        """Not how long to wait: whoever asks again has less time."""
+        return cls(endpoint, work, options.shard_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A slot, as far as this router knows."""
+
+    slot: Slot
+    replica: Replica
+    until: float
+
+    def at(self, now: float) -> Slot:
+        """The slot, with what is left of its lease."""
+        return replace(self.slot, ttl_s=self.until - now)
+
+
+class Request:
+    """One id. Compared by identity."""
+
+    __slots__ = ("alarm", "caller", "lease", "replica", "request_id", "waiters", "wish")
+
+    def __init__(self, request_id: str, wish: Wish, first: Caller) -> None:
+        self.request_id = request_id
+        self.wish = wish
+        self.caller = Caller(Window(0, 0), first.flow)
+        """Whose reservation it is, in place of all that wait for it. It queues among those of the first."""
+        self.waiters: dict[Caller, float] = {}
+        """Until when each wants to wait."""
+        self.lease: Lease | None = None
+        """None until the slot is granted."""
+        self.replica: Replica | None = None
+        """Who grants it."""
+        self.alarm = inf
+        """When it must be looked at; infinite while it has no entry in the heap."""
+
+
+class Requests:
+    """All ids that stand for something."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Request] = {}
+        self._by_token: dict[str, Request] = {}
+        self.pending: dict[CallerBook, Request] = {}
+        """Those that are waited for, by the caller that stands for all who wait."""
+        self._heap: list[tuple[float, int, Request]] = []
+        self._pushes = 0
+        self._sweep_at = _SWEEP_FROM
+
+    def find(self, request_id: str, now: float) -> Request | None:
+        """What the id stands for."""
+        request = self._by_id.get(request_id)
+        if request is None or request.lease is None:
+            return request
+        if request.lease.until <= now or not request.lease.replica.listed:
+            self._forget(request)
+            return None
+        return request
+
+    def begin(self, request_id: str, wish: Wish, first: Caller) -> Request:
+        """The id stands for a new reservation, which nobody has joined yet."""
+        request = self._by_id[request_id] = Request(request_id, wish, first)
+        self.pending[request.caller] = request
+        return request
+
+    def join(self, request: Request, caller: Caller, deadline: float) -> None:
+        """The caller hears of it, too."""
+        request.waiters[caller] = deadline
+        caller.request_id = request.request_id
+        self._watch(request, deadline)
+
+    def waited_for_by(self, caller: Caller) -> Request | None:
+        """What the caller waits for."""
+        return self._by_id.get(caller.request_id) if caller.request_id else None
+
+    def leave(self, caller: Caller) -> Request | None:
+        """The caller does not wait any more; returns what nobody waits for now, and must be cancelled."""
+        request = self.waited_for_by(caller)
+        caller.request_id = ""
+        if request is None:
+            return None
+        request.waiters.pop(caller, None)
+        if request.waiters or request.caller not in self.pending:
+            return None
+        self._forget(request)
+        return request
+
+    def ended(self, request: Request, lease: Lease | None) -> list[Caller]:
+        """It was granted, or has failed (None); returns who is to hear of it."""
+        waiters = list(request.waiters)
+        request.waiters.clear()
+        for each in waiters:
+            each.request_id = ""
+        self.pending.pop(request.caller, None)
+        if lease is None:
+            self._forget(request)
+        else:
+            request.lease = lease
+            if len(self._by_token) >= MAX_GRANTED:
+                self._forget(next(iter(self._by_token.values())))
+            self._by_token[lease.slot.token] = request
+            self._watch(request, lease.until)
+        return waiters
+
+    def renewed(self, slot: Slot, now: float) -> None:
+        """A lease was prolonged here."""
+        request = self._by_token.get(slot.token)
+        if request is not None and request.lease is not None:
+            request.lease = Lease(slot, request.lease.replica, now + slot.ttl_s)
+            self._watch(request, request.lease.until)
+
+    def over(self, token: str) -> None:
+        """The slot was released, or dispatched into, here."""
+        if (request := self._by_token.get(token)) is not None:
+            self._forget(request)
+
+    def next_deadline(self) -> float | None:
+        """When to call `pop_due` next; None when there is nothing to wait for."""
+        while self._heap and not self._is_live(self._heap[0]):
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now: float) -> list[Caller]:
+        """Forgets the leases that are over; returns the callers that have waited for as long as they wanted."""
+        overdue: list[Caller] = []
+        while self._heap and self._heap[0][0] <= now:
+            entry = heappop(self._heap)
+            if not self._is_live(entry):
+                continue
+            request = entry[2]
+            request.alarm = inf
+            if request.lease is None:
+                overdue += [caller for caller, deadline in request.waiters.items() if deadline <= now]
+                later = [deadline for deadline in request.waiters.values() if deadline > now]
+                self._watch(request, min(later, default=inf))
+            elif request.lease.until <= now:
+                self._forget(request)
+            else:
+                self._watch(request, request.lease.until)
+        return overdue
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def _forget(self, request: Request) -> None:
+        if self._by_id.get(request.request_id) is request:
+            del self._by_id[request.request_id]
+        self.pending.pop(request.caller, None)
+        if request.lease is not None:
+            self._by_token.pop(request.lease.slot.token, None)
+
+    def _watch(self, request: Request, when: float) -> None:
+        if when >= request.alarm:
+            return
+        request.alarm = when
+        self._pushes += 1
+        heappush(self._heap, (when, self._pushes, request))
+        if len(self._heap) > self._sweep_at:
+            self._heap = [entry for entry in self._heap if self._is_live(entry)]
+            heapify(self._heap)
+            self._sweep_at = max(_SWEEP_FROM, 2 * len(self._heap))
+
+    def _is_live(self, entry: tuple[float, int, Request]) -> bool:
+        request = entry[2]
+        return request.alarm == entry[0] and self._by_id.get(request.request_id) is request

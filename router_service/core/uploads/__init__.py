@@ -1,0 +1,1 @@
+"""Payloads that come in chunks, and what waits behind them."""

@@ -1,0 +1,225 @@
+"""Calls whose payloads are still on their way here, in chunks.
+
+Purpose: such a call keeps its place among those of its ordering key; all other calls pass it. A call begins when its
+payload is complete.
+Invariants: calls of one caller and ordering key begin in the order in which they came. A call that ends before, by its
+deadline or because it was taken back, keeps nobody waiting. Nothing here outlives the caller. What all callers together
+have announced, and what waits behind that, is bounded in bytes, and of this no caller has all; who brings nothing more
+loses what is under way.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from router_service.core import failures
+from router_service.core.uploads.held_calls import Held
+from slotmesh.chunks import Announced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from router_service.core.runs import CallerBook, Run
+    from slotmesh.chunks import Payload
+    from slotmesh.errors import Failure
+
+MAX_UPLOAD_BYTES = 56 * 1024 * 1024
+"""With the rest of what there is, less than the largest payload. That one is taken where it is alone."""
+SHARE = 0.75
+"""Of the bound, for all payloads of one caller that has several."""
+RESERVE = 0.125
+"""Of the bound, beyond it, for callers that have nothing here and announce no more than `FLOOR_BYTES`."""
+FLOOR_BYTES = 1024 * 1024
+STALL_S = 30.0
+"""A caller that brings nothing for so long brings nothing any more."""
+CROWDED = 0.5
+"""Where more than this part of the bound has come of payloads under way, callers have to bring something every
+`CROWDED_STALL_S`."""
+CROWDED_STALL_S = 2.0
+RETRY_DELAY_S = 1.0
+
+
+class Entry:
+    """One call that waits."""
+
+    __slots__ = ("call_id", "here", "size")
+
+    def __init__(self, call_id: int, size: int) -> None:
+        self.call_id = call_id
+        self.size = size
+        """Bytes of its payloads, announced or here."""
+        self.here = 0
+        """Those of them that are here."""
+
+
+class Line:
+    """What one caller has that waits."""
+
+    __slots__ = ("entries", "heard_at", "held", "incomplete", "size")
+
+    def __init__(self, now: float) -> None:
+        self.held: Held[Run] = Held()
+        self.entries: dict[Run, Entry] = {}
+        """All that is held."""
+        self.incomplete: dict[int, Run] = {}
+        """By call id."""
+        self.size = 0
+        """Bytes of all entries."""
+        self.heard_at = now
+        """When the caller brought something last, monotonic seconds."""
+
+
+class Uploads:
+    """The payloads under way."""
+
+    __slots__ = ("_due", "_max_bytes", "here", "lines", "size")
+
+    def __init__(self, max_bytes: int = MAX_UPLOAD_BYTES) -> None:
+        self.lines: dict[CallerBook, Line] = {}
+        """Of callers that bring any; empty while nobody does."""
+        self.size = 0
+        """Bytes of everything in the lines, announced or here."""
+        self.here = 0
+        """Those of them that are here."""
+        self._max_bytes = max_bytes
+        self._due = inf
+        """No caller has brought nothing for too long before this moment."""
+
+    def refuse(self, run: Run) -> Failure | None:
+        """Why there is no room for the run, which would have to wait here; None where there is, or it would not."""
+        line = self.lines.get(run.caller)
+        if not self.size or not _waits(run, line):
+            return None
+        size, limit = _size(run), self._max_bytes
+        if line is not None and line.size + size > (share := int(SHARE * limit)):
+            return failures.uploads_full_of_one(size, line.size, share, RETRY_DELAY_S)
+        reserve = max(FLOOR_BYTES, int(RESERVE * limit)) if line is None and size <= FLOOR_BYTES else 0
+        if self.size + size <= limit + reserve:
+            return None
+        return failures.uploads_full(size, self.size, limit, RETRY_DELAY_S)
+
+    def take(self, run: Run, now: float) -> bool:
+        """Keeps the run, if it waits for its payload (then it is one call), or behind one of its key that does."""
+        line = self.lines.get(run.caller)
+        if not _waits(run, line):
+            return False
+        if line is None:
+            line = self.lines[run.caller] = Line(now)
+            self._due = min(self._due, now + self._patience_s)
+        entry = line.entries[run] = Entry(run.ids[0], _size(run))
+        self.size += entry.size
+        line.size += entry.size
+        if isinstance(run.payloads[0], Announced):
+            run.awaits = True
+            line.held.add_incomplete(run, run.options.ordering_key)
+            line.incomplete[entry.call_id] = run
+        else:
+            line.held.add_behind(run, run.options.ordering_key)
+            self._came(entry, entry.size, now)
+        return True
+
+    def brought(self, caller: CallerBook, call_id: int, size: int, now: float) -> None:
+        """The caller has brought so many bytes of a payload. Those of calls that have ended do not count."""
+        line = self.lines.get(caller)
+        if line is not None and (run := line.incomplete.get(call_id)) is not None:
+            line.heard_at = now
+            self._came(line.entries[run], size, now)
+
+    def complete(self, caller: CallerBook, call_id: int, payload: Payload) -> list[Run]:
+        """A payload is there: what can begin now, in order. Nothing where the call has ended."""
+        line = self.lines.get(caller)
+        run = line.incomplete.pop(call_id, None) if line is not None else None
+        if line is None or run is None:
+            return []
+        run.awaits = False
+        if run.waiting:
+            run.payloads = [payload]
+        released = line.held.complete(run)
+        self._gone(caller, line, released)
+        return [each for each in released if each.waiting]
+
+    def release_ended(self, ended: Iterable[Run]) -> list[Run]:
+        """What waited behind these calls, which have ended without their payloads, in order."""
+        released: list[Run] = []
+        for run in ended:
+            run.awaits = False
+            line = self.lines.get(run.caller)
+            if line is None or (entry := line.entries.get(run)) is None:
+                continue
+            del line.incomplete[entry.call_id]
+            behind = line.held.remove(run)
+            self._gone(run.caller, line, [run, *behind])
+            released += behind
+        return [each for each in released if each.waiting]
+
+    def left(self, caller: CallerBook) -> None:
+        """The caller is gone."""
+        line = self.lines.pop(caller, None)
+        for entry in line.entries.values() if line is not None else ():
+            self.size -= entry.size
+            self.here -= entry.here
+
+    def find(self, caller: CallerBook, call_id: int) -> Run | None:
+        """The call, if its payload is still awaited."""
+        line = self.lines.get(caller)
+        return line.incomplete.get(call_id) if line is not None else None
+
+    def awaits(self, caller: CallerBook, call_id: int) -> bool:
+        """Whether the call still wants its payload."""
+        run = self.find(caller, call_id)
+        return run is not None and run.waiting > 0
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When to call `pop_stalled`; None where nothing is under way."""
+        return self._due if self.lines else None
+
+    def pop_stalled(self, now: float) -> list[tuple[Run, Failure]]:
+        """The calls whose callers have brought nothing for too long, and what these hear: they are to fail."""
+        if now < self._due:
+            return []
+        patience_s = self._patience_s
+        failure = failures.upload_stalled(patience_s)
+        stalled = [line for line in self.lines.values() if line.heard_at + patience_s <= now]
+        others = [line.heard_at + patience_s for line in self.lines.values() if line.heard_at + patience_s > now]
+        self._due = min(others, default=inf)
+        return [(run, failure) for line in stalled for run in line.incomplete.values()]
+
+    @property
+    def _patience_s(self) -> float:
+        return CROWDED_STALL_S if self._is_crowded else STALL_S
+
+    @property
+    def _is_crowded(self) -> bool:
+        return self.here > CROWDED * self._max_bytes
+
+    # -- in here ---------------------------------------------------------------------------------------------------
+
+    def _came(self, entry: Entry, size: int, now: float) -> None:
+        was_crowded = self._is_crowded
+        entry.here += size
+        self.here += size
+        if not was_crowded and self._is_crowded:
+            self._due = now  # patience is shorter from now on
+
+    def _gone(self, caller: CallerBook, line: Line, runs: Iterable[Run]) -> None:
+        """These do not wait here any more."""
+        for run in runs:
+            entry = line.entries.pop(run)
+            line.size -= entry.size
+            self.size -= entry.size
+            self.here -= entry.here
+        if not line.incomplete:
+            del self.lines[caller]
+
+
+def _waits(run: Run, line: Line | None) -> bool:
+    is_behind = line is not None and line.held.holds(run.options.ordering_key)
+    return is_behind or isinstance(run.payloads[0], Announced)
+
+
+def _size(run: Run) -> int:
+    return sum(map(len, run.payloads))

@@ -1,0 +1,1 @@
+"""Whom the router serves: streams, single calls, and what they are told."""

@@ -1,0 +1,178 @@
+"""Frames of calls, as a client sends them: which batches are admitted, and which of their calls are sound.
+
+Invariants: a batch is admitted or rejected as a whole; of one that is admitted, unsound calls fail, each once.
+Owner: the client's stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from router_service import convert
+from router_service.core.callers import Caller
+from router_service.core.calls import Batch, CallOptions, CallPayload
+from router_service.core.commands import DeliverFailure, Delivery
+from router_service.shell.clients.outbox import MAX_UNREAD_BYTES, ResultOutbox
+from router_service.shell.clients.uploads import Uploads
+from slotmesh.chunks import MAX_INLINE_BYTES, Announced
+from slotmesh.errors import Failure, Reason
+from slotmesh.runtime.clock import Clock
+from slotmesh.v1 import call_pb2, router_service_pb2
+
+MAX_STEP = 512
+"""Batches, runs or ranges of a frame that are dealt with before others have their turn on the event loop."""
+
+
+class CallReader:
+    """Makes calls for the scheduler out of frames."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        default_options: call_pb2.CallOptions,
+        results: ResultOutbox,
+        uploads: Uploads,
+        clock: Clock,
+        *,
+        reject: Callable[[router_service_pb2.CallBatch, Failure], None],
+        deliver: Callable[[Delivery], None],
+        max_payload_bytes: int,
+    ) -> None:
+        """`reject` tells the client of a batch, `deliver` of calls."""
+        self._caller = caller
+        self._default_options = convert.options_from_wire(default_options)
+        self._defaults_by_key = convert.options_by_key(default_options)
+        self._results = results
+        self._uploads = uploads
+        self._clock = clock
+        self._reject = reject
+        self._deliver = deliver
+        self._max_payload_bytes = max_payload_bytes
+
+    def admitted(
+        self, frame: router_service_pb2.CallFrame
+    ) -> Iterator[tuple[router_service_pb2.CallBatch, list[Batch], int]]:
+        """The calls of each batch, of a large one in parts; none of one that is rejected. And what groups were seen."""
+        for batch in frame.batches:
+            columns = self._columns(batch)
+            if isinstance(columns, Failure):
+                self._reject(batch, columns)
+                yield batch, [], 1
+                continue
+            ids, payloads, largest = columns
+            comes_apart = batch.chunked_sizes or largest > MAX_INLINE_BYTES
+            for calls, groups in self._with_options(batch, ids, payloads):
+                yield batch, self._apart(calls) if comes_apart else calls, groups
+
+    def _columns(self, batch: router_service_pb2.CallBatch) -> tuple[Sequence[int], list[CallPayload], int] | Failure:
+        """Ids, payloads, and the size of the largest of these, of a batch that is admitted; or why it is rejected."""
+        ids = convert.ids_of(batch, self._caller.window.calls)
+        if isinstance(ids, Failure):
+            return ids
+        payloads = convert.payloads_of(batch)
+        if isinstance(payloads, Failure):
+            return payloads
+        sizes = list(map(len, payloads))
+        failure = self._mistake(batch) or self._not_reading() or self._caller.admit(ids, sum(sizes))
+        return failure or (ids, payloads, max(sizes))
+
+    def _mistake(self, batch: router_service_pb2.CallBatch) -> Failure | None:
+        if batch.ordering_keys and len(batch.ordering_keys) != len(batch.payloads):
+            return Failure(
+                reason=Reason.BAD_REQUEST,
+                message=(
+                    f"ordering_keys: {len(batch.ordering_keys)} keys for {len(batch.payloads)} payloads; "
+                    "they must be as many, or none"
+                ),
+                metadata={"field": "ordering_keys"},
+            )
+        session = self._caller.session
+        if not batch.resend or (session is not None and session.epoch > 1):
+            return None
+        return Failure(
+            reason=Reason.BAD_REQUEST,
+            message="resend: calls are sent again only where a session goes on (epoch 2 and above)",
+            metadata={"field": "resend"},
+        )
+
+    def _with_options(
+        self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: list[CallPayload]
+    ) -> Iterator[tuple[list[Batch], int]]:
+        """The calls of a batch, neighbours with the same options together, in parts of so many groups of neighbours.
+
+        Those with unsound options fail.
+        """
+        has_own = batch.HasField("options")
+        if not batch.ordering_keys:
+            options = convert.options_from_wire(batch.options) if has_own else self._default_options
+            yield self._sound(options, ids, payloads), 1
+            return
+        calls: list[Batch] = []
+        options_of = convert.options_by_key(batch.options) if has_own else self._defaults_by_key
+        at = groups = 0
+        for key, neighbours in groupby(batch.ordering_keys):
+            begin = at
+            at += sum(1 for _ in neighbours)
+            groups += 1
+            calls += self._sound(options_of(key), ids[begin:at], payloads[begin:at])
+            if groups == MAX_STEP:
+                yield calls, groups
+                calls, groups = [], 0
+        yield calls, groups
+
+    def _sound(self, options: CallOptions | Failure, ids: Sequence[int], payloads: list[CallPayload]) -> list[Batch]:
+        if not isinstance(options, Failure) and options.stop_generation:
+            options = self._stop_mistake(options) or options
+        if isinstance(options, Failure):
+            self._deliver(DeliverFailure(self._caller, ids, options, sum(map(len, payloads))))
+            return []
+        if options.slo_at is not None:
+            options = convert.with_relative_slo(options, self._clock.time_of_day())
+        return [(options, ids, payloads)]
+
+    def _not_reading(self) -> Failure | None:
+        unread = self._results.unread_bytes
+        if unread <= MAX_UNREAD_BYTES or self._caller.session is not None:
+            return None
+        return Failure(
+            reason=Reason.WINDOW_EXCEEDED,
+            message=f"{unread} bytes of results wait to be read: read them before sending more",
+            retry_delay_s=0.1,
+        )
+
+    def _stop_mistake(self, options: CallOptions) -> Failure | None:
+        needed = "an ordering key" if not options.ordering_key else "a session" if self._caller.session is None else ""
+        return (
+            Failure(
+                reason=Reason.BAD_REQUEST,
+                message=f"options.stop_generation: needs {needed}",
+                metadata={"field": "options.stop_generation"},
+            )
+            if needed
+            else None
+        )
+
+    def _apart(self, calls: list[Batch]) -> list[Batch]:
+        """The calls, in order; those whose payload is still to come each alone. Those that are too large fail."""
+        apart: list[Batch] = []
+        for options, ids, payloads in calls:
+            start = 0
+            for at, payload in enumerate(payloads):
+                is_announced = isinstance(payload, Announced)
+                limit = self._max_payload_bytes if is_announced else MAX_INLINE_BYTES
+                if not is_announced and len(payload) <= limit:
+                    continue
+                if at > start:
+                    apart.append((options, ids[start:at], payloads[start:at]))
+                start = at + 1
+                if (size := len(payload)) > limit:
+                    if options.stop_generation:
+                        self._caller.stop(options.ordering_key, options.stop_generation, ids[at])
+                    self._deliver(DeliverFailure(self._caller, ids[at:start], convert.too_large(size, limit), size))
+                    continue
+                self._uploads.announce(ids[at], size)
+                apart.append((options, ids[at:start], payloads[at:start]))
+            if start < len(ids):
+                apart.append((options, ids[start:], payloads[start:]))
+        return apart

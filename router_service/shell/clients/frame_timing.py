@@ -1,0 +1,48 @@
+"""When a frame of results leaves: a few outcomes wait for a moment where more are about to come.
+
+Owner: the outbox of a client's results; `slotmesh.pacing` has the reasoning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from router_service.core.callers import Caller
+from router_service.core.commands import DeliverResults, DeliverValues, Delivery
+from router_service.core.replicas.replica import Replica
+from slotmesh.pacing import COUNTED_FRAMES, most_calls
+from slotmesh.runtime.pacer import Pacer
+
+
+class FrameTiming:
+    """That of one client's frames."""
+
+    def __init__(self, caller: Caller, pacer: Pacer) -> None:
+        self._caller = caller
+        self._pacer = pacer
+
+    def most_calls(self, outcomes: Sequence[Delivery], most: int) -> int:
+        """How many calls the next frame may end, at most `most`; 0 where those that have ended better wait for others.
+
+        Values never wait. The frame leaves where it may bring something.
+        """
+        ended = sum([len(each.ids) for each in outcomes if not isinstance(each, DeliverValues)])
+        unanswered = self._caller.calls - ended
+        if not any(isinstance(each, DeliverValues) for each in outcomes):
+            newest, left, are_quick = outcomes[-1], unanswered, False
+            if isinstance(newest, DeliverResults) and newest.replica.is_quick(newest.options.method):
+                left, are_quick = self._count_quick(newest.replica, ended * COUNTED_FRAMES), True
+            if self._pacer.holds(ended, left, are_quick=are_quick):
+                return 0
+        self._pacer.left()
+        return min(most, most_calls(ended, unanswered))
+
+    def _count_quick(self, replica: Replica, most: int) -> int:
+        """Calls of methods that are quick at this replica and have no outcome; more than `most` need not be counted."""
+        calls = 0
+        for run in self._caller.runs:
+            if replica.is_quick(run.options.method):
+                calls += run.unanswered
+                if calls >= most:
+                    break
+        return calls

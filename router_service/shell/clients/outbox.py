@@ -1,0 +1,345 @@
+"""Outcomes on their way to one client: gathered into frames, and kept small where the client does not read.
+
+Purpose: the answering half of a stream. What replicas keep for a session need not be kept here as well: above
+`MAX_UNREAD_BYTES`, and where all streams together hold too much (`core/unread.py`), the payloads of its results are
+dropped, and fetched again when the client reads. A few outcomes wait for a moment where more are about to come
+(`slotmesh.pacing`).
+Invariants: outcomes leave in the order in which they became known, but for those that were fetched; each leaves once.
+A call counts against the caller's window until its outcome was put into a frame. What a frame has brought is kept by
+replicas until the client acknowledges the frame.
+Owner: the client's stream.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from math import inf
+
+from router_service import convert
+from router_service.core import failures
+from router_service.core.callers import Caller
+from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
+from router_service.core.unread import Unread
+from router_service.shell.clients.dropped_results import DroppedResults
+from router_service.shell.clients.frame_timing import FrameTiming
+from router_service.shell.clients.outcome_sizes import bytes_of, held_by
+from router_service.shell.clients.singly import results_singly, singly, values_singly
+from router_service.shell.clients.taken_values import Taking
+from router_service.shell.clients.unacknowledged import UnacknowledgedRuns
+from router_service.shell.dispatcher import Dispatcher
+from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, Announced, ChunkRota, Lines, joined
+from slotmesh.runtime.pacer import Pacer
+from slotmesh.status import to_wire
+from slotmesh.telemetry.names import DIRECTION_OUT
+from slotmesh.v1 import call_pb2, router_service_pb2
+
+Response = router_service_pb2.StreamCallsResponse
+
+MAX_FRAME_CALLS = 16_384
+MAX_FRAME_BYTES = 1024 * 1024
+MAX_UNREAD_BYTES = 4 * 1024 * 1024
+"""Results that may wait for a client that does not read."""
+MIN_DROPPED_BYTES = 512
+"""Smaller results are not worth to be dropped."""
+
+
+class ResultOutbox:
+    """What one client is to be told."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        endpoint: str,
+        dispatcher: Dispatcher,
+        pacer: Pacer,
+        unread: Unread,
+        *,
+        takes_chunks: bool = False,
+        takes_items: bool = False,
+    ) -> None:
+        """`unread` is what all streams hold.
+
+        `takes_chunks`: the client puts large results together. `takes_items`: it says which values it has taken.
+        """
+        self.taking = Taking(dispatcher, caller.streams, by_caller=takes_items)
+        self._lines: Lines[Delivery] = Lines()
+        """Calls with a large value under way, and what waits behind each."""
+        self._takes_chunks = takes_chunks
+        self._large: ChunkRota[DeliverResults | DeliverValues] = ChunkRota()
+        """Results and values on their way in chunks, each of one call."""
+        self._large_bytes = 0
+        self._is_chunk_due = False
+        """A chunk may go before the next result frame."""
+        self._chunked: dict[DeliverResults, int] = {}
+        """Results that chunks have brought, and their sizes."""
+        self._unread_bytes = 0
+        self._unread = unread
+        self._leaving = 0
+        """Bytes of the frame that is being written."""
+        self._left_at = inf
+        """When the newest frame of the stream left; infinite once it was written."""
+        self._is_closed = False
+        self._timing = FrameTiming(caller, pacer)
+        self._caller = caller
+        self._dispatcher = dispatcher
+        self._outcomes: deque[Delivery] = deque()
+        """What the next frames bring: outcomes, and values of calls that go on."""
+        self._dropped = DroppedResults(caller, endpoint, dispatcher, MAX_FRAME_BYTES)
+        self._frame_no = 0
+        self.unacknowledged = UnacknowledgedRuns(dispatcher)
+
+    def __bool__(self) -> bool:
+        """Whether something waits, here or to be fetched."""
+        return bool(self._outcomes or self._large or self._dropped)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Results that wait for the client, without those of which one is always allowed."""
+        return self._unread_bytes + max(0, self._large_bytes - MAX_PAYLOAD_BYTES)
+
+    @property
+    def stuck_since(self) -> float:
+        """When the frame left that is being written; infinite where none is."""
+        return self._left_at
+
+    def leaves(self) -> None:
+        """A frame of the stream is being written."""
+        self._left_at = self._dispatcher.clock.now()
+
+    def written(self) -> None:
+        """All frames of the stream were written."""
+        self.taking.written()
+        self._left_at = inf
+        self._leaves(-self._leaving)
+
+    def close(self) -> None:
+        """Nobody is left to be told anything."""
+        self._is_closed = True
+        self._unread.left(self)
+        self._leaves(-self._leaving)
+
+    def shed(self, *, is_stuck: bool) -> None:
+        """Drops results that replicas keep; where nobody keeps them, and the client is stuck, they are lost."""
+        in_session = self._caller.session is not None
+        if not (in_session or is_stuck):
+            return
+        outcomes, self._outcomes = self._outcomes, deque()
+        for outcome in outcomes:
+            size = bytes_of(outcome)
+            if not isinstance(outcome, DeliverResults) or outcome.options.streaming or size <= MIN_DROPPED_BYTES:
+                self._outcomes.append(outcome)
+                continue
+            self._unread_bytes -= size
+            self._queue(-held_by(outcome))
+            if in_session:
+                self._dropped.drop(outcome, size)
+                continue
+            kept = (outcome.replica, outcome.first, outcome.links)
+            lost = DeliverFailure(outcome.caller, outcome.ids, failures.NOT_READ, outcome.size, *kept)
+            self._append(lost, bytes_of(lost))
+
+    def add(self, outcome: Delivery) -> None:
+        """Outcomes or values of calls, for the next frame."""
+        if self._is_closed:
+            return
+        if isinstance(outcome, DeliverValues):
+            self._add_values(outcome)
+            return
+        if self._lines and self._lines.concern(outcome.ids):
+            for each in singly(outcome):
+                if not self._lines.wait(each.ids[0], each):
+                    self.add(each)
+            return
+        size = bytes_of(outcome)
+        if size > CHUNK_BYTES and isinstance(outcome, DeliverResults) and max(map(len, outcome.payloads)) > CHUNK_BYTES:
+            for part in results_singly(outcome) if len(outcome.ids) > 1 else (outcome,):
+                if (size := bytes_of(part)) > CHUNK_BYTES:
+                    self._add_large(part, size)
+                else:
+                    self.add(part)
+            return
+        if self._dropped.fetching and not self._dropped.fetching.isdisjoint(outcome.ids):
+            self._dropped.fetching.difference_update(outcome.ids)
+        elif (
+            self._unread_bytes + size > MAX_UNREAD_BYTES
+            and isinstance(outcome, DeliverResults)
+            and self._caller.session is not None
+            and not outcome.options.streaming
+        ):
+            self._dropped.drop(outcome, size)
+            return
+        self._append(outcome, size)
+
+    def next_frame(self) -> Response | None:
+        """All that is ready, up to the bounds of a frame; None where nothing is. The frame before this was written."""
+        self.written()
+        if self._large and (self._is_chunk_due or not self._outcomes):
+            self._is_chunk_due = False
+            return self._chunk_frame()
+        if not self._outcomes:
+            self._dropped.fetch()
+        if not self._outcomes:
+            return None
+        # Where it is the only call, nobody is left whom it could wait for.
+        most = self._timing.most_calls(self._outcomes, MAX_FRAME_CALLS) if self._caller.calls > 1 else MAX_FRAME_CALLS
+        if not most:
+            return self._chunk_frame() if self._large else None
+        self._is_chunk_due = True
+        self._dispatcher.scheduler.counters.frames[DIRECTION_OUT,] += 1
+        response = Response()
+        frame = response.results
+        frame.frame_no = self._frame_no = self._frame_no + 1
+        calls = size = request_bytes = leaving = value_bytes = 0
+        batch: call_pb2.ResultBatch | None = None
+        values: call_pb2.ResultBatch | None = None
+        keeps, streams = self._caller.session is not None, self._caller.streams
+        chunked, unacknowledged = self._chunked, self.unacknowledged.runs
+        most_bytes = min(MAX_FRAME_BYTES, self._unread.frame_bytes)
+        while self._outcomes and calls < most and size + value_bytes < most_bytes:
+            outcome = self._take_next(most_bytes)
+            leaving += held_by(outcome)
+            if isinstance(outcome, DeliverValues):
+                values = self._put_values(frame, values, outcome)
+                value_bytes += sum(map(len, outcome.payloads))
+                continue
+            if streams:
+                self.taking.ended(outcome.ids)
+                self._caller.streamed(outcome.ids)
+            calls += len(outcome.ids)
+            request_bytes += outcome.size
+            size += bytes_of(outcome)
+            if keeps and outcome.replica is not None:
+                kept = (outcome.replica, outcome.links, outcome.first, len(outcome.ids))
+                unacknowledged.append((self._frame_no, kept))
+            if chunked and isinstance(outcome, DeliverResults) and outcome in chunked:
+                sizes = [chunked.pop(outcome)]
+                frame.batches.add(
+                    call_ids=outcome.ids, payloads=[b""], chunked_sizes=sizes, content_type=outcome.content_type
+                )
+                batch = None
+            elif isinstance(outcome, DeliverResults):
+                if batch is None or batch.content_type != outcome.content_type:
+                    batch = frame.batches.add(content_type=outcome.content_type)
+                batch.call_ids.extend(outcome.ids)
+                batch.payloads.extend(outcome.payloads)  # type: ignore[arg-type]  # parts leave in chunks
+            elif isinstance(outcome, DeliverDone):
+                frame.done.extend(convert.ranges_of_ids(outcome.ids))
+            else:
+                frame.errors.add(call_ids=outcome.ids, failure=to_wire(outcome.failure))
+        self._unread_bytes -= size
+        self._leaves(leaving)
+        self._caller.released(calls, request_bytes)
+        return response
+
+    def _take_next(self, most_bytes: int) -> Delivery:
+        """What comes next; of many results no more than fit into a frame, but one in any case."""
+        outcome = self._outcomes.popleft()
+        self._queue(-held_by(outcome))
+        if not isinstance(outcome, DeliverResults) or len(outcome.ids) == 1 or bytes_of(outcome) <= most_bytes:
+            return outcome
+        count, size = 1, len(outcome.payloads[0])
+        while (size := size + len(outcome.payloads[count])) <= most_bytes:
+            count += 1
+        ids, payloads, first = outcome.ids, outcome.payloads, outcome.first
+        rest = replace(outcome, ids=ids[count:], payloads=payloads[count:], first=first + count)
+        self._outcomes.appendleft(rest)
+        self._queue(held_by(rest))
+        return replace(outcome, ids=ids[:count], payloads=payloads[:count], size=0)
+
+    def _add_values(self, values: DeliverValues) -> None:
+        """They are never dropped, and count for nothing: no more wait here than the credit of each call."""
+        lines = self._lines
+        if max(map(len, values.payloads)) <= CHUNK_BYTES and not (lines and lines.concern(values.ids)):
+            self._append(values, 0)
+            return
+        for each in values_singly(values):
+            (payload,) = each.payloads
+            if lines.wait(each.ids[0], each):
+                continue
+            if len(payload) > CHUNK_BYTES and not isinstance(payload, Announced):
+                if self._takes_chunks:
+                    lines.begin(each.ids[0])
+                    each.payloads = [Announced(len(payload))]
+                    self._large.add(each, payload)
+                    self._queue(len(payload))
+                    continue
+                each.payloads = [joined(payload)]
+            self._append(each, 0)
+
+    def _put_values(
+        self, frame: call_pb2.ResultFrame, batch: call_pb2.ResultBatch | None, values: DeliverValues
+    ) -> call_pb2.ResultBatch | None:
+        """Adds values to a frame, to the batch where they fit. Returns the one to which the next values go."""
+        self.taking.leave(values)
+        large = values.payloads[0]
+        if isinstance(large, Announced):
+            sizes = [len(large)]
+            frame.batches.add(
+                call_ids=values.ids, payloads=[b""], chunked_sizes=sizes, content_type=values.content_type, partial=True
+            )
+            # Not before: two payloads of one call are never in chunks at once.
+            for each in self._lines.end(values.ids[0]):
+                self.add(each)
+            return None
+        if batch is None or batch.content_type != values.content_type:
+            batch = frame.batches.add(content_type=values.content_type, partial=True)
+        batch.call_ids.extend(values.ids)
+        batch.payloads.extend(values.payloads)  # type: ignore[arg-type]  # what is larger was joined, or cut
+        return batch
+
+    def _append(self, outcome: Delivery, size: int) -> None:
+        """`size`: what the client is to read before it may send more."""
+        self._outcomes.append(outcome)
+        self._unread_bytes += size
+        self._queue(held_by(outcome))
+
+    def _queue(self, size: int) -> None:
+        if not self._is_closed:
+            self._unread.queue(self, size)
+
+    def _leaves(self, size: int) -> None:
+        self._leaving += size
+        self._unread.leaving += size
+
+    def _add_large(self, outcome: DeliverResults, size: int) -> None:
+        """A large result of one call: in chunks, where the client takes them."""
+        (payload,) = outcome.payloads
+        was_fetched = not self._dropped.fetching.isdisjoint(outcome.ids)
+        self._dropped.fetching.difference_update(outcome.ids)
+        may_drop = not was_fetched and self._caller.session is not None and not outcome.options.streaming
+        if self._takes_chunks:
+            if self._large_bytes and self._large_bytes + size > MAX_PAYLOAD_BYTES and may_drop:
+                self._dropped.drop(outcome, size)
+                return
+            outcome.payloads = (b"",)
+            self._large.add(outcome, payload)
+            self._large_bytes += size
+            self._queue(size)
+        elif size <= MAX_INLINE_BYTES and self._unread_bytes + size > MAX_UNREAD_BYTES and may_drop:
+            self._dropped.drop(outcome, size)
+        elif size <= MAX_INLINE_BYTES:
+            outcome.payloads = (joined(payload),)
+            self._append(outcome, size)
+        else:
+            failure = convert.result_too_large(size)
+            kept = (outcome.replica, outcome.first, outcome.links)
+            failed = DeliverFailure(outcome.caller, outcome.ids, failure, outcome.size, *kept)
+            self._append(failed, bytes_of(failed))
+
+    def _chunk_frame(self) -> Response:
+        """The next chunk. Behind the last one of a result comes its outcome."""
+        chunk = self._large.take()
+        outcome = chunk.owner
+        self._queue(-len(chunk.data))
+        self._leaves(len(chunk.data))
+        if chunk.is_last:
+            if isinstance(outcome, DeliverValues):
+                self._append(outcome, 0)
+            else:
+                self._large_bytes -= chunk.total
+                self._chunked[outcome] = chunk.total
+                self._append(outcome, 0)
+        return Response(
+            chunk=call_pb2.Chunk(call_id=outcome.ids[0], offset=chunk.offset, total=chunk.total, data=chunk.data)
+        )

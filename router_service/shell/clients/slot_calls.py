@@ -1,0 +1,122 @@
+"""Operations on slots: each a caller of its own, as unary calls are.
+
+Purpose: hands operations to the core and awaits what becomes of them.
+Invariants: a caller that goes away takes its operation back; a slot that was granted to one that is gone is given back
+at once, unless a request id lets it ask again. Where much is pending reservations are refused, like calls; what is done
+with slots that were given, and so frees them, is refused where twice as much is: whoever makes up tokens costs memory.
+Owner: the servicer of slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from router_service import convert
+from router_service.core.calls import CallOptions
+from router_service.core.commands import DeliverFailure, DeliverSlot, Delivery
+from router_service.core.routing.rosters import ReplicaKey
+from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot
+from router_service.shell.clients.streaming_call import StreamingCall, WriteValue
+from router_service.shell.clients.unary import Answer, Pending, UnaryCalls
+from router_service.shell.dispatcher import Dispatcher
+from slotmesh.chunks import MAX_INLINE_BYTES
+from slotmesh.errors import Failure
+from slotmesh.slots.token import parse_token
+
+
+class SlotCalls:
+    """Submits single operations on slots and awaits their outcomes."""
+
+    def __init__(self, dispatcher: Dispatcher, unary: UnaryCalls) -> None:
+        """Operations count among the `unary` calls that are pending: the router waits for them when it stops."""
+        self._dispatcher = dispatcher
+        self._unary = unary
+
+    async def reserve(
+        self, peer: str, endpoint: str, options: CallOptions, wanted: Reserve, request_id: str
+    ) -> Slot | Failure:
+        """A slot, as soon as there is one; `peer` tells connections apart."""
+        if failure := self._unary.full():
+            return failure
+        if options.slo_at is not None:
+            options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
+        await self._dispatcher.await_table()
+        pending = _PendingSlot()
+        try:
+            with self._unary.under_way(peer, pending) as caller:
+                self._dispatcher.reserve(caller, endpoint, options, wanted, request_id)
+                return cast("Slot | Failure", await pending.outcome)
+        except asyncio.CancelledError:
+            if isinstance(pending.answer, Slot) and not request_id:
+                self.give_back(pending.answer)
+            raise
+
+    def give_back(self, slot: Slot) -> None:
+        """Nobody will hear of this slot."""
+        token = parse_token(slot.token)
+        if token is not None:
+            self._dispatcher.give_back(token.replica_key, slot.token)
+
+    async def renew(self, peer: str, key: ReplicaKey, op: Renew) -> Slot | Failure:
+        """The slot with its new lease; `key` is the replica that gave it."""
+        return cast("Slot | Failure", await self._operate(peer, key, op))
+
+    async def release(self, peer: str, key: ReplicaKey, op: Release) -> Released | Failure:
+        """How loaded the replica is after it; `key` is the replica that gave the slot."""
+        return cast("Released | Failure", await self._operate(peer, key, op))
+
+    async def dispatch(
+        self, peer: str, key: ReplicaKey, options: CallOptions, payload: bytes, into: Dispatch
+    ) -> Answer:
+        """The outcome of one call into a slot; `key` is the replica that gave it."""
+        if failure := self._unary.full(for_slots=True):
+            return failure
+        await self._dispatcher.await_table()
+        pending = Pending()
+        with self._unary.under_way(peer, pending) as caller:
+            self._dispatcher.dispatch(caller, key, options, payload, into)
+            return await pending.outcome
+
+    async def stream(
+        self, peer: str, key: ReplicaKey, options: CallOptions, payload: bytes, into: Dispatch, write: WriteValue
+    ) -> Failure | None:
+        """Writes the values of one call into a slot as they come; returns why it failed, if it did."""
+        if failure := self._unary.full(for_slots=True):
+            return failure
+        await self._dispatcher.await_table()
+        streaming = StreamingCall(self._dispatcher, write)
+        with self._unary.under_way(peer, streaming) as caller:
+            caller.max_value_bytes = MAX_INLINE_BYTES
+            self._dispatcher.dispatch(caller, key, options, payload, into)
+            return await streaming.run()
+
+    async def _operate(self, peer: str, key: ReplicaKey, op: Renew | Release) -> Slot | Released | Failure:
+        if failure := self._unary.full(for_slots=True):
+            return failure
+        await self._dispatcher.await_table()
+        pending = _PendingSlot()
+        with self._unary.under_way(peer, pending) as caller:
+            self._dispatcher.slot_op(caller, key, op)
+            return await pending.outcome
+
+
+class _PendingSlot:
+    __slots__ = ("answer", "outcome")
+
+    def __init__(self) -> None:
+        self.outcome: asyncio.Future[Slot | Released | Failure] = asyncio.get_running_loop().create_future()
+        self.answer: Slot | Released | Failure | None = None
+        """What came, also where nobody awaits it any more."""
+
+    def deliver(self, delivery: Delivery) -> None:
+        if isinstance(delivery, DeliverFailure):
+            self._settle(delivery.failure)
+
+    def deliver_slot(self, delivery: DeliverSlot) -> None:
+        self._settle(delivery.answer)
+
+    def _settle(self, answer: Slot | Released | Failure) -> None:
+        self.answer = answer
+        if not self.outcome.done():
+            self.outcome.set_result(answer)

@@ -1,0 +1,271 @@
+"""One StreamCalls stream: the router's side of a conversation with a client.
+
+Purpose: reads frames of calls, writes frames of results; the stream lives on through every failure of a call.
+Invariants: the reader never waits for the writer. After half-close the stream ends once all are answered. What of a
+session's calls replicas have goes on when the stream breaks.
+Owner: the servicer's task of this stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from itertools import islice
+
+from router_service import convert
+from router_service.core.callers import MAX_CALL_ID, Caller, Window
+from router_service.core.calls import Batch
+from router_service.core.commands import Delivery
+from router_service.core.routing.rosters import RosterVersion
+from router_service.core.sessions.session import Session
+from router_service.core.unread import Unread
+from router_service.shell.clients.call_reader import MAX_STEP, CallReader
+from router_service.shell.clients.outbox import ResultOutbox
+from router_service.shell.clients.uploads import Uploads
+from router_service.shell.dispatcher import Dispatcher
+from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.runtime.pacer import Pacer
+from slotmesh.runtime.pump import StreamPump
+from slotmesh.status import to_wire
+from slotmesh.telemetry.names import DIRECTION_IN
+from slotmesh.v1 import call_pb2, router_service_pb2
+
+Response = router_service_pb2.StreamCallsResponse
+
+CHUNKS = "chunks"
+"""The feature of clients that put large results together."""
+TAKE_ITEMS = "take_items"
+"""The feature of clients that say which values of handlers that yield they have taken."""
+MAX_UNREAD_REJECTIONS = 16_384
+"""Rejected batches that may wait likewise; they cost the client nothing to cause, so more of them end the stream."""
+MAX_UNREAD_REJECTED_IDS = 1024 * 1024
+"""Ids in them, likewise."""
+
+
+class ClientStream:
+    """Admits calls into the scheduler, gathers their outcomes into frames."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        default_options: call_pb2.CallOptions,
+        window: Window,
+        dispatcher: Dispatcher,
+        unread: Unread,
+        write: Callable[[Response], Awaitable[object]],
+        session: Session | None = None,
+        *,
+        features: Collection[str] = (),
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        """`unread`: what all streams hold of their clients' results. `features`: the client's."""
+        self.caller = Caller(window, session=session)
+        self.pump = StreamPump(write, self.next_frame)
+        self._endpoint = endpoint
+        self._dispatcher = dispatcher
+        self._pacer = Pacer(self.pump.wake, dispatcher.clock.now)
+        self._results = ResultOutbox(
+            self.caller,
+            endpoint,
+            dispatcher,
+            self._pacer,
+            unread,
+            takes_chunks=CHUNKS in features,
+            takes_items=TAKE_ITEMS in features,
+        )
+        if CHUNKS not in features:
+            self.caller.max_value_bytes = MAX_INLINE_BYTES
+        self._uploads = Uploads(self.caller, dispatcher)
+        self._calls = CallReader(
+            self.caller,
+            default_options,
+            self._results,
+            self._uploads,
+            dispatcher.clock,
+            reject=self._reject,
+            deliver=self.deliver,
+            max_payload_bytes=max_payload_bytes,
+        )
+        self._control: deque[Response] = deque()
+        self._rejected_ids = 0
+        """Ids in rejections that wait in there."""
+        self._is_accepting = False
+        """A frame of calls is being dealt with."""
+        self._is_ending = False
+        self._all_answered = asyncio.Event()
+        self.fenced = asyncio.Event()
+        """A newer connection of the session has been opened: this one must end."""
+        self._echo = 0
+        """The client's newest stamp that was not echoed; 0 where there is none."""
+        self._roster: RosterVersion | None = None
+        """The newest roster, where the client was not told of it."""
+
+    # -- in --------------------------------------------------------------------------------------------------------
+
+    def accept(self, frame: router_service_pb2.CallFrame) -> Iterator[Failure | None]:
+        """Admits each batch of a frame of calls, or rejects it as a whole.
+
+        In steps: whoever iterates lets others have the event loop between two of them. A failure says why the stream
+        must end, and is the last step.
+        """
+        self._dispatcher.scheduler.counters.frames[DIRECTION_IN,] += 1
+        self._is_accepting = True
+        try:
+            yield from self._accept(frame)
+        finally:
+            self._is_accepting = False
+            if self._is_ending:
+                self.pump.wake()
+
+    def upload(self, chunk: call_pb2.Chunk) -> None:
+        """A part of a payload that was announced."""
+        self._uploads.add(chunk)
+
+    def take(self, frame: call_pb2.TakeItems) -> None:
+        """The client has taken values: their handlers may go on."""
+        self._results.taking.take(frame.call_ids, frame.counts)
+
+    def cancel(self, frame: router_service_pb2.CancelCalls) -> Iterator[None]:
+        """The client takes calls back; each that is open is answered now. In steps, as `accept`."""
+        last_ids = [run.ids[-1] for run in islice(self.caller.runs, MAX_STEP - 1, None, MAX_STEP) if run.ids]
+        for at in range(0, len(frame.calls), MAX_STEP):
+            ranges = convert.ranges_of(frame.calls[at : at + MAX_STEP])
+            first = 0
+            for last in (*last_ids, MAX_CALL_ID):
+                part = [(max(first, lo), min(last, hi)) for lo, hi in ranges if lo <= last and hi >= first]
+                first = last + 1
+                if part:
+                    self._dispatcher.cancel(self.caller, part)
+                    yield
+
+    def acknowledge(self, through_frame: int) -> None:
+        """The client has all result frames up to this one: their runs need not be kept any longer."""
+        self._results.unacknowledged.acknowledge(through_frame)
+
+    def know_roster(self, wire: router_service_pb2.RosterVersion) -> None:
+        """The client acknowledges a roster."""
+        self._dispatcher.acknowledged(self.caller, convert.roster_from_wire(wire))
+
+    def heard(self, stamp: int) -> None:
+        """A sign of life of the client, which waits for one of ours."""
+        self._echo = stamp
+        self.pump.wake()
+
+    async def finish(self) -> None:
+        """The client says no more: returns once all its calls were answered and the answers were written."""
+        self._uploads.end()
+        self._results.taking.take_all()
+        self._all_answered.clear()  # it was so when the router was told to stop; more calls may have come since
+        await self.all_answered()
+
+    async def all_answered(self) -> None:
+        """The client makes no more calls, but may have more to say of those it made. Returns as `finish` does."""
+        self._is_ending = True
+        self.pump.wake()
+        await self._all_answered.wait()
+
+    def ended(self) -> None:
+        """The stream is gone, however: nobody is left to be answered."""
+        self._pacer.stop()
+        self._results.close()
+        self._all_answered.set()
+
+    def say(self, response: Response) -> None:
+        """Queues a frame that is not results; it goes before them."""
+        self._control.append(response)
+        self.pump.wake()
+
+    # -- out -------------------------------------------------------------------------------------------------------
+
+    def name_roster(self, version: RosterVersion) -> None:
+        """The client is told of the roster, or of a newer one that comes before it was."""
+        self._roster = version
+        self.pump.wake()
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Outcomes or values of calls, for the next frame."""
+        if self._uploads:
+            self._uploads.ended(delivery.ids)
+        self._results.add(delivery)
+        self.pump.wake()
+
+    def next_frame(self) -> Response | None:
+        """Everything that is ready, up to the bounds of a frame. The frame before this was written."""
+        self._results.written()
+        frame = self._next_frame()
+        if frame is not None:
+            self._results.leaves()
+        return frame
+
+    def _next_frame(self) -> Response | None:
+        if self._control:
+            response = self._control.popleft()
+            self._rejected_ids -= len(response.rejected.call_ids)
+            return response
+        if self._roster is not None:
+            version, self._roster = self._roster, None
+            return Response(roster=convert.roster_to_wire(version))
+        if self._echo:
+            stamp, self._echo = self._echo, 0
+            return Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
+        frame = self._results.next_frame()
+        is_over = self._is_ending and not self._is_accepting and not self.caller.runs and not self._results
+        if frame is None and is_over:
+            self._all_answered.set()
+        return frame
+
+    def _accept(self, frame: router_service_pb2.CallFrame) -> Iterator[Failure | None]:
+        fresh: list[Batch] = []
+        work = 0
+        for batch, calls, groups in self._calls.admitted(frame):
+            work += max(groups, len(calls))
+            if batch.resend and calls:
+                self._submit(fresh)
+                fresh = []
+                age_s = max(0.0, batch.age.ToNanoseconds() / 1e9)
+                self._dispatcher.submit_again(self.caller, self._endpoint, calls, age_s, convert.first_roster_of(batch))
+            else:
+                fresh += calls
+            if work >= MAX_STEP:
+                self._submit(fresh)
+                fresh, work = [], 0
+                failure = self._too_many_rejections()
+                yield failure
+                if failure is not None or self.fenced.is_set():
+                    return
+        self._submit(fresh)
+        if frame.resent_all:
+            self._dispatcher.resent_all(self.caller)
+        if failure := self._too_many_rejections():
+            yield failure
+
+    def _submit(self, calls: list[Batch]) -> None:
+        if calls:
+            self._dispatcher.submit(self.caller, self._endpoint, calls)
+
+    def _reject(self, batch: router_service_pb2.CallBatch, failure: Failure) -> None:
+        # An honest batch has no more ids than the window has calls; of others the ids are not worth keeping.
+        ids = batch.call_ids if len(batch.call_ids) <= self.caller.window.calls else ()
+        self._rejected_ids += len(ids)
+        self.say(
+            Response(
+                rejected=router_service_pb2.RejectedBatch(
+                    first_call_id=batch.first_call_id,
+                    count=len(batch.payloads),
+                    failure=to_wire(failure),
+                    call_ids=ids,
+                )
+            )
+        )
+
+    def _too_many_rejections(self) -> Failure | None:
+        """Why the stream must end, if so much was rejected and not read."""
+        if len(self._control) <= MAX_UNREAD_REJECTIONS and self._rejected_ids <= MAX_UNREAD_REJECTED_IDS:
+            return None
+        return Failure(
+            reason=Reason.WINDOW_EXCEEDED,
+            message=f"{len(self._control)} rejected batches wait to be read: keep to the window, and read",
+            executed=Executed.UNKNOWN,
+        )

@@ -1,0 +1,199 @@
+"""How handlers that yield get to go on: what one caller has taken of the values of its calls.
+
+Purpose: a replica lets a handler run a credit ahead of what was taken of its values (`core/streaming/credits.py`). Here
+the values of one caller are counted, and taken: once they were written, for a client that does not say so itself;
+else when it says so. Where it has many such calls these have smaller credits, which are for the way to the router:
+their values are taken when they leave it, as long as the client is not far behind.
+Invariants: whatever a caller says, no more is taken of a call than was written to it; so what waits here is at most the
+credits of its calls. A handler is never further ahead of a client that says what it has taken than a call alone may be.
+Nothing is remembered of a call that has ended.
+Owner: the caller's stream, or its unary call.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sized
+from typing import Final
+
+from router_service.core.commands import DeliverValues
+from router_service.core.replicas.replica import Replica
+from router_service.core.streaming.credits import ALONE, CREDITS, HALF, Credit
+from router_service.shell.dispatcher import Dispatcher
+
+TAKE_VALUES: Final = ALONE.values // 4
+TAKE_BYTES: Final = ALONE.bytes // 4
+"""Replicas hear of values that are taken here when either is reached, or half of a smaller credit: frames are few, and
+no handler waits for what was written long ago."""
+
+
+class Taking:
+    """The calls of one caller whose values have begun to leave."""
+
+    def __init__(self, dispatcher: Dispatcher, levels: Mapping[int, int], *, by_caller: bool = False) -> None:
+        """`levels`: of the credits of calls, by id; 0 for others. `by_caller`: it says itself what it has taken."""
+        self._dispatcher = dispatcher
+        self._levels = levels
+        self._by_caller = by_caller
+        self.calls: dict[int, _Call] = {}
+        """Empty where there are none: all other calls cost nothing here."""
+        self._leaving: list[DeliverValues] = []
+
+    def leave(self, values: DeliverValues) -> None:
+        """These values are being written."""
+        by_caller, ids = self._by_caller, values.ids
+        if not by_caller:
+            self._leaving.append(values)
+        at, end = 0, len(ids)
+        while at < end:
+            call_id, begin = ids[at], at
+            while at < end and ids[at] == call_id:
+                at += 1
+            call = self.calls.get(call_id)
+            if call is None:
+                call = self.calls[call_id] = self._begin(values, call_id, values.run_ids[begin])
+            if not by_caller:
+                continue
+            # Counted before the write has ended: the caller may say that it has taken them before this side knows.
+            call.values += at - begin
+            if call.lead is not None and call.lead.left(values.payloads[begin:at]):
+                self._tell(call, call.lead.told())
+
+    def written(self) -> None:
+        """All that was being written has been."""
+        if not self._leaving:
+            return
+        for values in self._leaving:
+            for call_id, payload in zip(values.ids, values.payloads, strict=True):
+                if (call := self.calls.get(call_id)) is None:
+                    continue
+                call.values += 1
+                call.size += len(payload)
+                if call.values >= call.take_at.values or call.size >= call.take_at.bytes:
+                    self._tell(call, call.values)
+                    call.values = call.size = 0
+        self._leaving.clear()
+
+    def take(self, ids: Iterable[int], counts: Iterable[int]) -> None:
+        """The caller has taken so many values of each of these calls."""
+        if not self._by_caller:
+            return
+        for call_id, count in zip(ids, counts, strict=False):
+            call = self.calls.get(call_id)
+            if call is None or (count := min(count, call.values)) <= 0:
+                continue
+            call.values -= count
+            if call.lead is None:
+                self._tell(call, count)
+            elif call.lead.taken(count):
+                self._tell(call, call.lead.told())
+
+    def take_all(self) -> None:
+        """The caller can say no more: from now on values are taken when they were written."""
+        if self._by_caller:
+            self._by_caller = False
+            for call in self.calls.values():
+                if count := call.values if call.lead is None else call.lead.rest:
+                    self._tell(call, count)
+                call.values, call.lead = 0, None
+
+    def ended(self, ids: Iterable[int]) -> None:
+        """These calls have their outcome."""
+        for call_id in ids:
+            self.calls.pop(call_id, None)
+
+    def _begin(self, values: DeliverValues, call_id: int, run_id: int) -> _Call:
+        level = self._levels.get(call_id, 0)
+        credit = CREDITS[level]
+        take_at = Credit(min(TAKE_VALUES, (credit.values + 1) // 2), min(TAKE_BYTES, (credit.bytes + 1) // 2))
+        lead = _Lead(take_at) if level and self._by_caller else None
+        return _Call(values.replica, values.links, run_id, take_at, lead)
+
+    def _tell(self, call: _Call, count: int) -> None:
+        self._dispatcher.take(call.replica, call.links, call.run_id, count)
+
+
+class _Call:
+    """Where the values of one call come from, and what was written of them and not taken."""
+
+    __slots__ = ("lead", "links", "replica", "run_id", "size", "take_at", "values")
+
+    def __init__(self, replica: Replica, links: int, run_id: int, take_at: Credit, lead: _Lead | None) -> None:
+        self.replica = replica
+        self.links = links
+        self.run_id = run_id
+        self.take_at = take_at
+        """When values are taken for the caller."""
+        self.lead = lead
+        """Where the caller says what it takes, and the credit is for the way to here."""
+        self.values = 0
+        self.size = 0
+        """Bytes of these values; counted only where they are taken for the caller."""
+
+
+class _Lead:
+    """By how much the replica is told to be ahead of one call's caller: half of what a call alone may be.
+
+    The caller says at the latest then what it has taken; so one that takes all that comes never holds up its handler.
+    """
+
+    __slots__ = ("_bytes", "_due", "_due_bytes", "_held", "_passed", "_take_at")
+
+    def __init__(self, take_at: Credit) -> None:
+        self._take_at = take_at
+        self._passed: deque[int] = deque()
+        """Sizes of values that the caller has not taken, and that are taken all the same."""
+        self._bytes = 0
+        """Of all of them."""
+        self._held: deque[int] = deque()
+        """Sizes of those after them, which are not."""
+        self._due = self._due_bytes = 0
+        """Of what is taken the replica has not heard of so many values, and bytes."""
+
+    def left(self, values: Iterable[Sized]) -> bool:
+        """Values leave. Returns whether the replica should hear what is taken."""
+        sizes = list(map(len, values))
+        size = sum(sizes)
+        if self._held or len(self._passed) + len(sizes) > HALF.values or self._bytes + size > HALF.bytes:
+            self._held.extend(sizes)
+            return self._pass()
+        self._passed.extend(sizes)
+        self._bytes += size
+        self._due += len(sizes)
+        self._due_bytes += size
+        return self._is_due
+
+    def taken(self, count: int) -> bool:
+        """The caller has taken the next values. Returns as `left` does."""
+        passed, held = self._passed, self._held
+        for _ in range(count):
+            if passed:
+                self._bytes -= passed.popleft()
+            else:
+                self._due += 1
+                self._due_bytes += held.popleft()
+        return self._pass()
+
+    def told(self) -> int:
+        """How many values the replica is told of now."""
+        due, self._due, self._due_bytes = self._due, 0, 0
+        return due
+
+    @property
+    def rest(self) -> int:
+        """Values that the replica has not heard of."""
+        return self._due + len(self._held)
+
+    def _pass(self) -> bool:
+        passed, held = self._passed, self._held
+        while held and len(passed) < HALF.values and self._bytes < HALF.bytes:
+            size = held.popleft()
+            passed.append(size)
+            self._bytes += size
+            self._due += 1
+            self._due_bytes += size
+        return self._is_due
+
+    @property
+    def _is_due(self) -> bool:
+        return self._due >= self._take_at.values or self._due_bytes >= self._take_at.bytes

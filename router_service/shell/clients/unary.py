@@ -1,0 +1,130 @@
+"""Unary calls: each a caller of its own with one call, coalesced with all others on the way to the replicas.
+
+Invariants: at most `max_pending` at once, the rest is refused before it costs anything; a caller that goes away cancels
+its call. All calls of one peer share one flow: a peer that floods waits behind itself.
+Owner: the router's servicer; `slot_calls` shares the flows and the bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from router_service import convert
+from router_service.core.callers import START_WINDOW, Caller
+from router_service.core.calls import CallOptions
+from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
+from router_service.core.flows import Flow
+from router_service.shell.clients.streaming_call import StreamingCall, WriteValue
+from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.receivers import Sink
+from slotmesh.chunks import MAX_INLINE_BYTES
+from slotmesh.errors import Failure, Reason
+
+_IDS = range(1, 2)
+Answer = DeliverResults | DeliverDone | Failure
+"""How a call ends."""
+
+
+class UnaryCalls:
+    """Submits single calls and awaits their outcomes."""
+
+    def __init__(self, dispatcher: Dispatcher, max_pending: int) -> None:
+        self._dispatcher = dispatcher
+        self._max_pending = max_pending
+        self._pending = 0
+        self._peers: dict[str, _Peer] = {}
+        """Those with calls that are pending."""
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    async def idle(self) -> None:
+        """Returns when no call is pending."""
+        await self._is_idle.wait()
+
+    async def call(self, peer: str, endpoint: str, options: CallOptions, payload: bytes) -> Answer:
+        """The outcome of one call; `peer` tells connections apart."""
+        if failure := self.full():
+            return failure
+        pending = Pending()
+        with self.under_way(peer, pending) as caller:
+            self._submit(caller, endpoint, options, payload)
+            return await pending.outcome
+
+    async def stream(
+        self, peer: str, endpoint: str, options: CallOptions, payload: bytes, write: WriteValue
+    ) -> Failure | None:
+        """Writes the values of one call as they come; returns why it failed, if it did."""
+        if failure := self.full():
+            return failure
+        streaming = StreamingCall(self._dispatcher, write)
+        with self.under_way(peer, streaming) as caller:
+            caller.max_value_bytes = MAX_INLINE_BYTES
+            self._submit(caller, endpoint, options, payload)
+            return await streaming.run()
+
+    def full(self, *, for_slots: bool = False) -> Failure | None:
+        """Why no more is taken; None while there is room.
+
+        `for_slots`: of what is done with slots that were given, which frees them, twice as much is taken.
+        """
+        if self._pending < (2 * self._max_pending if for_slots else self._max_pending):
+            return None
+        return Failure(
+            reason=Reason.QUEUE_FULL,
+            message=(
+                f"{self._pending} unary calls are pending, the most this router takes (max_pending_unary); "
+                "try again later, or use StreamCalls"
+            ),
+            retry_delay_s=0.1,
+        )
+
+    def _submit(self, caller: Caller, endpoint: str, options: CallOptions, payload: bytes) -> None:
+        if options.slo_at is not None:
+            options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
+        self._dispatcher.submit(caller, endpoint, [(options, _IDS, [payload])])
+
+    @contextmanager
+    def under_way(self, peer: str, sink: Sink) -> Iterator[Caller]:
+        """A caller of the peer's, for as long as the block lasts; what is open of it then is cancelled."""
+        sharing = self._peers.get(peer)
+        if sharing is None:
+            sharing = self._peers[peer] = _Peer()
+        sharing.pending += 1
+        caller = Caller(START_WINDOW, sharing.flow)
+        self._dispatcher.attach(caller, sink)
+        self._pending += 1
+        self._is_idle.clear()
+        try:
+            yield caller
+        finally:
+            self._pending -= 1
+            sharing.pending -= 1
+            if not sharing.pending:
+                del self._peers[peer]
+            if not self._pending:
+                self._is_idle.set()
+            self._dispatcher.detach(caller)
+
+
+class _Peer:
+    __slots__ = ("flow", "pending")
+
+    def __init__(self) -> None:
+        self.flow = Flow()
+        self.pending = 0
+
+
+class Pending:
+    """The outcome of one call, which somebody awaits."""
+
+    __slots__ = ("outcome",)
+
+    def __init__(self) -> None:
+        self.outcome: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def deliver(self, delivery: Delivery) -> None:
+        """The outcome has come."""
+        if not self.outcome.done() and not isinstance(delivery, DeliverValues):
+            self.outcome.set_result(delivery.failure if isinstance(delivery, DeliverFailure) else delivery)

@@ -1,0 +1,58 @@
+"""Who carries out what the scheduler wants: sinks take what callers hear, links what replicas are told.
+
+Owner: the dispatcher calls them; streams, unary calls and links are what it calls.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from router_service.core.commands import CancelRun, DeliverSlot, Delivery
+from router_service.core.routing.rosters import RosterVersion
+from router_service.core.sessions.session import Session
+
+
+class Sink(Protocol):
+    """Where the outcomes of one caller go."""
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Takes outcomes or values of some of the caller's calls; must not block."""
+
+
+class SessionSink(Sink, Protocol):
+    """Where the outcomes of a session go, and what else its client must hear."""
+
+    def name_roster(self, version: RosterVersion) -> None:
+        """Tells the client which roster is in force; must not block."""
+
+
+class SlotSink(Sink, Protocol):
+    """Where the outcome of one operation on a slot goes."""
+
+    def deliver_slot(self, delivery: DeliverSlot) -> None:
+        """Takes what became of the operation, where it did not fail; must not block."""
+
+
+class Link(Protocol):
+    """The way to one replica."""
+
+    def flush(self) -> None:
+        """There is something to send: cut frames until there is nothing left."""
+
+    def cancel(self, command: CancelRun) -> None:
+        """Tells the replica that nobody waits for these calls of a slice."""
+
+    def reconcile(self, session: Session) -> None:
+        """Asks the replica what became of the session's unanswered calls."""
+
+    def forget(self, first: int, count: int) -> None:
+        """Tells the replica that it need not keep the outcomes of these runs."""
+
+    def take(self, run_id: int, count: int) -> None:
+        """Tells the replica that so many values of the run were taken."""
+
+    async def finish(self) -> None:
+        """Says what there is to say, and returns when the replica has ended the stream."""
+
+    def close(self) -> None:
+        """Disconnects for good."""

@@ -1,0 +1,1 @@
+"""The links to replicas: what they carry, and what comes back."""

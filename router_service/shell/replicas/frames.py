@@ -1,0 +1,221 @@
+"""What one replica is to be told, cut into frames: the writing half of a link.
+
+Purpose: everything that waits for the replica waits as what it means, and becomes a frame when one can leave, so that
+what comes meanwhile joins, and few calls wait for a moment where more are about to come (`slotmesh.pacing`). The
+replica's own queues are the core's; what else there is to say is kept here.
+Invariants: signs of life go first, then what makes room and slots, then questions, runs and chunks: no two questions
+without runs between them, where there are any. Run ids are those of the link that is up, and nothing is kept beyond it.
+Owner: the `ReplicaLink`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+
+from router_service import convert
+from router_service.core.commands import CancelRun
+from router_service.core.replicas.frames import MAX_FRAME_SLICES
+from router_service.core.replicas.replica import Replica
+from router_service.core.sessions.session import Session
+from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.replicas.acks import RunAcks
+from slotmesh.chunks import ChunkRota
+from slotmesh.pacing import COUNTED_FRAMES
+from slotmesh.runtime.clock import Clock
+from slotmesh.runtime.pacer import Pacer
+from slotmesh.telemetry.names import DIRECTION_OUT
+from slotmesh.v1 import call_pb2, replica_service_pb2
+
+Request = replica_service_pb2.ExecuteRequest
+
+MAX_FRAME_CALLS = 16_384
+MAX_FRAME_BYTES = 1024 * 1024
+MAX_FRAME_RANGES = 4096
+"""Ranges of cancels and questions, and calls of which values were taken: each costs the replica as much as a call."""
+
+
+class LinkFrames:
+    """On their way to one replica."""
+
+    def __init__(self, replica: Replica, dispatcher: Dispatcher, clock: Clock, wake: Callable[[], None]) -> None:
+        """`wake` is called when `next_frame` has something to give."""
+        self._replica = replica
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._wake = wake
+        self._is_up = False
+        self._pacer = Pacer(wake, clock.now)
+        self._cancels: deque[CancelRun] = deque()
+        self._questions: deque[Session] = deque()
+        self._acks = RunAcks(wake)
+        self._takes: dict[int, int] = {}
+        """Values taken of each run, of which the replica was not told."""
+        self._echo = 0
+        """The newest stamp of the replica that was not echoed; 0 where there is none."""
+        self._chunks: ChunkRota[int] = ChunkRota()
+        """Payloads of calls on their way, by run id."""
+        self._is_chunk_due = False
+        """A chunk may go before the next other frame."""
+        self._is_question_due = True
+        """A question may go before the next runs: each keeps the replica busy for as long as thousands of calls."""
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def link_up(self) -> None:
+        """Operations on slots may leave."""
+        self._is_up = True
+
+    def hurry(self) -> None:
+        """What there is leaves at once: it is the last chance."""
+        self._pacer.hurry()
+
+    def drop(self) -> None:
+        """The link is gone, and its run ids mean nothing any more."""
+        self._is_up = False
+        self._pacer.stop()
+        self._pacer = Pacer(self._wake, self._clock.now)
+        self._echo = 0
+        self._cancels.clear()
+        self._questions.clear()
+        self._takes.clear()
+        self._chunks.clear()
+        self._acks.drop()
+
+    def echo(self, stamp: int) -> None:
+        """The replica has given a sign of life. The echo is what lets it start runs."""
+        self._echo = stamp
+        self._wake()
+
+    def answered(self) -> None:
+        """The replica has answered runs: what waits for that may leave."""
+        if self._replica.outbox:
+            self._wake()
+
+    # -- what is to be told ------------------------------------------------------------------------------------------
+
+    def cancel(self, command: CancelRun) -> None:
+        """Nobody waits for these calls any more."""
+        self._cancels.append(command)
+        self._wake()
+
+    def reconcile(self, session: Session) -> None:
+        """What became of the session's unanswered calls?"""
+        self._questions.append(session)
+        self._wake()
+
+    def forget(self, first: int, count: int) -> None:
+        """The outcomes of these runs need not be kept."""
+        self._acks.add(first, count)
+
+    def take(self, run_id: int, count: int) -> None:
+        """So many values of the run were taken."""
+        self._takes[run_id] = self._takes.get(run_id, 0) + count
+        self._wake()
+
+    def flush(self) -> None:
+        """Acknowledgements leave at once: it is their last chance."""
+        self._acks.flush()
+
+    # -- frames ------------------------------------------------------------------------------------------------------
+
+    def next_frame(self) -> Request | None:
+        """What leaves now; None where nothing does."""
+        if (frame := self._small_frame()) is not None:
+            return frame
+        if self._questions and self._is_question_due:
+            return self._question_frame()
+        self._is_question_due = True
+        if self._chunks and self._is_chunk_due:
+            return self._chunk_frame()
+        frame = self._run_frame() if self._replica.outbox else None
+        if frame is None and self._questions:
+            return self._question_frame()
+        if frame is None and self._chunks:
+            return self._chunk_frame()
+        self._is_chunk_due = True
+        return frame
+
+    def _small_frame(self) -> Request | None:
+        """The sign of life first, then what makes room, then slots."""
+        if self._echo:
+            stamp, self._echo = self._echo, 0
+            return Request(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
+        if self._cancels:
+            taken = [self._cancels.popleft() for _ in range(min(len(self._cancels), MAX_FRAME_RANGES))]
+            ranges = [
+                call_pb2.IdRange(first=each.sent.first + each.lo, last=each.sent.first + each.lo + each.count - 1)
+                for each in taken
+            ]
+            asks = any(each.asks for each in taken)
+            if self._chunks:
+                self._chunks.discard(convert.run_ids_of(ranges))
+            return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges, tell_stopped=asks))
+        if self._takes:
+            takes = {run_id: self._takes.pop(run_id) for run_id in list(islice(self._takes, MAX_FRAME_RANGES))}
+            return Request(take=convert.takes_to_wire(takes))
+        if (acked := self._acks.take()) is not None:
+            return Request(ack=replica_service_pb2.AckRuns(runs=convert.ranges_to_wire(acked)))
+        return self._slots_frame() if self._is_up and self._replica.ops else None
+
+    def _question_frame(self) -> Request:
+        self._is_question_due = False
+        return Request(reconcile=convert.reconcile_of(self._cut_questions()))
+
+    def _cut_questions(self) -> list[Session]:
+        """Sessions for the next frame: one as a whole, and more where these fit."""
+        sessions: list[Session] = []
+        ranges = 0
+        while self._questions:
+            ranges += len(self._questions[0].unanswered)
+            if sessions and ranges > MAX_FRAME_RANGES:
+                break
+            sessions.append(self._questions.popleft())
+        return sessions
+
+    def _slots_frame(self) -> Request | None:
+        ops = self._dispatcher.cut_ops(self._replica, MAX_FRAME_BYTES)
+        if not ops:
+            return None
+        request = Request()
+        now = self._clock.now()
+        for op in ops:
+            convert.add_op(request.slots, op, now)
+        return request
+
+    def _chunk_frame(self) -> Request:
+        self._is_chunk_due = False
+        chunk = self._chunks.take()
+        return Request(
+            chunk=call_pb2.Chunk(call_id=chunk.owner, offset=chunk.offset, total=chunk.total, data=chunk.data)
+        )
+
+    def _run_frame(self) -> Request | None:
+        replica = self._replica
+        is_alone = not replica.inflight
+        if not is_alone and self._holds_back():
+            return None
+        batches = self._dispatcher.cut_frame(replica, MAX_FRAME_CALLS, MAX_FRAME_BYTES)
+        if not batches:
+            return None
+        if not is_alone:
+            self._pacer.left()
+        self._dispatcher.scheduler.counters.replica_frames[replica.backend.name, DIRECTION_OUT] += 1
+        request = Request()
+        now = self._clock.now()
+        for batch in batches:
+            for run_id, payload in convert.add_batch(request.runs, batch, now):
+                self._chunks.add(run_id, payload)
+        return request
+
+    def _holds_back(self) -> bool:
+        """Whether what is pending is little, and better waits for more: for the answers to quick calls, where it is."""
+        replica = self._replica
+        outbox = replica.outbox
+        if len(outbox) >= MAX_FRAME_SLICES:
+            return False
+        calls = sum([sent.count for sent in outbox])
+        are_quick = replica.is_quick(outbox[-1].run.options.method)
+        unanswered = replica.count_quick(calls * COUNTED_FRAMES) if are_quick else replica.owed - calls
+        return self._pacer.holds(calls, unanswered, are_quick=are_quick)

@@ -1,0 +1,313 @@
+"""The way to one replica: one Execute stream, kept up for as long as the table names the replica.
+
+Purpose: keeps the stream, writes what `LinkFrames` has, and turns the replica's frames into events.
+Invariants: a link is up from the replica's first capacity frame until the stream ends, and says so to the dispatcher
+exactly once each. After a failure it comes back only when the replica's health check says that it serves.
+Owner: the app, through the dispatcher; it has one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from router_service import convert
+from router_service.core.commands import CancelRun
+from router_service.core.replicas.replica import Replica
+from router_service.core.sessions.session import Session
+from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.replicas.frames import LinkFrames
+from router_service.shell.replicas.result_chunks import Arrivals
+from slotmesh.chunks import BadChunk
+from slotmesh.ids import STREAM_ID_BYTES, new_id
+from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.clock import Clock
+from slotmesh.runtime.duplex import read_frame, run_stream
+from slotmesh.runtime.pump import StreamPump
+from slotmesh.runtime.tasks import Supervisor
+from slotmesh.status import from_wire
+from slotmesh.telemetry.log import get_logger
+from slotmesh.telemetry.names import DIRECTION_IN
+from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
+from slotmesh.version import VERSION
+
+Request = replica_service_pb2.ExecuteRequest
+Response = replica_service_pb2.ExecuteResponse
+Call = grpc.aio.StreamStreamCall[Request, Response]
+
+LEFT_PAUSE_S = 1.0
+"""A replica that has ended the stream because it drains is not asked again at once."""
+
+HEALTH_TIMEOUT_S = 1.0
+
+SILENCE_S = 4.0
+"""A replica that gives signs of life each second, and then none for so long, is cut off or stopped. It starts nothing
+any more by then: its fence is shorter."""
+
+_log = get_logger(__name__)
+
+
+class _ProtocolViolation(Exception):
+    """The replica broke the contract."""
+
+
+class ReplicaLink:
+    """Connects, and reconnects, to one incarnation of a replica."""
+
+    def __init__(self, replica: Replica, dispatcher: Dispatcher, router_id: str, clock: Clock) -> None:
+        self._replica = replica
+        self._dispatcher = dispatcher
+        self._router_id = router_id
+        self._clock = clock
+        self._up = False
+        self._leaving = False
+        """The replica has said that it starts nothing any more: nothing more is sent on this stream."""
+        self._closing = False
+        self._pump: StreamPump[Request] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._heard_at = 0.0
+        self._is_silent = False
+        self._stream_id = ""
+        self._watch: asyncio.TimerHandle | None = None
+        self._arrivals = Arrivals()
+        self._frames = LinkFrames(replica, dispatcher, clock, self._wake)
+
+    # -- called by the dispatcher ----------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """There is something in the replica's outbox. Only while the link is up."""
+        self._wake()
+
+    def cancel(self, command: CancelRun) -> None:
+        """Tells the replica that nobody waits for these calls any more."""
+        self._frames.cancel(command)
+
+    def reconcile(self, session: Session) -> None:
+        """Asks what became of the session's unanswered calls. Only while the link is up."""
+        self._frames.reconcile(session)
+
+    def forget(self, first: int, count: int) -> None:
+        """The replica need not keep the outcomes of these runs. Only while the link is up."""
+        self._frames.forget(first, count)
+
+    def take(self, run_id: int, count: int) -> None:
+        """So many values of the run were taken. Only while the link is up."""
+        self._frames.take(run_id, count)
+
+    async def finish(self) -> None:
+        """Says what there is to say, then half-closes: returns when the replica has answered and ended the stream."""
+        self._closing = True
+        if self._up and self._task is not None:
+            self._frames.flush()
+            self._half_close()
+            await asyncio.wait((self._task,))
+
+    def close(self) -> None:
+        """Ends the link: the replica owes no answer any more."""
+        self._closing = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def start(self, tasks: Supervisor) -> None:
+        """Connects, in a task of its own."""
+        self._task = tasks.start(self._run(), name=f"link {self._replica.replica_id}")
+
+    # -- the task --------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        async with open_channel(self._replica.address) as channel:
+            stub = replica_service_pb2_grpc.ReplicaServiceStub(channel)
+            health = health_pb2_grpc.HealthStub(channel)
+            why = await self._converse(stub.Execute())
+            while not self._closing:
+                if self._leaving:
+                    self._leaving = False
+                    await asyncio.sleep(LEFT_PAUSE_S)
+                else:
+                    await asyncio.sleep(self._dispatcher.retry_link_in_s(self._replica))
+                    if not await _is_serving(health):
+                        continue
+                _log.debug("replica link: connecting again", why=why, **self._who())
+                why = await self._converse(stub.Execute())
+
+    async def _converse(self, call: Call) -> str:
+        """One stream, from its opening to its end; returns why it ended."""
+        why = "the link was closed"
+        self._pump = StreamPump(call.write, self._frames.next_frame)
+        self._arrivals = Arrivals()
+        try:
+            await call.write(self._opening())
+            await run_stream(self._pump, self._read(call), call.done_writing)
+            why = "the replica ended the stream"
+            if self._leaving and not self._closing:
+                self._dispatcher.replica_ended(self._replica)
+        except asyncio.CancelledError:
+            if not self._is_silent:
+                raise
+            why = f"the replica has given no sign of life for {SILENCE_S:g} s"
+        except grpc.aio.AioRpcError as error:
+            why = f"{error.code().name}: {error.details()}"
+        except (_ProtocolViolation, BadChunk) as violation:
+            why = str(violation)
+        finally:
+            call.cancel()
+            self._pump = None
+            self._stop_watching()
+            self._frames.drop()
+            self._went_down(why)
+        return why
+
+    async def _read(self, call: Call) -> None:
+        while (response := await read_frame(call)) is not None:
+            self._heard_at = self._clock.now()
+            if response.WhichOneof("frame") == "heartbeat":
+                self._answer_heartbeat(call, response.heartbeat)
+            else:
+                self._handle(response)
+
+    def _handle(self, response: Response) -> None:
+        replica, dispatcher = self._replica, self._dispatcher
+        match response.WhichOneof("frame"):
+            case "results":
+                self._complete(response.results)
+                self._frames.answered()
+            case "capacity":
+                capacity = convert.capacity_from_wire(response.capacity)
+                if self._up:
+                    dispatcher.capacity_changed(replica, capacity)
+                else:
+                    self._up = True
+                    self._frames.link_up()
+                    _log.info("replica linked", **self._who())
+                    dispatcher.link_up(replica, capacity, self._stream_id)
+            case "refused":
+                refused = response.refused
+                dispatcher.refused(
+                    replica,
+                    self._ids_of(refused.runs, "refused"),
+                    from_wire(refused.failure),
+                    convert.capacity_from_wire(refused.capacity),
+                )
+                self._frames.answered()
+            case "slots":
+                slots = response.slots
+                load = convert.capacity_from_wire(slots.capacity) if slots.HasField("capacity") else None
+                dispatcher.slots_answered(replica, convert.slot_answers_of(slots), load)
+            case "reconciled":
+                for session_id, epoch, found in convert.found_of(response.reconciled):
+                    dispatcher.reconciled(replica, session_id, epoch, found)
+            case "stopped":
+                dispatcher.stopped(replica, convert.ranges_of(response.stopped.runs))
+            case "service_times":
+                dispatcher.times_told(replica, convert.times_of(response.service_times))
+            case "chunk":
+                self._arrivals.add(response.chunk)
+            case "go_away":
+                leave = response.go_away
+                _log.info("replica drains", reason=leave.message, **self._who())
+                dispatcher.draining(replica)
+                if leave.HasField("time_left") and not leave.time_left.ToNanoseconds():
+                    self._half_close()
+            case unknown:
+                raise _ProtocolViolation(f"router {VERSION} does not take the replica's frame {unknown}")
+
+    def _complete(self, frame: call_pb2.ResultFrame) -> None:
+        self._dispatcher.scheduler.counters.replica_frames[self._replica.backend.name, DIRECTION_IN] += 1
+        for batch in frame.batches:
+            if len(batch.call_ids) != len(batch.payloads) or len(batch.chunked_sizes) not in (0, len(batch.payloads)):
+                raise _ProtocolViolation(
+                    f"a batch of results has {len(batch.call_ids)} ids, {len(batch.payloads)} payloads and "
+                    f"{len(batch.chunked_sizes)} sizes"
+                )
+        capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
+        results, failures = convert.results_of(frame, self._arrivals.payloads), convert.failures_of(frame)
+        values = convert.values_of(frame, self._arrivals.payloads)
+        for run_ids, _ in failures:
+            self._arrivals.drop(run_ids)
+        done = self._ids_of(frame.done, "ended")
+        self._dispatcher.completed(self._replica, results, failures, capacity, done, values)
+
+    def _ids_of(self, ranges: Iterable[call_pb2.IdRange], what: str) -> list[int]:
+        """The run ids in ranges that a few bytes could make endless."""
+        count = sum(max(0, each.last - each.first + 1) for each in ranges)
+        if count > (holds := self._replica.owed):
+            raise _ProtocolViolation(f"the replica says that {count} calls {what}, and has {holds}")
+        return convert.run_ids_of(ranges)
+
+    # -- signs of life ---------------------------------------------------------------------------------------------
+
+    def _answer_heartbeat(self, call: Call, heartbeat: call_pb2.Heartbeat) -> None:
+        """The echo is what lets the replica start runs. One that beats is expected to go on doing so."""
+        self._frames.echo(heartbeat.stamp)
+        if self._watch is None:
+            self._is_silent = False
+            self._watch = asyncio.get_running_loop().call_later(SILENCE_S, self._listen, call)
+
+    def _listen(self, call: Call) -> None:
+        left_s = self._heard_at + SILENCE_S - self._clock.now()
+        if left_s > 0:
+            self._watch = asyncio.get_running_loop().call_later(left_s, self._listen, call)
+        else:
+            self._is_silent = True
+            call.cancel()
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def _went_down(self, why: str) -> None:
+        if not self._up:
+            return
+        self._up = False
+        log = _log.info if self._closing or self._replica.draining else _log.warning
+        log("replica link ended", reason=why, unanswered=self._replica.owed, **self._who())
+        self._dispatcher.link_down(self._replica, why)
+
+    # -- frames ----------------------------------------------------------------------------------------------------
+
+    def _opening(self) -> Request:
+        replica_id, incarnation = self._replica.key
+        self._stream_id = new_id(STREAM_ID_BYTES)
+        return Request(
+            open=replica_service_pb2.OpenExecute(
+                router_id=self._router_id,
+                replica_id=replica_id,
+                incarnation=incarnation,
+                version=VERSION,
+                features=["heartbeats", "chunks", "service_times"],
+                stream_id=self._stream_id,
+            )
+        )
+
+    def _half_close(self) -> None:
+        """Nothing more comes from here: the replica ends the stream once it has answered, and handed back, everything.
+
+        Not before it says that it needs no more: until then acknowledgements and questions go to it as ever.
+
+        Ended by the replica alone, the stream would take runs with it that were still on their way.
+        """
+        self._leaving = True
+        self._frames.hurry()
+        if self._pump is not None:
+            self._pump.close()
+
+    def _wake(self) -> None:
+        if self._pump is not None:
+            self._pump.wake()
+
+    def _who(self) -> dict[str, str]:
+        return {"replica": self._replica.replica_id, "backend": self._replica.backend.name}
+
+
+async def _is_serving(health: Any) -> bool:
+    """Whether the replica answers, and says that it takes work."""
+    try:
+        answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=HEALTH_TIMEOUT_S)
+    except grpc.aio.AioRpcError:
+        return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
