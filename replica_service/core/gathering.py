@@ -10,18 +10,20 @@ Owner: the batcher, which is one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from replica_service.core.lanes import Lane
+from replica_service.core.batch_weight import Weighed
+from replica_service.core.calls import Lane, Run
 from replica_service.core.verdicts import too_heavy
-from replica_service.core.weighing import Weigh, weighed
 from slotmesh.errors import Failure
 
 if TYPE_CHECKING:
-    from replica_service.core.calls import Run
     from slotmesh.handlers import BatchControl
+
+Weigh = Callable[[Run, int], Weighed]
+"""Weighs the call of the run at an index. Raises nothing."""
 
 
 class Piece:
@@ -221,3 +223,14 @@ class Gathering:
 def _arrived(entry: Piece | Lane) -> float:
     run = entry.head() if isinstance(entry, Lane) else entry.run
     return run.arrived if run is not None else -inf
+
+
+def weighed(run: Run, index: int, weigh: Weigh) -> Weighed:
+    """The call at the index, weighed now or before."""
+    known = run.weighed
+    if known is None:
+        known = run.weighed = {}
+    each = known.get(index)
+    if each is None:
+        each = known[index] = weigh(run, index)
+    return each

@@ -15,14 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from replica_service.core import verdicts
-from replica_service.core.calls import FRESH_S, Link, Run
+from replica_service.core.calls import FRESH_S, Lane, Link, Run, StartTurn
 from replica_service.core.capacity import Capacity
-from replica_service.core.commands import Command, Fail, Part, Refuse, StartBatch, StartCalls, StartTurn
+from replica_service.core.commands import Command, Fail, Part, Refuse, StartBatch, StartCalls
 from replica_service.core.dispatching import Dispatching
-from replica_service.core.lanes import Lane
-from replica_service.core.progress import note_progress
+from replica_service.core.lane_history import note_failure, note_progress
 from replica_service.core.ranges import Range, common, merged
-from replica_service.core.stops import note_failure
 from slotmesh.errors import Failure
 
 

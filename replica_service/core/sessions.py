@@ -14,18 +14,18 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
+from replica_service.core.calls import Link, Run, RunRecord, RunTaker
 from replica_service.core.forgotten import MAX_FORGOTTEN, ForgottenSessions, Remnant
 from replica_service.core.lane_book import LaneBook
 from replica_service.core.progress import Progress
 from replica_service.core.ranges import Range, common, merged, without
-from replica_service.core.records import Mark, Outcome, Piece, Record, Taker
+from replica_service.core.records import Mark, Outcome, Piece, Record, Session, Taker
 from replica_service.core.stops import Stops
 from slotmesh.chunks import MAX_PAYLOAD_BYTES
 
-if TYPE_CHECKING:
-    from replica_service.core.calls import Link, Run
+RunSession: TypeAlias = Session[Run, Link]
 
 RESUME_TTL_S = 60.0
 MAX_KEPT_BYTES = 2 * MAX_PAYLOAD_BYTES
@@ -35,28 +35,6 @@ MAX_EVICTED_RANGES = 4_096
 """Ranges of evicted calls that a session remembers; of the oldest it then remembers only up to where they went."""
 CALL_BYTES = 64
 """What a kept outcome costs besides its payload."""
-
-
-class Session:
-    """One session. Compared by identity."""
-
-    __slots__ = ("epoch", "evicted", "index", "lost_through", "progress", "records", "seen_at", "session_id", "stops")
-
-    def __init__(self, session_id: str, epoch: int, now: float, progress: Progress, stops: Stops) -> None:
-        self.session_id = session_id
-        self.epoch = epoch
-        """The newest that was heard of."""
-        self.records: dict[Record, None] = {}
-        self.index: list[tuple[int, int, int, Record]] | None = None
-        """First and last id of consecutive calls that are known, index of the first, record; sorted, and apart from one
-        another. None where it has to be made."""
-        self.evicted: dict[int, list[Range]] = {}
-        """Ids of calls whose outcomes were evicted, by the epoch they were sent at."""
-        self.lost_through = 0
-        """No call with a greater id had started and is unaccounted for."""
-        self.seen_at = now
-        self.progress = progress
-        self.stops = stops
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +54,11 @@ class Overtaken:
 
     runs: list[Run]
     """Runs with pending calls."""
-    takers: list[Taker]
+    takers: list[RunTaker]
     """Who was promised outcomes, some of which are pending."""
 
 
-Stretch = tuple[int, int, Record | None, int]
+Stretch = tuple[int, int, RunRecord | None, int]
 """The calls of a run from `lo` up to `hi`, the record that knows them, and the index of the first in it."""
 
 
@@ -102,13 +80,13 @@ class SessionTable:
         self._max_runs = max_runs
         self._max_sessions = max_sessions
         self._ttl_s = ttl_s
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, RunSession] = {}
         self._lanes = LaneBook()
         self._failures = LaneBook()
         self._forgotten = ForgottenSessions(max_forgotten)
-        self._delivered: dict[Record, None] = {}
+        self._delivered: dict[RunRecord, None] = {}
         """Records of which outcomes are kept, by age."""
-        self._retained: dict[Record, None] = {}
+        self._retained: dict[RunRecord, None] = {}
         """Those of them with outcomes that nobody was there to take."""
 
     def __len__(self) -> int:
@@ -179,7 +157,7 @@ class SessionTable:
             record.runs = [run]
         run.link.sent[run.first] = record
 
-    def ended(self, record: Record, lo: int, hi: int, outcome: Outcome, size: int) -> None:
+    def ended(self, record: RunRecord, lo: int, hi: int, outcome: Outcome, size: int) -> None:
         """Calls that had started have their outcome; `size`: bytes of its payloads. Kept if anybody may ask for it."""
         if record.session is None:
             return
@@ -194,12 +172,12 @@ class SessionTable:
             if record.session is not None:
                 self._forget(record, first, last + 1)
 
-    def unstarted(self, record: Record, lo: int, hi: int) -> None:
+    def unstarted(self, record: RunRecord, lo: int, hi: int) -> None:
         """Calls were answered without having started: nothing is known of them."""
         if record.session is not None:
             self._forget(record, lo, hi, pending_too=True)
 
-    def find(self, asking: Record) -> list[Stretch]:
+    def find(self, asking: RunRecord) -> list[Stretch]:
         """Which records know the calls that somebody asks for, in the order of the calls."""
         session = self._sessions.get(asking.session_id)
         out: list[Stretch] = []
@@ -226,7 +204,7 @@ class SessionTable:
                 runs |= dict.fromkeys(record.runs)
         return list(runs)
 
-    def take(self, record: Record, lo: int, hi: int, link: Link, first: int) -> list[Piece]:
+    def take(self, record: RunRecord, lo: int, hi: int, link: Link, first: int) -> list[Piece]:
         """Outcomes of these calls go to this link, as those of the run ids from `first` on.
 
         Returns all that is known; what is pending is told when it has ended.
@@ -244,7 +222,7 @@ class SessionTable:
         return list(record.between(lo, hi))
 
     @staticmethod
-    def joined(link: Link) -> Iterator[tuple[int, Taker]]:
+    def joined(link: Link) -> Iterator[tuple[int, RunTaker]]:
         """What was asked for on this link under which run id, as far as some of it is pending."""
         if link.has_joined:
             for first, entry in link.sent.items():
@@ -342,7 +320,7 @@ class SessionTable:
 
     # -- in here ---------------------------------------------------------------------------------------------------
 
-    def _known(self, session: Session, first: int, last: int) -> Iterator[tuple[int, int, int, Record]]:
+    def _known(self, session: RunSession, first: int, last: int) -> Iterator[tuple[int, int, int, RunRecord]]:
         """Of these calls those that are pending or kept: first and last id, index of the first, record."""
         if session.index is None:
             # Of what is gone another record may know: together the ranges would overlap, and could not be searched.
@@ -366,7 +344,7 @@ class SessionTable:
                 if known is not Mark.GONE:
                     yield begin + at_lo - inner, begin + at_hi - 1 - inner, at_lo, record
 
-    def _keep(self, record: Record, lo: int, hi: int, outcome: Outcome, size: int) -> None:
+    def _keep(self, record: RunRecord, lo: int, hi: int, outcome: Outcome, size: int) -> None:
         record.pending -= hi - lo
         if not record.pending:
             record.runs = []
@@ -383,7 +361,7 @@ class SessionTable:
         while self.bytes > self._max_bytes or len(self._delivered) + len(self._retained) > self._max_runs:
             self._evict(next(iter(self._delivered or self._retained)))
 
-    def _evict(self, record: Record) -> None:
+    def _evict(self, record: RunRecord) -> None:
         session = record.session
         if session is None:
             raise RuntimeError("a record on a shelf has a session")
@@ -400,7 +378,7 @@ class SessionTable:
             session.evicted[record.epoch] = joined
         self._forget(record, 0, record.count)
 
-    def _forget(self, record: Record, lo: int, hi: int, *, pending_too: bool = False) -> None:
+    def _forget(self, record: RunRecord, lo: int, hi: int, *, pending_too: bool = False) -> None:
         """Nobody asks for the outcomes of these calls any more."""
         if lo <= 0 and record.count <= hi and not record.pending:
             self._drop(record)
@@ -423,7 +401,7 @@ class SessionTable:
             del record.shelf[record]
             record.shelf = None
 
-    def _drop(self, record: Record) -> None:
+    def _drop(self, record: RunRecord) -> None:
         if record.session is not None:
             del record.session.records[record]
             record.session = None
@@ -437,7 +415,7 @@ class SessionTable:
         self._disconnect(record)
 
     @staticmethod
-    def _disconnect(record: Record) -> None:
+    def _disconnect(record: RunRecord) -> None:
         if record.link is not None:
             record.link.sent.pop(record.first, None)
             record.link = None
@@ -454,7 +432,7 @@ class SessionTable:
         for session in idle[: len(idle) // 2 + 1]:
             self._forget_session(session)
 
-    def _forget_session(self, session: Session) -> None:
+    def _forget_session(self, session: RunSession) -> None:
         """A session without pending calls. What is left of it says what it has forgotten."""
         lost = [session.lost_through, *(last for ranges in session.evicted.values() for _, last in ranges)]
         for record in list(session.records):
@@ -471,7 +449,7 @@ class SessionTable:
 _NOTHING = Overtaken([], [])
 
 
-def _count_of(entry: Record | Taker) -> int:
+def _count_of(entry: RunRecord | RunTaker) -> int:
     return entry.count if isinstance(entry, Record) else entry.hi - entry.lo
 
 

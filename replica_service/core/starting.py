@@ -12,11 +12,10 @@ from __future__ import annotations
 from math import inf
 
 from replica_service.core import verdicts
-from replica_service.core.calls import Run
-from replica_service.core.commands import Command, Grant, StartCalls, StartTurn, TellCapacity
+from replica_service.core.calls import Run, StartTurn
+from replica_service.core.commands import Command, Grant, StartCalls, TellCapacity
+from replica_service.core.lane_history import is_passed, is_stopped
 from replica_service.core.lanes import MAX_TURN_CALLS
-from replica_service.core.progress import is_passed
-from replica_service.core.stops import is_stopped
 from replica_service.core.waiting import Waiting
 
 

@@ -17,15 +17,15 @@ from math import inf
 
 from replica_service.core import verdicts
 from replica_service.core.batcher import Batcher
-from replica_service.core.calls import FRESH_S, Link, Run
+from replica_service.core.calls import FRESH_S, Lane, Link, Run
 from replica_service.core.commands import Command, Fail, Refuse
-from replica_service.core.lanes import Lane, Lanes
+from replica_service.core.gathering import Weigh
+from replica_service.core.lane_history import note_failure
+from replica_service.core.lanes import Lanes
 from replica_service.core.ownership import Ownership
 from replica_service.core.service_times import ServiceTimes
 from replica_service.core.slots import Slot, SlotTable
-from replica_service.core.stops import note_failure
 from replica_service.core.vacancies import CAPACITY_GAP_S, Vacancies
-from replica_service.core.weighing import Weigh
 from slotmesh.errors import Failure
 from slotmesh.handlers import BatchControl
 

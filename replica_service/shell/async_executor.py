@@ -23,9 +23,9 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any, cast
 
-from replica_service.core.calls import Link, Run
-from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
-from replica_service.core.stops import is_late
+from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, Work
+from replica_service.core.lane_history import is_late
 from replica_service.core.turns import Skip, Start, Turns, claim, may_begin
 from replica_service.core.verdicts import CUT_OFF, LATE, TAKEN_BACK
 from replica_service.shell.batches import Invocation, invocations, is_of

@@ -12,7 +12,8 @@ import asyncio
 from math import inf
 
 from replica_service.convert import Granted, Released, reservation_run
-from replica_service.core.calls import CallOptions, Run
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Run
 from replica_service.core.verdicts import EXPIRED, OVERDUE
 from replica_service.shell.direct_link import DirectCall, DirectLink, WriteValue
 from replica_service.shell.engine import Engine

@@ -15,8 +15,8 @@ from functools import partial
 from itertools import repeat
 
 from replica_service.convert import Issuer
-from replica_service.core.calls import FRESH_S, Link, Run
-from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
+from replica_service.core.calls import FRESH_S, Link, Run, StartTurn
+from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, TellCapacity
 from replica_service.core.moved import note_moved, without_moved
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.sessions import RESUME_TTL_S, Report

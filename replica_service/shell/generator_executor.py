@@ -19,8 +19,9 @@ from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
 
-from replica_service.core.calls import MAX_CREDIT, Link, Run
-from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
+from replica_service.core.call_options import MAX_CREDIT
+from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, Work
 from replica_service.core.turns import Skip, Start, Turns, claim, may_begin
 from replica_service.core.verdicts import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, TAKEN_BACK
 from replica_service.shell.async_drive import AsyncDrive

@@ -15,8 +15,8 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from replica_service.core.calls import Link
-from replica_service.core.commands import StartCalls, StartTurn, Work
+from replica_service.core.calls import Link, StartTurn
+from replica_service.core.commands import StartCalls, Work
 from replica_service.core.ranges import Range, common, merged, without
 from replica_service.core.turns import Turns
 from replica_service.core.verdicts import CANCELLED

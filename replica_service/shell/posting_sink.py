@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from replica_service.core.calls import Run
-from replica_service.core.commands import StartBatch, StartCalls, StartTurn
-from replica_service.core.stops import mark_failure
+from replica_service.core.calls import Run, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls
+from replica_service.core.lane_history import mark_failure
 from replica_service.shell.encoding import Encoding
 from replica_service.shell.sink import Sink
 from slotmesh.errors import Failure

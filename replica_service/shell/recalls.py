@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls
+from replica_service.core.lane_history import note_failure
 from replica_service.core.ranges import Range, common, merged
 from replica_service.core.scheduler import Scheduler
-from replica_service.core.stops import note_failure
 from replica_service.shell.sessions import Sessions
 from replica_service.shell.sink import Executor
 

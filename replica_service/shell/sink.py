@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from replica_service.core.calls import Link, Run
-from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
+from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, Work
 from slotmesh.errors import Failure
 
 CLOSE_S = 1.0

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, TypeGuard
 
-from replica_service.core.calls import Run
-from replica_service.core.commands import StartTurn, Work
+from replica_service.core.calls import Run, StartTurn
+from replica_service.core.commands import Work
 from replica_service.shell.places import TaskPlace
 
 

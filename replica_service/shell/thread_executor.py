@@ -20,9 +20,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from replica_service.core.calls import Link, Run
-from replica_service.core.commands import StartBatch, StartCalls, StartTurn, Work
-from replica_service.core.stops import is_late
+from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, Work
+from replica_service.core.lane_history import is_late
 from replica_service.core.turns import Claim, Skip, Turns, claim, may_begin
 from replica_service.core.verdicts import LATE
 from replica_service.shell.batches import Invocation, invocations, is_of

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, Final
 
+from replica_service.core.batch_weight import Weighed
 from replica_service.core.calls import Run
-from replica_service.core.weighing import Weigh, Weighed
+from replica_service.core.gathering import Weigh
 from replica_service.shell.handler_errors import HandlerErrors
 from replica_service.shell.methods import Method
 from slotmesh.codec import DecodeError

@@ -340,7 +340,7 @@ _REPLICA: Final = (
         STOPS,
         "stop_lanes_late",
         (
-            "replica_service.core.stops:is_late",
+            "replica_service.core.lane_history:is_late",
             "run.options.stop_generation > 0 and now >= run.deadline",
             "False",
         ),

@@ -22,7 +22,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from replica_service.core.commands import StartCalls, StartTurn
+from replica_service.core.calls import StartTurn
+from replica_service.core.commands import StartCalls
 from replica_service.core.verdicts import TAKEN_BACK
 from router_service import convert
 from router_service.core import cancellation

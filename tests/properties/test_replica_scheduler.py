@@ -16,13 +16,14 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from replica_service.core.batch_weight import Weighed
 from replica_service.core.batcher import Batcher
-from replica_service.core.calls import FRESH_S, CallOptions, Link, Run
-from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
-from replica_service.core.lanes import MAX_TURN_CALLS, Lane
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import FRESH_S, Lane, Link, Run, StartTurn
+from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, TellCapacity
+from replica_service.core.lanes import MAX_TURN_CALLS
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.vacancies import CAPACITY_GAP_S
-from replica_service.core.weighing import Weighed
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
 

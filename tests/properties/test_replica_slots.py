@@ -14,9 +14,9 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from replica_service.core.calls import CallOptions, Run
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Lane, Run
 from replica_service.core.commands import Command, Grant, StartCalls
-from replica_service.core.lanes import Lane
 from replica_service.core.slots import Slot, SlotState
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.limits import MAX_LEASE_S

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from replica_service import convert as replica_convert
-from replica_service.core.calls import Link, Run
-from replica_service.core.commands import StartBatch, StartCalls, StartTurn
-from replica_service.core.stops import is_stopped
+from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls
+from replica_service.core.lane_history import is_stopped
 from replica_service.core.verdicts import CANCELLED
 from replica_service.shell.engine import Engine
 from replica_service.shell.methods import bind_methods

@@ -9,7 +9,8 @@ from math import inf
 from typing import Any
 
 from replica_service.convert import SlotAnswer
-from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Link, Run
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler_loop import OwnLoop, SharedLoop
 from replica_service.shell.methods import bind_methods

@@ -8,7 +8,8 @@ from itertools import count
 
 import pytest
 
-from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Link, Run
 from replica_service.core.ranges import Range
 from replica_service.core.records import Record
 from replica_service.shell.outbox import Outbox

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from replica_service.core.calls import CallOptions, Link, Run
-from replica_service.core.commands import StartTurn
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Link, Run, StartTurn
 from replica_service.core.records import Record
 from replica_service.core.turns import Claim, Turns
 from slotmesh.codec import JSON

@@ -14,7 +14,8 @@ from typing import Any, Final
 import pytest
 
 from replica_service.convert import Granted
-from replica_service.core.calls import CallOptions, Run
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Run
 from replica_service.core.records import Record
 from replica_service.shell.direct_slots import DirectSlots
 from replica_service.shell.slot_requests import Wish

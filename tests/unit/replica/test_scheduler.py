@@ -7,13 +7,14 @@ from math import inf
 import pytest
 
 from replica_service.core import verdicts
-from replica_service.core.calls import CallOptions, Link, Run
-from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
+from replica_service.core.batch_weight import Weighed
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, TellCapacity
 from replica_service.core.lanes import MAX_TURN_CALLS
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.vacancies import CAPACITY_GAP_S
 from replica_service.core.waiting import DEFAULT_KEYED_WINDOW
-from replica_service.core.weighing import Weighed
 from slotmesh.errors import Reason
 from slotmesh.handlers import BatchControl, BatchSettings
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from replica_service.core import sessions
-from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Link, Run, RunRecord
 from replica_service.core.forgotten import ForgottenSessions, Remnant
 from replica_service.core.records import Record
 from replica_service.core.sessions import CALL_BYTES, Report, SessionTable
@@ -27,7 +28,7 @@ class Client:
     def meets(self, epoch: int, now: float = 0.0) -> bool:
         return self.table.meet(self.name, epoch, now) is not None
 
-    def sends(self, ids: Sequence[int], epoch: int = 1) -> Record:
+    def sends(self, ids: Sequence[int], epoch: int = 1) -> RunRecord:
         assert self.meets(epoch)
         run = Run(self.link, self._next_run, [b""] * len(ids), CallOptions(), "e", 0.0)
         run.record = Record(self.name, epoch, ids, len(ids), attempt=0, recovers=False)
@@ -35,7 +36,7 @@ class Client:
         self.table.add(run)
         return run.record
 
-    def has_executed(self, ids: Sequence[int], epoch: int = 1) -> Record:
+    def has_executed(self, ids: Sequence[int], epoch: int = 1) -> RunRecord:
         record = self.sends(ids, epoch)
         self.table.ended(record, 0, len(ids), [b""] * len(ids), 0)
         return record
@@ -44,8 +45,8 @@ class Client:
         self.meets(epoch, now)
         return self.table.reconcile(self.name, epoch, [(first, last)])
 
-    def finds(self, call_id: int) -> Record | None:
-        asking = Record(self.name, 1, [call_id], 1, attempt=0, recovers=True)
+    def finds(self, call_id: int) -> RunRecord | None:
+        asking: RunRecord = Record(self.name, 1, [call_id], 1, attempt=0, recovers=True)
         ((_, _, record, _),) = self.table.find(asking)
         return record
 
