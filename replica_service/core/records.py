@@ -9,6 +9,7 @@ Owner: the session table.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Generic, TypeVar
@@ -231,6 +232,30 @@ class Session(Generic[RunT, LinkT]):
         self.seen_at = now
         self.progress = progress
         self.stops = stops
+
+    def known(self, first: int, last: int) -> Iterator[tuple[int, int, int, Record[RunT, LinkT]]]:
+        """Of these calls those that are pending or kept: first and last id, index of the first, record."""
+        if self.index is None:
+            # Of what is gone another record may know: together the ranges would overlap, and could not be searched.
+            self.index = sorted(
+                (
+                    (begin + lo - index, begin + hi - 1 - index, lo, record)
+                    for record in self.records
+                    for begin, end, index in record.stretches()
+                    for lo, hi, known in record.between(index, index + end + 1 - begin)
+                    if known is not Mark.GONE
+                ),
+                key=lambda each: each[:2],
+            )
+        index = self.index
+        at = bisect_left(index, first, key=lambda each: each[1])
+        for begin, end, inner, record in index[at : bisect_right(index, last, key=lambda each: each[0])]:
+            if record.session is None:
+                continue
+            lo, hi = inner + max(first, begin) - begin, inner + min(last, end) + 1 - begin
+            for at_lo, at_hi, known in record.between(lo, hi):
+                if known is not Mark.GONE:
+                    yield begin + at_lo - inner, begin + at_hi - 1 - inner, at_lo, record
 
 
 def _index_of(piece: tuple[int, int, Outcome]) -> int:

@@ -6,6 +6,8 @@ again; an unkeyed call holds one permit from its start, or its way into a batche
 a slot one from its grant to its end, or that of the call in it; no permit is free while something waits for one; each
 call of a run is started at most once and answered or refused exactly once; nothing starts whose link is not fresh. Cost
 is per run, never per call.
+One class in four files, by inheritance (`waiting`, `starting`, `dispatching`): each event ends in the same step, which
+reads permits, lanes and queue together, so parts would cost a call more for each run.
 Owner: the engine.
 """
 
@@ -340,44 +342,3 @@ class Scheduler(Dispatching):
     def in_batches(self) -> list[Part]:
         """The calls in batches that run."""
         return [part for batcher in self._batchers.values() for batch in batcher.running for part in batch.parts]
-
-    # -- in --------------------------------------------------------------------------------------------------------
-
-    def _admit(self, run: Run) -> None:
-        link, count = run.link, run.open
-        room = max(0, self.max_ongoing + self.prefetch - self.in_use - self.waiting)
-        if count > room:
-            failure = verdicts.no_room(self.max_ongoing, self.prefetch)
-            self._out.append(Refuse(run, run.lo + room, run.hi, failure))
-            if not room:
-                return
-            run.hi = run.lo + room
-            run.open = count = room
-        link.unkeyed += count
-        self.waiting += count
-        link.waiting[run.key] = run
-        if run.awaits:
-            self._await(run)
-        else:
-            self._queue.append(run)
-
-    def _admit_keyed(self, run: Run) -> None:
-        link, count = run.link, run.open
-        if not self._ownership.admit(run.endpoint, run.partition, run.owner_epoch):
-            self._out.append(Refuse(run, run.lo, run.hi, verdicts.STALE))
-            return
-        # What is in a turn may have been answered, and the router may have filled its place.
-        if link.overrun or link.keyed - link.handed + count > self.keyed_window:
-            # A later run of the same key must not be taken where this one was not: all of them wait outside.
-            link.overrun = link.keyed > 0
-            failure = verdicts.past_window(link.keyed, count, self.keyed_window)
-            self._out.append(Refuse(run, run.lo, run.hi, failure))
-            return
-        link.keyed += count
-        self.keyed += count
-        link.waiting[run.key] = run
-        if run.awaits:
-            self._await(run)
-        lane = self._lanes.add(run)
-        if lane.batcher is not None:
-            lane.batcher.extend(lane, run)

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from replica_service.core import verdicts
 from replica_service.core.calls import Link, Run, RunRecord
+from replica_service.core.kept_outcomes import bytes_of
 from replica_service.core.lane_history import note_failure
 from replica_service.core.ranges import Range, common, merged
 from replica_service.core.records import Mark, Outcome
-from replica_service.core.sessions import Report, SessionTable, bytes_of
+from replica_service.core.sessions import Report, SessionTable
 from slotmesh.errors import Executed, Failure
 
 SWEEPS = 4

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from replica_service.core import sessions
+from replica_service.core import kept_outcomes
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run, RunRecord
 from replica_service.core.forgotten import ForgottenSessions, Remnant
+from replica_service.core.kept_outcomes import CALL_BYTES
 from replica_service.core.records import Record
-from replica_service.core.sessions import CALL_BYTES, Report, SessionTable
+from replica_service.core.sessions import Report, SessionTable
 
 TTL_S = 60.0
 
@@ -113,7 +114,7 @@ def test_who_asks_at_an_epoch_that_was_overtaken_is_told_nothing() -> None:
 def test_of_more_evicted_calls_than_it_remembers_it_does_not_say_that_they_never_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sessions, "MAX_EVICTED_RANGES", 4)
+    monkeypatch.setattr(kept_outcomes, "MAX_EVICTED_RANGES", 4)
     client = Client(SessionTable(max_bytes=CALL_BYTES))
     for call_id in range(1, 20, 2):
         client.has_executed([call_id])
