@@ -42,66 +42,70 @@ class OwnLoopExecutor(AsyncExecutor):
         posting = PostingSink(sink, asyncio.get_running_loop())
         super().__init__(methods, posting, errors, now, handler_loop.loop, Turns(threading.Lock()))
         self._handler_loop = handler_loop
+        self._loop = handler_loop.loop
+        self._runners.on_stepped = self._stepped
         self._is_woken = False
 
     def start(self, work: Work) -> None:
-        self._queue.append(work)
-        if self._is_idle and not self._is_woken:
+        runners = self._runners
+        runners.queue.append(work)
+        if runners.is_idle and not self._is_woken:
             self._is_woken = True
             self._post(self._wake)
 
     def hold(self, turn: StartTurn) -> None:
         super().hold(turn)
-        if turn.stop == turn.lo and self._take_out(turn):
+        if turn.stop == turn.lo and self._runners.take_out(turn):
             self._sink.turn_ended(turn, turn.lo)  # nobody waits for a handler that keeps its loop
 
     def cancel(self, link: Link, ranges: Iterable[Range]) -> None:
         self._post(self._cancel_here, link, merged(ranges))
 
     def abandon(self, link: Link) -> None:
-        self._post(super().abandon, link)
+        self._post(self._running.abandon, link)
 
     def cut_off(self) -> None:
         self._post(self._cut_off_here)
 
     async def close(self) -> None:
-        self._closing = True
-        self._queue.clear()
+        self._runners.is_closing = True
+        self._runners.queue.clear()
         with contextlib.suppress(TimeoutError):  # the handler keeps its loop: it ends with the process
             async with asyncio.timeout(CLOSE_S):
-                await self._handler_loop.run(super().close)
+                await self._handler_loop.run(self._runners.close)
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the handler's loop has ended: nothing runs
-            self._loop.call_soon_threadsafe(callback, *args, context=self._context)
+            self._loop.call_soon_threadsafe(callback, *args, context=self._runners.context)
 
     # -- on the handler's loop -------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
         self._is_woken = False  # before the look: whoever adds something later wakes it again
-        if self._is_idle and self._queue and not self._closing:
-            self._spawn(1)
+        runners = self._runners
+        if runners.is_idle and runners.queue and not runners.is_closing:
+            runners.spawn(1)
 
     def _stepped(self) -> None:
-        super()._stepped()
+        self._runners.stepped()
         self._wake()  # what came while it was about to be idle
 
     def _cancel_here(self, link: Link, ranges: Sequence[Range]) -> None:
         """What has come back into the queue since the engine looked there is answered; what runs is cancelled."""
-        self._hand_over()  # what a runner holds whose call waits: it may not have been said yet
-        for work in self._queue.copy():
-            if isinstance(work, StartCalls) and work.run.link is link and self._take_out(work):
+        self._runners.hand_over()  # what a runner holds whose call waits: it may not have been said yet
+        for work in self._runners.queue.copy():
+            if isinstance(work, StartCalls) and work.run.link is link and self._runners.take_out(work):
                 self._leave_out(work, ranges)
-        super().cancel(link, ranges)
+        self._running.cancel(link, ranges)
         self._wake()
 
     def _cut_off_here(self) -> None:
         """What has come back into the queue since the engine looked there goes back to it; what runs is cancelled."""
-        self._hand_over()
-        for work in self._queue.copy():
-            if not isinstance(work, StartTurn) and self._take_out(work):
+        self._runners.hand_over()
+        for work in self._runners.queue.copy():
+            if not isinstance(work, StartTurn) and self._runners.take_out(work):
                 self._sink.returned(work)
-        super().cut_off()
+        self._running.cut_off()
 
     def _leave_out(self, work: StartCalls, ranges: Sequence[Range]) -> None:
         """Answers these of its calls; the others go back into the queue."""
@@ -111,7 +115,7 @@ class OwnLoopExecutor(AsyncExecutor):
             self._sink.failed(run, begin - run.first, end - begin + 1, CANCELLED)
             self._sink.calls_ended(run, end - begin + 1)
         for begin, end in reversed(without(first, last, ranges)):
-            self._queue.appendleft(StartCalls(run, begin - run.first, end - run.first + 1))
+            self._runners.queue.appendleft(StartCalls(run, begin - run.first, end - run.first + 1))
 
     def _claimed(self, turn: StartTurn, lo: int, payloads: Iterable[bytes]) -> Iterable[bytes]:
         for index, payload in enumerate(payloads, lo):

@@ -15,8 +15,8 @@ import pytest
 from replica_service.core.commands import StartCalls, Work
 from replica_service.core.records import Record
 from replica_service.core.verdicts import CANCELLED, CUT_OFF, TAKEN_BACK
-from replica_service.shell.async_executor import STEP_S
 from replica_service.shell.own_loop_executor import OwnLoopExecutor
+from replica_service.shell.runners import STEP_S
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment
@@ -330,12 +330,12 @@ async def test_a_call_that_comes_while_the_last_runner_finds_nothing_is_executed
 
             def __len__(self) -> int:
                 length = super().__len__()
-                if not length and executor._generation == 1:  # asked at the end of the first one
-                    executor._queue = deque(self)
+                if not length and executor._runners.generation == 1:  # asked at the end of the first one
+                    executor._runners.queue = deque(self)
                     executor.start(StartCalls(late, 0, 1))
                 return length
 
-        executor._queue = Outdated()
+        executor._runners.queue = Outdated()
         host.engine.submit([host.run("echo", [b"first"])])
         await wait_until(lambda: len(host.handler.started) == 2)
         assert host.handler.started == [b"first", b"late"]
