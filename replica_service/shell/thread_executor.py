@@ -14,25 +14,23 @@ Owner: the engine. `start` and `close` are called on its loop; `_lock` guards th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from replica_service.core.calls import Link, Run, StartTurn
 from replica_service.core.commands import StartBatch, StartCalls, Work
 from replica_service.core.lane_history import is_late
-from replica_service.core.turns import Claim, Skip, Turns, claim, may_begin
+from replica_service.core.turns import Claim, Skip, Turns, claim
 from replica_service.core.verdicts import LATE
-from replica_service.shell.batches import Invocation, invocations, is_of
-from replica_service.shell.handler_errors import HandlerErrors, unsendable
-from replica_service.shell.lateness import in_time
+from replica_service.shell.batches import is_of
+from replica_service.shell.handler_errors import HandlerErrors
 from replica_service.shell.methods import Method
-from replica_service.shell.places import SinglePlace, ThreadPlace, batch_place
+from replica_service.shell.places import SinglePlace, ThreadPlace
 from replica_service.shell.sink import Sink
-from slotmesh.codec import encode_each, encoder
-from slotmesh.errors import Failure
+from replica_service.shell.thread_batches import ThreadBatches
+from replica_service.shell.thread_outcomes import UNSTARTED, ThreadOutcomes, encoded
 from slotmesh.handlers.context import asking, current_place
 from slotmesh.telemetry.log import get_logger
 
@@ -41,8 +39,6 @@ SLOW_S = 0.0001
 """Calls that take longer than this in the mean are worth a thread each."""
 LOOK_S = 0.001
 """How often somebody looks whether the threads get on."""
-SLOW_BATCH_S = 0.001
-"""After a batch of this length, the loop waits until the next one is under way."""
 HAND_OVER_S = 0.0002
 """But no longer than this."""
 
@@ -56,14 +52,6 @@ class _Stint:
 
     def __init__(self, run: Callable[[], None]) -> None:
         self.run = run
-
-
-Done = tuple[Work, Run | None, int, Any]
-"""Work, run, index of the first call, outcome: a payload, payloads, a (count, Failure), or None for the end.
-
-Without a run it is the outcomes of a whole batch, each as (run, index, outcome), or `_UNSTARTED`: the work comes back.
-"""
-_UNSTARTED = "unstarted"
 
 
 class ThreadExecutor:
@@ -101,12 +89,11 @@ class ThreadExecutor:
         self._is_closed = False
         self._is_short = False
         """A thread could not be started, which was told."""
-        self._hands_over = False
-        """A batch has ended that took long: the next one is not to wait for the interpreter."""
         self._at_work = threading.Lock()
         """Released when a worker has taken work; who waits for that acquires it twice."""
-        self._done: deque[Done] = deque()
-        self._is_posted = False
+        self._outcomes = outcomes = ThreadOutcomes(sink, now, self._loop)
+        self._put = outcomes.put
+        self._batches = ThreadBatches(methods, errors, now, outcomes, self._took)
 
     def start(self, work: Work) -> None:
         self._enqueue(work)
@@ -120,7 +107,7 @@ class ThreadExecutor:
             self._queue.append(work)
             if not self._waking:
                 self._wake(1)
-        if self._hands_over:
+        if self._outcomes.hands_over:
             self._hand_over()
         if self._look is None:
             self._taken_at_look = self._taken
@@ -171,64 +158,12 @@ class ThreadExecutor:
                 self._wake(max(1, self._threads - len(self._sleepers)))
         self._look = self._loop.call_later(LOOK_S, self._look_after)
 
-    def _collect(self) -> None:
-        """Takes what workers have put down, joining results of neighbours."""
-        self._is_posted = False  # before the first look: whoever puts something down later posts again
-        done = self._done
-        while done:
-            work, run, index, outcome = done.popleft()
-            if type(outcome) is bytes:
-                payloads = [outcome]
-                while done and done[0][1] is run and done[0][2] == index + len(payloads) and type(done[0][3]) is bytes:
-                    payloads.append(done.popleft()[3])
-                outcome = payloads
-            self._tell(work, run, index, outcome)
-
-    def _tell(self, work: Work, run: Run | None, index: int, outcome: Any) -> None:
-        sink = self._sink
-        if run is None:
-            if outcome is _UNSTARTED and not isinstance(work, StartTurn):
-                sink.returned(work)
-            elif isinstance(work, StartTurn):
-                sink.turn_ended(work, index)
-            elif isinstance(work, StartBatch):
-                self._tell_batch(work, outcome)
-            return
-        if isinstance(outcome, list):
-            count = len(outcome)
-            sink.payloads(run, index, outcome)
-        else:
-            count, failure = outcome
-            sink.failed(run, index, count, failure)
-        if isinstance(work, StartCalls):
-            sink.calls_ended(run, count)
-
-    def _tell_batch(self, batch: StartBatch, outcomes: Sequence[tuple[Run, int, Any]]) -> None:
-        """The next batch starts before outcomes are seen to, in this very step of the loop: nothing waits for them.
-
-        But lanes do, which may stop at a failure.
-        """
-        sink = self._sink
-        if not batch.lanes:
-            self._hands_over = batch.began is not None and self._now() - batch.began >= SLOW_BATCH_S
-            sink.batch_ended(batch)
-            self._hands_over = False
-        for run, index, outcome in outcomes:
-            if isinstance(outcome, list):
-                sink.payloads(run, index, outcome)
-            elif isinstance(outcome, bytes):
-                sink.payloads(run, index, (outcome,))
-            else:
-                sink.failed(run, index, *outcome)
-        if batch.lanes:
-            sink.batch_ended(batch)
-
     def _hand_over(self) -> None:
         """Lets the worker that was woken have the interpreter, before all else that the loop has to do, once.
 
         Whoever holds the interpreter's lock keeps it for 5 ms or until it waits, and the worker needs it to go to work.
         """
-        self._hands_over = False
+        self._outcomes.hands_over = False
         with self._lock:
             if not self._queue or not self._waking:
                 return
@@ -279,7 +214,7 @@ class ThreadExecutor:
             elif isinstance(work, StartTurn):
                 self._execute_turn(work, place)
             else:
-                self._execute_batch(work)
+                self._batches.execute(work)
                 current_place.set(place)
             place.run = None
 
@@ -316,11 +251,11 @@ class ThreadExecutor:
 
     def _execute_call(self, work: StartCalls, index: int, found: Claim, place: ThreadPlace) -> None:
         if found is None:
-            self._put(work, None, 0, _UNSTARTED)
+            self._put(work, None, 0, UNSTARTED)
         elif isinstance(found, Skip):
             self._put(work, work.run, index, (found.hi - index, found.failure))
         elif self._execute(work, work.run, index, found.until, place) is None:
-            self._put(StartCalls(work.run, index, index + 1), None, 0, _UNSTARTED)
+            self._put(StartCalls(work.run, index, index + 1), None, 0, UNSTARTED)
 
     def _execute_turn(self, turn: StartTurn, place: ThreadPlace) -> None:
         run = turn.run
@@ -337,49 +272,6 @@ class ThreadExecutor:
                 break  # the lane's next turn answers the rest
         self._put(turn, None, index, None)
 
-    def _execute_batch(self, batch: StartBatch) -> None:
-        method = self._methods[batch.batcher.method]
-        if not may_begin(batch.parts, self._now()):
-            self._put(batch, None, 0, _UNSTARTED)
-            return
-
-        outcomes: list[tuple[Run, int, Any]] = []
-
-        def on_failed(run: Run, lo: int, count: int, failure: Failure) -> None:
-            outcomes.append((run, lo, (count, failure)))
-
-        def on_results(run: Run, lo: int, values: Sequence[Any]) -> None:
-            try:
-                if run.options.no_reply:
-                    payloads = [b""] * len(values)
-                else:
-                    payloads = encode_each(run.options.content_type, values)
-            except BaseException:  # noqa: BLE001 - a foreign object may fail in any way; each by itself, then
-                outcomes.extend((run, index, self._encoded(run, value)) for index, value in enumerate(values, lo))
-            else:
-                outcomes.append((run, lo, payloads))
-
-        for whole in invocations(batch, method, on_failed):
-            began = self._now()
-            invocation: Invocation | None = whole
-            if batch.began is not None:
-                invocation = in_time(whole, batch, method, began, on_failed)
-            elif not may_begin(batch.parts, began):
-                self._put(batch, None, 0, _UNSTARTED)
-                return
-            if invocation is None:
-                continue
-            batch.began = began
-            batch.runner = threading.get_ident()
-            current_place.set(batch_place(invocation.parts, self._now))
-            try:
-                returned = invocation.checked(invocation.call(method), method)
-            except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
-                returned = self._errors.failure_of(error, method.name)
-            self._took(self._now() - began)
-            invocation.deliver(returned, method, self._errors.failure_of, on_results, on_failed)
-        self._put(batch, None, 0, outcomes)
-
     def _execute(self, work: Work, run: Run, index: int, until: float, place: ThreadPlace) -> bool | None:
         """Executes a call that was claimed; returns whether it has a result, or None where it was too late for it."""
         outcome: Any
@@ -394,7 +286,7 @@ class ThreadExecutor:
             began = self._now()
             if began >= until:
                 return None
-            outcome = self._encoded(run, method.function(*args, **kwargs))
+            outcome = encoded(run, method.function(*args, **kwargs))
             if is_late(run, self._now()) and type(outcome) is bytes:
                 outcome = (1, LATE)
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
@@ -405,19 +297,3 @@ class ThreadExecutor:
 
     def _took(self, seconds: float) -> None:
         self._mean_s += (min(seconds, 2 * SLOW_S) - self._mean_s) / 8
-
-    @staticmethod
-    def _encoded(run: Run, value: Any) -> Any:
-        if run.options.no_reply:
-            return b""
-        try:
-            return encoder(run.options.content_type)(value)
-        except BaseException as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
-            return 1, unsendable(error)
-
-    def _put(self, work: Work, run: Run | None, index: int, outcome: Any) -> None:
-        self._done.append((work, run, index, outcome))
-        if not self._is_posted:
-            self._is_posted = True
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
-                self._loop.call_soon_threadsafe(self._collect)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from replica_service.core.lanes import MAX_TURN_S
-from replica_service.shell import thread_executor
+from replica_service.shell import thread_executor, thread_outcomes
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment
@@ -158,7 +158,7 @@ class Batches:
 async def test_the_next_batch_is_under_way_before_results_are_seen_to_unless_lanes_wait_for_them(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_executor, "SLOW_BATCH_S", 0.0)
+    monkeypatch.setattr(thread_outcomes, "SLOW_BATCH_S", 0.0)
     monkeypatch.setattr(thread_executor, "HAND_OVER_S", 5.0)  # as long as it takes, on a machine that is busy
     taken: list[int] = []
 
