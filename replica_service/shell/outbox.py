@@ -21,7 +21,8 @@ from replica_service.convert import Issuer, SlotAnswer
 from replica_service.core.capacity import Capacity
 from replica_service.core.service_times import ServiceTimes
 from replica_service.shell.handler_errors import too_large
-from replica_service.shell.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS, Batch, End, OutgoingValues, Owner
+from replica_service.shell.outgoing_ends import OutgoingEnds
+from replica_service.shell.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS, Batch, OutgoingValues, Owner
 from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, ChunkRota
 from slotmesh.errors import Failure
 from slotmesh.runtime.pacer import Pacer
@@ -63,8 +64,6 @@ class Outbox:
         self._max_inline_bytes = CHUNK_BYTES if cuts else MAX_INLINE_BYTES
         self._large: ChunkRota[Owner] = ChunkRota()
         """Results under way, by run id and content type."""
-        self._told_large: list[tuple[int, str, int]] = []
-        """Run id, content type and size, bytes, of those whose last chunk has left."""
         self._was_chunk = False
         """Whether the frame before the next one is a chunk."""
         self._wake: Callable[[], None] = _sleep
@@ -73,8 +72,7 @@ class Outbox:
         self._last: Batch | None = None
         self._values = OutgoingValues(self._batches, self._large, self._max_inline_bytes)
         self._on_values: Callable[[list[int]], None] | None = None
-        self._failed: list[tuple[list[int], Failure]] = []
-        self._done: list[tuple[int, int]] = []
+        self._ends = OutgoingEnds()
         self._refused: list[tuple[list[tuple[int, int]], Failure]] = []
         self._answers: deque[replica_service_pb2.Reconciled] = deque()
         self._stopped: list[tuple[int, int]] = []
@@ -103,14 +101,12 @@ class Outbox:
         self._wake = _sleep
         self._pacer.stop()
         self._batches.clear()
-        self._failed.clear()
         self._refused.clear()
-        self._done.clear()
         self._answers.clear()
         self._stopped.clear()
         self._slot_answers.clear()
         self._large.clear()
-        self._told_large.clear()
+        self._ends.clear()
         self._last = None
         self._values.clear()
 
@@ -167,38 +163,20 @@ class Outbox:
         if self._discards:
             return
         if self._values:
-            self._tell(self._values.end(first, count, failure))
+            self._ends.tell(self._values.end(first, count, failure))
         else:
-            self._tell_failed(first, count, failure)
+            self._ends.failed(first, count, failure)
         self._wake()
-
-    def _tell(self, ends: Iterable[End]) -> None:
-        for first, count, failure in ends:
-            if failure is None:
-                self._tell_done(first, count)
-            else:
-                self._tell_failed(first, count, failure)
-
-    def _tell_failed(self, first: int, count: int, failure: Failure) -> None:
-        if not self._failed or self._failed[-1][1] != failure:
-            self._failed.append(([], failure))
-        self._failed[-1][0].extend(range(first, first + count))
 
     def done(self, first: int, count: int) -> None:
         """Consecutive calls have ended well, without a result."""
         if self._discards:
             return
         if self._values:
-            self._tell(self._values.end(first, count, None))
+            self._ends.tell(self._values.end(first, count, None))
         else:
-            self._tell_done(first, count)
+            self._ends.done(first, count)
         self._wake()
-
-    def _tell_done(self, first: int, count: int) -> None:
-        if self._done and sum(self._done[-1]) == first:
-            self._done[-1] = (self._done[-1][0], self._done[-1][1] + count)
-        else:
-            self._done.append((first, count))
 
     def reconciled(self, answer: replica_service_pb2.Reconciled) -> None:
         """What became of calls of sessions."""
@@ -264,9 +242,9 @@ class Outbox:
         if is_last:
             ends = self._values.chunks_left(run_id, content_type, total)
             if ends is None:
-                self._told_large.append((run_id, content_type, total))
+                self._ends.large.append((run_id, content_type, total))
             else:
-                self._tell(ends)
+                self._ends.tell(ends)
         return Response(chunk=call_pb2.Chunk(call_id=run_id, offset=offset, total=total, data=data))
 
     def _next_other(self) -> Response | None:
@@ -297,7 +275,8 @@ class Outbox:
 
     def _next_outcomes(self) -> Response | None:
         """What has ended; what is new of how quick calls are goes before it."""
-        if not (self._batches or self._failed or self._done or self._told_large):
+        ends = self._ends
+        if not (self._batches or ends.failures or ends.without_result or ends.large):
             return None
         if self._times is not None and self._times_told != self._times.version:
             self._times_told = self._times.version
@@ -307,10 +286,11 @@ class Outbox:
 
     def _holds_back(self, unanswered: int) -> bool:
         """Whether what has ended is little, and better waits for what is about to end. Values never do."""
-        if self._values or self._told_large or self._capacity_due:
+        ends = self._ends
+        if self._values or ends.large or self._capacity_due:
             return False
         calls = sum(len(batch.ids) for batch in self._batches)
-        calls += sum(len(ids) for ids, _ in self._failed) + sum(count for _, count in self._done)
+        calls += sum(len(ids) for ids, _ in ends.failures) + sum(count for _, count in ends.without_result)
         if self._pacer.holds(calls, unanswered, are_quick=self._are_quick()):
             return True
         self._pacer.left()
@@ -350,31 +330,13 @@ class Outbox:
                 self._values_leave(batch)
             elif batch is self._last:
                 self._last = None
-        for run_id, content_type, total in self._told_large:
-            frame.batches.append(
-                call_pb2.ResultBatch(
-                    call_ids=[run_id], payloads=[b""], content_type=content_type, chunked_sizes=[total]
-                )
-            )
-        calls += len(self._told_large)
-        self._told_large.clear()
-        while self._failed and calls < MAX_FRAME_CALLS:
-            ids, failure = self._failed[0]
-            part, rest = ids[: MAX_FRAME_CALLS - calls], ids[MAX_FRAME_CALLS - calls :]
-            calls += len(part)
-            frame.errors.append(call_pb2.CallErrors(call_ids=part, failure=to_wire(failure)))
-            if rest:
-                self._failed[0] = (rest, failure)
-            else:
-                self._failed.pop(0)
-        frame.done.extend(convert.id_ranges(self._done[:MAX_FRAME_CALLS]))
-        del self._done[:MAX_FRAME_CALLS]
+        self._ends.fill(frame, calls)
         frame.capacity.CopyFrom(self._capacity_to_wire())
         return response
 
     def _values_leave(self, batch: Batch) -> None:
         """They are in the frame that is being built."""
-        self._tell(self._values.left(batch))
+        self._ends.tell(self._values.left(batch))
         if self._on_values is not None:
             self._on_values(batch.ids)
 
