@@ -183,8 +183,7 @@ class AsyncExecutor:
         failure: Failure | None = None
         task = this_task()
         cancelling = task.cancelling
-        sites = running.sites
-        site = sites[task] = TaskPlace(run, lo, values, now, task)
+        site = running.sites[task] = TaskPlace(run, lo, values, now, task)
         try:
             start = self._methods[run.options.method].start(run.options.content_type)
             # Where calls wait, runners take one each: a copy of all that is left would be too much for that.
@@ -215,7 +214,7 @@ class AsyncExecutor:
         except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end its runner
             failure = await running.failure_of(error, task, run.options.method)
         finally:
-            del sites[task]
+            del running.sites[task]
             site.task = None
         index = lo + len(values)
         if generation == runners.generation:

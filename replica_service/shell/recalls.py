@@ -9,15 +9,15 @@ Owner: the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls
 from replica_service.core.lane_history import note_failure
 from replica_service.core.ranges import Range, common, merged
 from replica_service.core.scheduler import Scheduler
+from replica_service.shell.executor_set import ExecutorSet
 from replica_service.shell.sessions import Sessions
-from replica_service.shell.sink import Executor
 
 Unstarted = StartCalls | StartBatch
 
@@ -29,32 +29,56 @@ class Recalls:
         self,
         scheduler: Scheduler,
         sessions: Sessions,
-        executor_of: Mapping[str, Executor],
-        executors: Sequence[Executor],
+        executors: ExecutorSet,
         returned: Callable[[Unstarted], None],
     ) -> None:
-        """`executor_of`: by method. `returned` brings back to the scheduler what was not started."""
+        """`returned` brings back to the scheduler what was not started."""
         self._scheduler = scheduler
         self._sessions = sessions
-        self._executor_of = executor_of
         self._executors = executors
         self._returned = returned
 
     def hold(self, runs: Iterable[Run]) -> None:
         """No further call of their turns starts."""
         for turn in self._scheduler.turns_of(runs):
-            self._executor_of[turn.run.options.method].hold(turn)
+            self._executors.by_method[turn.run.options.method].hold(turn)
             if turn.run.record is not None:
                 self._sessions.unstarted(turn.run.record, turn.stop, turn.hi)
+
+    def hold_all(self, links: Iterable[Link]) -> None:
+        """The same for all runs of these links."""
+        for link in links:
+            self.hold(link.waiting.values())
+
+    def abandon(self, link: Link) -> None:
+        """The link has ended: nothing more of it starts, and what runs is cancelled where nobody else wants it."""
+        self.hold(link.waiting.values())
+        self.recall(lambda run: run.link is link)
+        self._executors.abandon(link)
 
     def recall(
         self, is_one_of_them: Callable[[Run], bool], prepare: Callable[[Unstarted], None] = lambda _work: None
     ) -> None:
         """Takes from the executors what else has not started of these runs."""
-        for executor in self._executors:
+        for executor in self._executors.all:
             for work in executor.recall(is_one_of_them):
                 prepare(work)
                 self._returned(work)
+
+    def cancel(self, link: Link, own: Iterable[Range], ranges: Iterable[Range]) -> list[Range]:
+        """These run ids were taken back, of which `own` are not those of calls that went on elsewhere.
+
+        So are calls that run for another link, and that this one has joined. Returns the run ids, on this link, at
+        which lanes have stopped.
+        """
+        self.take_back(link, own)
+        stopped = self.stop_behind(link, own)
+        for run, first, last, at in self._sessions.running_of(link, ranges):
+            joined = [(run.first + first, run.first + last)]
+            self.take_back(run.link, joined)
+            shift = at - joined[0][0]
+            stopped += [(begin + shift, end + shift) for begin, end in self.stop_behind(run.link, joined)]
+        return stopped
 
     def take_back(self, link: Link, ranges: Iterable[Range]) -> None:
         """These run ids were taken back: what has not started is answered, what runs is cancelled."""
@@ -69,7 +93,7 @@ class Recalls:
                     run.withdraw(first - run.first, last + 1 - run.first)
 
         self.recall(lambda run: bool(taken_back(run, run.begin, run.end)), withdraw)
-        for executor in self._executors:
+        for executor in self._executors.all:
             executor.cancel(link, wanted)
 
     def stop_behind(self, link: Link, ranges: Iterable[Range]) -> list[Range]:
@@ -83,7 +107,7 @@ class Recalls:
         for turn in self._scheduler.turns_of(link.waiting.values()):
             run = turn.run
             if run.options.stop_generation and common(run.first + turn.lo, run.first + turn.hi - 1, wanted):
-                self._executor_of[run.options.method].hold(turn)
+                self._executors.by_method[run.options.method].hold(turn)
                 if run.lane is not None and run.lane.turn is turn:
                     stopped += self._stop(run, max(turn.stop - 1, turn.lo), turn.hi, wanted)
         for run, lo, hi in self._scheduler.in_batches():

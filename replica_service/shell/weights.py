@@ -29,6 +29,15 @@ _MOST_SHOWN: Final = 256
 _POSITIONAL = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
 
 
+def weighers(methods: Mapping[str, Method], errors: HandlerErrors) -> dict[str, Weigh]:
+    """For each batch method whose calls have a weight, by name, how they are weighed."""
+    return {
+        name: weigher(method, control.batch_size_fn, errors)
+        for name, method in methods.items()
+        if (control := method.control) is not None and control.batch_size_fn is not None
+    }
+
+
 def weigher(method: Method, size_fn: SizeFunction, errors: HandlerErrors) -> Weigh:
     """How calls of the batch method are weighed."""
     first = _first_alone(method, size_fn)

@@ -204,8 +204,9 @@ class ReplicaNode:
         self.wires: list[Wire] = []
         self.engine = loop.run_until_complete(_make_engine(time))
         self.executor = HandExecutor(self.engine, time.now)
-        hands: Any = self.engine
-        hands._use({METHOD: self.executor}, (self.executor,))  # instead of those that run by themselves
+        executors: Any = self.engine._executors
+        executors.by_method[METHOD] = self.executor  # instead of those that run by themselves
+        executors.all = (self.executor,)
         self._time = time
 
     def connect(self, router: RouterNode, core: RouterReplica) -> Wire:

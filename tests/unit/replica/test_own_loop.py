@@ -259,7 +259,7 @@ async def test_calls_of_a_turn_that_are_taken_back_while_the_loop_is_kept_never_
 @pytest.mark.parametrize("how", ["cancel", "cut off"])
 async def test_what_is_taken_back_right_after_a_runners_first_step_never_starts(how: str) -> None:
     async with hosting(Handler, own_loop=True) as host:
-        executor = host.engine._async
+        executor = host.engine._executors.of_async
         assert isinstance(executor, OwnLoopExecutor)
         run = host.run("wait", [b"%d" % number for number in range(6)])
 
@@ -322,7 +322,7 @@ async def test_a_turn_that_runs_ends_where_it_is_held(method: str) -> None:
 
 async def test_a_call_that_comes_while_the_last_runner_finds_nothing_is_executed() -> None:
     async with hosting(Handler, own_loop=True) as host:
-        executor = host.engine._async
+        executor = host.engine._executors.of_async
         late = host.run("echo", [b"late"])
 
         class Outdated(deque[Work]):

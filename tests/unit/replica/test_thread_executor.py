@@ -106,11 +106,11 @@ async def test_never_more_calls_or_threads_than_permits() -> None:
         handler = host.handler
         host.engine.submit([host.run("wait", [b""] * 10), *(host.run("wait", [b""], key=f"k{n}") for n in range(5))])
         await wait_until(lambda: handler.running == 4)
-        assert host.engine._threads._threads == 4
+        assert host.engine._executors.threads._threads == 4
         handler.gate.set()
         await host.answered(15)
         assert handler.most_running == 4
-        assert host.engine._threads._threads == 4
+        assert host.engine._executors.threads._threads == 4
 
 
 async def test_batches_that_compute_one_after_another_do_not_wander_through_threads() -> None:
@@ -166,7 +166,7 @@ async def test_the_next_batch_is_under_way_before_results_are_seen_to_unless_lan
         put = host.outbox.results
 
         def results(first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
-            taken.append(host.engine._threads._taken)
+            taken.append(host.engine._executors.threads._taken)
             put(first, payloads, size, content_type)
 
         monkeypatch.setattr(host.outbox, "results", results)
@@ -267,7 +267,7 @@ async def test_calls_wait_where_the_machine_has_no_more_threads(
         run = host.run("meet", [b"a"] * 8)
         await host.execute(run)
         assert host.results(run) == [b"a"] * 8
-        assert host.engine._threads._threads == 4
+        assert host.engine._executors.threads._threads == 4
     assert refused == 3
     assert caplog.text.count("threads cannot be started") == 1
 
