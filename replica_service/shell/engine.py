@@ -19,20 +19,20 @@ from replica_service.core.moved import note_moved, without_moved
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.sessions import RESUME_TTL_S, Report
 from replica_service.core.verdicts import FENCED
-from replica_service.shell.batch_hosts import BatchHosts
 from replica_service.shell.conditions import Conditions
 from replica_service.shell.deadline_timer import DeadlineTimer
-from replica_service.shell.executor_set import ExecutorSet
-from replica_service.shell.handler_errors import HandlerErrors
-from replica_service.shell.handler_loop import HandlerLoop
-from replica_service.shell.link_outboxes import connect_link
-from replica_service.shell.methods import Method
-from replica_service.shell.outbox import Outbox
+from replica_service.shell.executors.batch_weight import weighers
+from replica_service.shell.executors.executor_set import ExecutorSet
+from replica_service.shell.executors.unstarted_work import Recalls
+from replica_service.shell.handler.batch_hosts import BatchHosts
+from replica_service.shell.handler.failures import HandlerErrors
+from replica_service.shell.handler.handler_loop import HandlerLoop
+from replica_service.shell.handler.methods import Method
+from replica_service.shell.links.link_outboxes import connect_link
+from replica_service.shell.links.router_outbox import Outbox
 from replica_service.shell.outcomes import Outcomes
-from replica_service.shell.recalls import Recalls
 from replica_service.shell.sessions import Question, Sessions
 from replica_service.shell.slots import Slots
-from replica_service.shell.weights import weighers
 from slotmesh.errors import Failure
 from slotmesh.runtime.clock import Clock
 from slotmesh.slots.token import SECRET_BYTES

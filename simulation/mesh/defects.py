@@ -321,7 +321,11 @@ _REPLICA: Final = (
         "that a call was taken back from a lane that stops is not noted where it runs",
         STOPS,
         "stop_lanes stop_lanes_apart",
-        ("replica_service.shell.recalls:Recalls._stop", "note_failure(run, found[0][0] - run.first)", "pass"),
+        (
+            "replica_service.shell.executors.unstarted_work:Recalls._stop",
+            "note_failure(run, found[0][0] - run.first)",
+            "pass",
+        ),
     ),
     _defect(
         "emptied_too_soon",

@@ -20,8 +20,8 @@ from replica_service.core.commands import StartBatch, StartCalls
 from replica_service.core.lane_history import is_stopped
 from replica_service.core.verdicts import CANCELLED
 from replica_service.shell.engine import Engine
-from replica_service.shell.methods import bind_methods
-from replica_service.shell.outbox import Outbox
+from replica_service.shell.handler.methods import bind_methods
+from replica_service.shell.links.router_outbox import Outbox
 from router_service import convert as router_convert
 from router_service.core.callers import Caller
 from router_service.core.commands import (

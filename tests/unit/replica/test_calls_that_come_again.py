@@ -12,7 +12,7 @@ from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run
 from replica_service.core.ranges import Range
 from replica_service.core.records import Record
-from replica_service.shell.outbox import Outbox
+from replica_service.shell.links.router_outbox import Outbox
 from slotmesh.codec import OCTET_STREAM
 from tests.fakes.clock import FakeClock
 from tests.support.memory_mesh import MAX_ONGOING, METHOD, ReplicaNode

@@ -17,8 +17,8 @@ from replica_service.convert import Granted
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Run
 from replica_service.core.records import Record
-from replica_service.shell.direct_slots import DirectSlots
-from replica_service.shell.slot_requests import Wish
+from replica_service.shell.links.direct_slots import DirectSlots
+from replica_service.shell.links.slot_requests import Wish
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import batch, deployment

@@ -9,7 +9,7 @@ from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run
 from replica_service.core.capacity import Capacity
 from replica_service.core.scheduler import Scheduler
-from replica_service.shell.outbox import Outbox
+from replica_service.shell.links.router_outbox import Outbox
 from slotmesh.codec import OCTET_STREAM
 from tests.fakes.clock import FakeClock
 

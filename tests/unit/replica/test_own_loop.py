@@ -15,8 +15,8 @@ import pytest
 from replica_service.core.commands import StartCalls, Work
 from replica_service.core.records import Record
 from replica_service.core.verdicts import CANCELLED, CUT_OFF, TAKEN_BACK
-from replica_service.shell.own_loop_executor import OwnLoopExecutor
-from replica_service.shell.runners import STEP_S
+from replica_service.shell.executors.own_loop import OwnLoopExecutor
+from replica_service.shell.executors.runners import STEP_S
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment

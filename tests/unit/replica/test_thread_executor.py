@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from replica_service.core.lanes import MAX_TURN_S
-from replica_service.shell import thread_executor, thread_outcomes
+from replica_service.shell.executors import thread_outcomes
+from replica_service.shell.executors import threads as thread_executor
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment
