@@ -288,7 +288,7 @@ class Lane:
         self.is_blocked = False
         """Likewise, with calls: the payload of the first one is under way."""
         self.batcher: LaneQueue | None = None
-        """The batcher that its first calls are offered to."""
+        """What gathers calls for a batch, where its first ones are offered to that."""
         self.offered = 0
         """Calls that the batcher counts as its own."""
         self.offered_runs = 0

@@ -257,7 +257,7 @@ class Scheduler(Dispatching):
         for run in [*self._queue, *(run for run in self._uploading if run.lane is None)]:
             self._take_back_waiting(run, run.lo, run.hi, verdicts.DRAINING)
         for batcher in self._gathering:
-            for entry in list(batcher.queue):
+            for entry in list(batcher.gathered.queue):
                 if not isinstance(entry, Lane) and entry.run.slot is None:
                     self._take_back(entry.run, entry.run.begin, entry.run.end, verdicts.DRAINING)
         for lane in self._lanes.all():
@@ -271,7 +271,7 @@ class Scheduler(Dispatching):
         for run in list(self._entered):
             self._take_back_waiting(run, run.lo, run.hi, verdicts.DRAINING)
         for batcher in self._gathering:
-            for entry in list(batcher.queue):
+            for entry in list(batcher.gathered.queue):
                 if not isinstance(entry, Lane):
                     self._take_back(entry.run, entry.run.begin, entry.run.end, verdicts.DRAINING)
         return self.drain(now)
@@ -302,7 +302,7 @@ class Scheduler(Dispatching):
         """New settings. What runs goes on; where there are fewer permits than that, nothing starts until there are."""
         self.max_ongoing, self.prefetch = max_ongoing, prefetch
         for batcher in self._batchers.values():
-            batcher.limit(max_ongoing)
+            batcher.gathered.limit(max_ongoing)
         return self._settle(now)
 
     def revoke(self, endpoint: str, epochs: Mapping[int, int], now: float) -> list[Command]:

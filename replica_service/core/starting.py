@@ -93,7 +93,7 @@ class Starting(Waiting):
         self.in_use += 1
         batcher = self._batchers.get(run.options.method)
         if batcher is not None:
-            batcher.offer(lane)
+            batcher.gathered.offer(lane)
             self._gathering[batcher] = None
             return
         lo = run.lo
@@ -141,7 +141,7 @@ class Starting(Waiting):
         batcher = self._batchers.get(run.options.method)
         if batcher is not None:
             self._gathering[batcher] = None
-            for index, failure in batcher.add(run, lo, hi):
+            for index, failure in batcher.gathered.add(run, lo, hi):
                 self.in_use -= 1
                 self._answer(run, index, index + 1, failure)
         else:
@@ -206,7 +206,7 @@ class Starting(Waiting):
                     batch.started_at = now
                     self._out.append(batch)
                 self._release(left)
-            if not batcher.queue:
+            if not batcher.gathered.queue:
                 del self._gathering[batcher]
         return self.in_use < in_use
 

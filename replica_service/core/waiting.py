@@ -226,7 +226,7 @@ class Waiting:
         if run.lane is not None:
             run.withdraw(lo, handed)
         elif batcher := self._batchers.get(run.options.method):
-            for begin, end in batcher.withdraw(run, lo, handed):
+            for begin, end in batcher.gathered.withdraw(run, lo, handed):
                 self.in_use -= end - begin
                 self._answer(run, begin, end, failure)
 

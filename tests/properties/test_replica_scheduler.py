@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from replica_service.core.batch_weight import Weighed
-from replica_service.core.batcher import Batcher
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import FRESH_S, Lane, Link, Run, StartTurn
 from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, TellCapacity
+from replica_service.core.gathering import Gathering
 from replica_service.core.lanes import MAX_TURN_CALLS
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.vacancies import CAPACITY_GAP_S
@@ -542,12 +542,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         deadline = self.core.next_deadline()
         assert deadline is None or deadline > self.now
         for name, batcher in self.core.batchers.items():
-            assert (batcher.waiting, batcher.load) == gathered_in(batcher)
+            gathered = batcher.gathered
+            assert (gathered.waiting, gathered.load) == weighed_anew(gathered)
             running = sum(each.batcher is batcher for each in self.batches)
-            if batcher.queue and running < SETTINGS[name].max_concurrent_batches:
+            if gathered.queue and running < SETTINGS[name].max_concurrent_batches:
                 assert deadline is not None
-                assert batcher.waiting < self.max_ongoing
-                assert (batcher.load if name == "weighed" else batcher.waiting) < SETTINGS[name].max_batch_size
+                assert gathered.waiting < self.max_ongoing
+                assert (gathered.load if name == "weighed" else gathered.waiting) < SETTINGS[name].max_batch_size
 
     @invariant()
     def routers_are_charged_for_what_is_here(self) -> None:
@@ -600,24 +601,24 @@ def is_withdrawn(run: Run, index: int) -> bool:
     return run.withdrawn is not None and index in run.withdrawn
 
 
-def gathered_in(batcher: Batcher) -> tuple[int, float]:
+def weighed_anew(gathered: Gathering) -> tuple[int, float]:
     """Counted and weighed anew: calls in pieces, and of each lane those that fill a batch.
 
     Where nothing is weighed, runs count as a whole.
     """
-    is_weighed = batcher.method == "weighed"
+    is_weighed = gathered.method == "weighed"
     total, load = 0, 0.0
-    for entry in batcher.queue:
+    for entry in gathered.queue:
         if not isinstance(entry, Lane):
             total += entry.hi - entry.lo
             load += sum(weigh(entry.run, index).weight for index in range(entry.lo, entry.hi)) if is_weighed else 0
             continue
         offered, weight = 0, 0.0
         for run in entry.runs:
-            if run.options.method != batcher.method or run.awaits:
+            if run.options.method != gathered.method or run.awaits:
                 break
             for index in range(run.lo, run.hi):
-                if (is_weighed or index == run.lo) and (offered >= batcher.size or weight >= WEIGHED.max_batch_size):
+                if (is_weighed or index == run.lo) and (offered >= gathered.size or weight >= WEIGHED.max_batch_size):
                     break
                 offered += 1
                 weight += weigh(run, index).weight if is_weighed else 0

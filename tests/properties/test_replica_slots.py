@@ -179,7 +179,7 @@ class SlotsMachine(SchedulerMachine):
         for batch in self.batches:
             running += len(batch.lanes)
             running += sum(hi - lo for run, lo, hi in batch.parts if run.lane is None and run.slot is None)
-        for entry in (each for batcher in self.core.batchers.values() for each in batcher.queue):
+        for entry in (each for batcher in self.core.batchers.values() for each in batcher.gathered.queue):
             if isinstance(entry, Lane):
                 running += 1
             elif entry.run.slot is None:

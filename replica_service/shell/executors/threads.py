@@ -3,8 +3,7 @@
 Purpose: whole runs and turns pass to a thread, which takes call after call: a hop costs more than most calls.
 How many threads take part: one more wakes the next only where calls are known to be slow (they wait, or compute without
 the interpreter's lock); otherwise one works alone, and a look every `LOOK_S` wakes more if it gets on slowly. Many
-threads with quick calls would only fight for the interpreter. Outcomes come back in bursts: the loop is woken once,
-however many there are.
+threads with quick calls would only fight for the interpreter. How outcomes come back: `thread_outcomes.py`.
 Invariants: calls of a StartTurn run one after another, in one thread; there are never more threads than calls may run
 at once, nor more than `MAX_THREADS`; no call starts whose link is not fresh; every outcome is told exactly once, as is
 the end of each piece of work.

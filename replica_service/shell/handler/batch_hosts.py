@@ -98,7 +98,7 @@ class _Host:
         running = list(self._batcher.running)  # in one step: the loop may be about to change it
         return BatchState(
             is_alive=self._is_alive(),
-            waiting=self._batcher.waiting,
+            waiting=self._batcher.gathered.waiting,
             running=tuple(map(self._see, running)),
         )
 
