@@ -17,7 +17,7 @@ def main() -> None:
     settings = ReplicaSettings.load(prog="python -m replica_service")
     set_grpc_environment()
     if settings.describe is not None:
-        from replica_service.shell.describing import print_description  # noqa: PLC0415 - what it imports loads gRPC
+        from replica_service.shell.handler.describing import print_description  # noqa: PLC0415 - what it imports loads gRPC
 
         raise SystemExit(print_description(settings.describe))
     from replica_service import app  # noqa: PLC0415 - it loads gRPC

@@ -13,11 +13,11 @@ import random
 from replica_service.config import ReplicaSettings
 from replica_service.convert import Issuer
 from replica_service.servicer import Identity, ReplicaServicer
-from replica_service.shell.controller_link import ControllerLink
 from replica_service.shell.engine import Engine
-from replica_service.shell.handler_loop import HandlerLoop
-from replica_service.shell.loading import LoadHandler, load_handler
-from replica_service.shell.methods import Method
+from replica_service.shell.handler.handler_loop import HandlerLoop
+from replica_service.shell.handler.loading import LoadHandler, load_handler
+from replica_service.shell.handler.methods import Method
+from replica_service.shell.links.controller_link import ControllerLink
 from replica_service.shell.metrics import observe
 from replica_service.shell.replica import Replica
 from replica_service.slot_servicer import SlotServicer

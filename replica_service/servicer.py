@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import grpc
 
 from replica_service.shell.engine import Engine
-from replica_service.shell.router_stream import Request, Response, RouterStream
+from replica_service.shell.links.router_stream import Request, Response, RouterStream
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import read_request

@@ -12,10 +12,10 @@ import grpc
 
 from replica_service import convert
 from replica_service.convert import Granted
-from replica_service.shell.direct_link import WriteValue
-from replica_service.shell.direct_slots import RETRY_DELAY_S, DirectSlots
 from replica_service.shell.engine import Engine
-from replica_service.shell.slot_requests import Wish
+from replica_service.shell.links.direct_link import WriteValue
+from replica_service.shell.links.direct_slots import RETRY_DELAY_S, DirectSlots
+from replica_service.shell.links.slot_requests import Wish
 from slotmesh.call_options import option_mistake
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock

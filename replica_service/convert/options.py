@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from replica_service.core.calls import MAX_CREDIT, NO_METADATA, CallOptions, Credit
+from replica_service.core.call_options import MAX_CREDIT, NO_METADATA, CallOptions, Credit
 from slotmesh.codec import CONTENT_TYPES, OCTET_STREAM
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import CALL

@@ -12,7 +12,7 @@ from operator import lt
 from typing import NamedTuple
 
 from replica_service.convert.options import NO_OPTIONS, bad_request, options_from_wire, with_credit
-from replica_service.core.calls import Link, Origin, Run
+from replica_service.core.calls import Link, Origin, Run, RunRecord
 from replica_service.core.records import Record
 from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.errors import Failure, Reason
@@ -131,7 +131,7 @@ def _by_key(batch: replica_service_pb2.RunBatch, whole: Run, begin: int) -> list
     return runs
 
 
-def _record(batch: replica_service_pb2.RunBatch, session_id: str, count: int) -> Record:
+def _record(batch: replica_service_pb2.RunBatch, session_id: str, count: int) -> RunRecord:
     """What is to be kept of a run of a session, whose fields are sound."""
     ids = _ids(batch.call_ids, count)
     return Record(session_id, batch.epoch, ids, count, attempt=batch.attempt, recovers=batch.recover)

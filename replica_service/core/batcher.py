@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from replica_service.core.calls import Lane
 from replica_service.core.commands import Part, StartBatch
-from replica_service.core.gathering import Gathering
-from replica_service.core.lanes import Lane
-from replica_service.core.progress import is_passed
-from replica_service.core.stops import is_stopped, note_failure
-from replica_service.core.weighing import Weigh, weighed
+from replica_service.core.gathering import Gathering, Weigh, weighed
+from replica_service.core.lane_history import is_passed, is_stopped, note_failure
 from slotmesh.errors import Failure
 
 if TYPE_CHECKING:
@@ -49,31 +47,37 @@ class _Room:
         self.weight = weight
 
 
-class Batcher(Gathering):
+class Batcher:
     """Decides when a batch is cut, and what is in it."""
 
-    __slots__ = ("running",)
+    __slots__ = ("_control", "gathered", "method", "running")
 
     def __init__(self, method: str, control: BatchControl, max_ongoing: int, weigh: Weigh | None = None) -> None:
         """`control` has the settings, which may change at any time. `weigh`: a batch is bounded by weight, too."""
-        super().__init__(method, control, max_ongoing, weigh)
+        self.method = method
+        self._control = control
+        self.gathered = Gathering(method, control, max_ongoing, weigh)
+        """What waits for a batch."""
         self.running: dict[StartBatch, None] = {}
         """Batches that run, in the order in which they were cut."""
 
     def next_deadline(self) -> float | None:
         """When one of the calls has waited long enough; None while nothing waits or no batch may start."""
-        if not self.queue or len(self.running) >= self._control.max_concurrent_batches:
+        if not self.gathered.queue or len(self.running) >= self._control.max_concurrent_batches:
             return None
-        return self.oldest() + self._control.batch_wait_timeout_s
+        return self.gathered.oldest() + self._control.batch_wait_timeout_s
 
     def is_due(self, now: float) -> bool:
         """Whether a batch is to be cut now."""
-        if not self.queue or len(self.running) >= self._control.max_concurrent_batches:
+        gathered = self.gathered
+        if not gathered.queue or len(self.running) >= self._control.max_concurrent_batches:
             return False
-        self.follow()
-        if self.waiting >= self.size or (self._weigh is not None and self.load >= self._max_batch_size):
+        gathered.follow()
+        if gathered.waiting >= gathered.size or (
+            gathered.weigh is not None and gathered.load >= gathered.max_batch_size
+        ):
             return True
-        return self.oldest() + self._control.batch_wait_timeout_s <= now
+        return gathered.oldest() + self._control.batch_wait_timeout_s <= now
 
     def cut(self, now: float) -> Cut:
         """The next batch. Only when one is due."""
@@ -81,9 +85,10 @@ class Batcher(Gathering):
         lanes: list[Lane] = []
         batch = StartBatch(self, parts, lanes, 0)
         cut = Cut(batch, [], [], [], [])
-        room = _Room(self.size, self._max_batch_size)
-        queue = self.queue
-        self._oldest = None
+        gathered = self.gathered
+        room = _Room(gathered.size, gathered.max_batch_size)
+        queue = gathered.queue
+        gathered.oldest_at = None
         while room.calls and queue:
             entry = queue[0]
             if isinstance(entry, Lane):
@@ -95,15 +100,15 @@ class Batcher(Gathering):
                     cut.left.append(entry)
                 else:  # its first call does not fit
                     queue.appendleft(entry)
-                    entry.batcher = self
-                    self.recount(entry)
+                    entry.batcher = gathered
+                    gathered.recount(entry)
                 continue
             run, lo, hi = entry.run, entry.lo, entry.hi
             if run.deadline <= now:
                 cut.expired.append((run, lo, hi))
             elif run.link.fresh_until <= now:
                 cut.stale.append((run, lo, hi))
-            elif (failure := self._unfit(run, lo)) is not None:
+            elif (failure := gathered.unfit(run, lo)) is not None:
                 hi = lo + 1
                 cut.failed.append((run, lo, failure))
             else:
@@ -111,12 +116,12 @@ class Batcher(Gathering):
                 batch.count += hi - lo
                 if lo < hi:
                     parts.append((run, lo, hi))
-            self._gone(run, lo, hi)
+            gathered.gone(run, lo, hi)
             entry.lo = hi
             if hi == entry.hi:
                 queue.popleft()
         if not queue:
-            self.load = 0.0  # sums of fractions do not come out even
+            gathered.load = 0.0  # sums of fractions do not come out even
         if batch.count:
             self.running[batch] = None
         return cut
@@ -127,7 +132,8 @@ class Batcher(Gathering):
 
     def _take(self, lane: Lane, room: _Room, parts: list[Part], cut: Cut, now: float) -> int:
         """Takes the lane's first calls; returns how many."""
-        self._discount(lane)
+        gathered = self.gathered
+        gathered.discount(lane)
         lane.batcher = None
         taken = 0
         while room.calls and (run := lane.head()) is not None and run.options.method == self.method:
@@ -141,7 +147,7 @@ class Batcher(Gathering):
                 lane.runs.popleft()
                 cut.stale.append((run, lo, run.hi))
                 continue
-            elif (failure := self._unfit(run, lo)) is not None:
+            elif (failure := gathered.unfit(run, lo)) is not None:
                 run.lo = lo + 1
                 cut.failed.append((run, lo, failure))
             else:
@@ -159,13 +165,14 @@ class Batcher(Gathering):
 
         Where one finds no room, the batch is closed.
         """
-        if self._weigh is None:
+        gathered = self.gathered
+        if gathered.weigh is None:
             hi = min(hi, lo + room.calls)
             room.calls -= hi - lo
             return hi
         index = lo
-        while index < hi and room.calls and self._unfit(run, index) is None:
-            weight = weighed(run, index, self._weigh).weight
+        while index < hi and room.calls and gathered.unfit(run, index) is None:
+            weight = weighed(run, index, gathered.weigh).weight
             if weight > room.weight:
                 room.calls = 0
                 break

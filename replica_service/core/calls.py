@@ -1,6 +1,6 @@
-"""What the replica moves: runs of calls, and who sent them.
+"""What the replica moves: runs of calls, the lanes that they wait in, the turns of lanes, and who sent them.
 
-Purpose: the values that lanes, batches and executors pass around. One object a run, never one a call.
+Purpose: the values that the scheduler, batches and executors pass around. One object a run, never one a call.
 Invariants: `begin <= lo <= hi <= end <= len(payloads)`; calls before `lo` have been handed to an executor or a batch,
 or answered; calls from `lo` to `hi` wait; calls from `hi` on were answered, or belong to a run that was split off. A
 run is in its link's `waiting` for as long as one of its calls could still be taken back.
@@ -12,53 +12,22 @@ Owner: the scheduler; executors read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Sequence
 from math import inf
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from replica_service.core.batch_weight import Weighed
+from replica_service.core.call_options import CallOptions
+from replica_service.core.records import Record, Taker
+from replica_service.core.slots import Slot
 from slotmesh.chunks import MAX_INLINE_BYTES
-
-if TYPE_CHECKING:
-    from replica_service.core.lanes import Lane
-    from replica_service.core.records import Record, Taker
-    from replica_service.core.slots import Slot
-    from replica_service.core.weighing import Weighed
-
-NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 FRESH_S = 3.0
 """Seconds for which a router's echo of a stamp lets its runs start, counted from the stamp."""
 
-
-class Credit(NamedTuple):
-    """How far a handler that yields may be ahead of who takes: it waits when either is reached."""
-
-    values: int
-    bytes: int
-
-
-MAX_CREDIT = Credit(256, 1024 * 1024)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallOptions:
-    """What the calls of a run share. One object for all runs with equal options."""
-
-    method: str = ""
-    """Empty is `__call__`."""
-    content_type: str = ""
-    ordering_key: str = ""
-    metadata: Mapping[str, str] = field(default_factory=lambda: NO_METADATA)
-    no_reply: bool = False
-    """Nobody waits for the result: only that the call has ended is told."""
-    streaming: bool = False
-    """The caller takes several results."""
-    credit: Credit = MAX_CREDIT
-    """Read only where it does."""
-    stop_generation: int = 0
-    """Once a call of its ordering key and this generation has failed, none of these starts. 0: calls go on."""
+RunRecord: TypeAlias = Record["Run", "Link"]
+RunTaker: TypeAlias = Taker["Run", "Link"]
 
 
 class Link:
@@ -121,7 +90,7 @@ class Link:
         """Its runs whose sessions went on elsewhere when calls of them were pending: it takes back nothing of them."""
         self.has_joined = False
         """It has asked for outcomes of calls that ran already."""
-        self.sent: dict[int, Record | Taker] = {}
+        self.sent: dict[int, RunRecord | RunTaker] = {}
         """What of sessions is owed or kept under its run ids, by the first of them."""
         self.freed_at: float | None = None
         """When a call of it ended and so made room that others wait for, until it sends the next one."""
@@ -215,7 +184,7 @@ class Run:
         self.is_split = False
         """Calls of it may be in a run that was split off."""
         self.lane: Lane | None = None
-        self.record: Record | None = None
+        self.record: RunRecord | None = None
         """What is kept of its calls, where they belong to a session."""
         self.origin: Origin | None = None
         """Set where it is another attempt at calls without a session."""
@@ -280,3 +249,81 @@ class Run:
         if self.withdrawn is None:
             self.withdrawn = set()
         self.withdrawn.update(range(lo, hi))
+
+
+class LaneQueue(Protocol):
+    """What holds a lane and counts its first calls. It hears what changes in the lane."""
+
+    def recount(self, lane: Lane) -> bool:
+        """The lane's calls have changed. Returns False where it holds the lane no longer."""
+
+    def extend(self, lane: Lane, run: Run) -> None:
+        """The run was just put at the end of the lane."""
+
+
+class Lane:
+    """The queue of one ordering key. Compared by identity."""
+
+    __slots__ = (
+        "batcher",
+        "is_blocked",
+        "is_idle",
+        "key",
+        "offered",
+        "offered_runs",
+        "offered_weight",
+        "partition",
+        "runs",
+        "turn",
+    )
+
+    def __init__(self, key: tuple[str, str], partition: int) -> None:
+        self.key = key
+        """Endpoint and ordering key."""
+        self.partition = partition
+        self.runs: deque[Run] = deque()
+        """Runs with waiting calls, in order. Some may have been emptied by a cancel."""
+        self.is_idle = True
+        """Neither in the ready queue nor with a permit."""
+        self.is_blocked = False
+        """Likewise, with calls: the payload of the first one is under way."""
+        self.batcher: LaneQueue | None = None
+        """What gathers calls for a batch, where its first ones are offered to that."""
+        self.offered = 0
+        """Calls that the batcher counts as its own."""
+        self.offered_runs = 0
+        """Runs at the head that these calls belong to."""
+        self.offered_weight = 0.0
+        """What they weigh, where the batcher weighs."""
+        self.turn: StartTurn | None = None
+        """The turn that it has."""
+
+    def head(self) -> Run | None:
+        """The first run with waiting calls."""
+        runs = self.runs
+        while runs:
+            run = runs[0]
+            if run.lo < run.hi:
+                return run
+            runs.popleft()
+        return None
+
+
+class StartTurn:
+    """Execute the calls from `lo` up to `hi` of the run one after another, while time lasts and the link is fresh."""
+
+    __slots__ = ("hi", "lane", "lo", "next", "over", "run", "started_at", "stop")
+
+    def __init__(self, lane: Lane, run: Run, lo: int, hi: int, now: float) -> None:
+        self.lane = lane
+        self.run = run
+        self.lo = lo
+        self.hi = hi
+        self.next = lo
+        """Claims move it: the first call that has not started."""
+        self.over = inf
+        """From then on only a call that has started goes on; monotonic seconds. Set by the first claim."""
+        self.stop = hi
+        """Calls from here on must not start any more."""
+        self.started_at = now
+        """Monotonic seconds."""

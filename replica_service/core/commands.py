@@ -1,24 +1,21 @@
 """What the scheduler wants done. The engine carries these out in order; they carry no behaviour.
 
 The three `Start…` commands are the work of an executor too, which keeps its place in them and gives them back with
-`calls_ended`, `turn_ended` and `batch_ended`, or `returned` where it was not started.
+`calls_ended`, `turn_ended` and `batch_ended`, or `returned` where it was not started. `StartTurn` stands in `calls.py`,
+beside the lane that has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from replica_service.core.batcher import Batcher
-    from replica_service.core.calls import Link, Run
-    from replica_service.core.lanes import Lane
-    from replica_service.core.slots import Slot
-    from slotmesh.errors import Failure
+from replica_service.core.calls import Lane, Link, Run, StartTurn
+from replica_service.core.slots import Slot
+from slotmesh.errors import Failure
 
-Part = tuple["Run", int, int]
+Part: TypeAlias = tuple[Run, int, int]
 """The calls from `lo` up to `hi` of a run."""
 
 
@@ -34,24 +31,13 @@ class StartCalls:
         self.hi = hi
 
 
-class StartTurn:
-    """Execute the calls from `lo` up to `hi` of the run one after another, while time lasts and the link is fresh."""
+class BatchQueue(Protocol):
+    """Where a batch was cut, as far as those know it who give the batch back."""
 
-    __slots__ = ("hi", "lane", "lo", "next", "over", "run", "started_at", "stop")
+    method: str
 
-    def __init__(self, lane: Lane, run: Run, lo: int, hi: int, now: float) -> None:
-        self.lane = lane
-        self.run = run
-        self.lo = lo
-        self.hi = hi
-        self.next = lo
-        """Claims move it: the first call that has not started."""
-        self.over = inf
-        """From then on only a call that has started goes on; monotonic seconds. Set by the first claim."""
-        self.stop = hi
-        """Calls from here on must not start any more."""
-        self.started_at = now
-        """Monotonic seconds."""
+    def ended(self, batch: StartBatch) -> None:
+        """The batch runs no more."""
 
 
 class StartBatch:
@@ -59,7 +45,7 @@ class StartBatch:
 
     __slots__ = ("batcher", "began", "count", "lanes", "parts", "runner", "started_at")
 
-    def __init__(self, batcher: Batcher, parts: Sequence[Part], lanes: Sequence[Lane], count: int) -> None:
+    def __init__(self, batcher: BatchQueue, parts: Sequence[Part], lanes: Sequence[Lane], count: int) -> None:
         self.batcher = batcher
         self.parts = parts
         """In order. Parts of one run ascend."""

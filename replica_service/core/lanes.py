@@ -11,65 +11,13 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Container
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from replica_service.core.calls import Run
-    from replica_service.core.commands import StartTurn
-    from replica_service.core.gathering import Gathering
+from replica_service.core.calls import Lane, Run
 
 MAX_TURN_CALLS = 256
 """Calls that a lane executes before others get their turn."""
 MAX_TURN_S = 0.050
 """Seconds after which a lane starts no further call before others got their turn."""
-
-
-class Lane:
-    """The queue of one ordering key. Compared by identity."""
-
-    __slots__ = (
-        "batcher",
-        "is_blocked",
-        "is_idle",
-        "key",
-        "offered",
-        "offered_runs",
-        "offered_weight",
-        "partition",
-        "runs",
-        "turn",
-    )
-
-    def __init__(self, key: tuple[str, str], partition: int) -> None:
-        self.key = key
-        """Endpoint and ordering key."""
-        self.partition = partition
-        self.runs: deque[Run] = deque()
-        """Runs with waiting calls, in order. Some may have been emptied by a cancel."""
-        self.is_idle = True
-        """Neither in the ready queue nor with a permit."""
-        self.is_blocked = False
-        """Likewise, with calls: the payload of the first one is under way."""
-        self.batcher: Gathering | None = None
-        """The batcher that its first calls are offered to."""
-        self.offered = 0
-        """Calls that the batcher counts as its own."""
-        self.offered_runs = 0
-        """Runs at the head that these calls belong to."""
-        self.offered_weight = 0.0
-        """What they weigh, where the batcher weighs."""
-        self.turn: StartTurn | None = None
-        """The turn that it has."""
-
-    def head(self) -> Run | None:
-        """The first run with waiting calls."""
-        runs = self.runs
-        while runs:
-            run = runs[0]
-            if run.lo < run.hi:
-                return run
-            runs.popleft()
-        return None
 
 
 class Lanes:

@@ -10,12 +10,8 @@ Owner: the session, which has a part of the table's book of lanes.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from replica_service.core.lane_book import LaneBook
-
-if TYPE_CHECKING:
-    from replica_service.core.calls import Run
 
 
 class Progress:
@@ -68,19 +64,3 @@ class Progress:
         self._forgotten = max(self._forgotten, *islice(self._last.values(), count))
         self._last = dict(islice(self._last.items(), count, None))
         return count
-
-
-def note_progress(run: Run, index: int) -> None:
-    """The calls of the run up to this one have started."""
-    record = run.record
-    if record is not None and (session := record.session) is not None:
-        session.progress.started(run.endpoint, run.ordering_key, record.call_ids[index])
-
-
-def is_passed(run: Run) -> bool:
-    """Whether calls that came after the next one of this run have started, or may have."""
-    record = run.record
-    if record is None or (session := record.session) is None:
-        return False
-    call_id = record.call_ids[run.lo]
-    return session.progress.is_passed(run.endpoint, run.ordering_key, call_id, again=record.attempt > 0)

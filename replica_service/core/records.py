@@ -1,22 +1,26 @@
-"""What is known of the calls of one run of a session: one record a run, never one a call.
+"""What is known of the calls of one run of a session: one record a run, never one a call; and a session's records.
 
 Invariants: of each call exactly one holds: it is pending (it waits or runs), its outcome is kept, or it is gone (its
 outcome was acknowledged or evicted, or it never started, or nobody wants it any more); `pending` and `left` count them.
+A record says which runs its calls wait in, and which links its outcomes go to, and looks into neither: they are
+parameters of its type (`calls.py` names the record of runs and links).
 Owner: the session table.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
+from replica_service.core.progress import Progress
+from replica_service.core.ranges import Range
+from replica_service.core.stops import Stops
 from slotmesh.errors import Failure
 
-if TYPE_CHECKING:
-    from replica_service.core.calls import Link, Run
-    from replica_service.core.ranges import Range
-    from replica_service.core.sessions import Session
+RunT = TypeVar("RunT")
+LinkT = TypeVar("LinkT")
 
 
 class Mark(Enum):
@@ -33,12 +37,12 @@ Piece = tuple[int, int, Outcome | None]
 """The calls from the first index up to the second. Without an outcome they are pending."""
 
 
-class Taker:
+class Taker(Generic[RunT, LinkT]):
     """Who has asked for the outcomes of calls that ran already: those from `lo` up to `hi` of a record."""
 
     __slots__ = ("first", "hi", "link", "lo", "record")
 
-    def __init__(self, record: Record, lo: int, hi: int, link: Link, first: int) -> None:
+    def __init__(self, record: Record[RunT, LinkT], lo: int, hi: int, link: LinkT, first: int) -> None:
         self.record = record
         self.lo = lo
         self.hi = hi
@@ -47,7 +51,7 @@ class Taker:
         """Run id of the call at `lo` on this link."""
 
 
-class Record:
+class Record(Generic[RunT, LinkT]):
     """The calls of one run, by index as in its payloads. Compared by identity."""
 
     __slots__ = (
@@ -86,18 +90,18 @@ class Record:
         self.count = self.pending = self.left = count
         """Calls in all, those without outcome, and those that are not gone."""
         self.content_type = ""
-        self.session: Session | None = None
+        self.session: Session[RunT, LinkT] | None = None
         """None before it was admitted, and once nothing of it is of interest."""
         self.is_fenced = False
         """A newer epoch has come, or its router has lost it and asks again: what has not started never does."""
-        self.runs: list[Run] = []
+        self.runs: list[RunT] = []
         """The run, or neighbours, and those that were split off; empty once all calls have ended, as payloads go with
         them."""
-        self.link: Link | None = None
+        self.link: LinkT | None = None
         """The link that gets the outcomes, as long as it is open and of the newest epoch."""
         self.first = 0
         """Run id of the first call there."""
-        self.takers: Sequence[Taker] = ()
+        self.takers: Sequence[Taker[RunT, LinkT]] = ()
         """Who gets outcomes besides. They never overlap."""
         self.pieces: list[tuple[int, int, Outcome]] = []
         """What is not pending. They never overlap."""
@@ -108,10 +112,10 @@ class Record:
         their time was over: what they come to is not kept."""
         self.size = 0
         """Bytes that it keeps."""
-        self.shelf: dict[Record, None] | None = None
+        self.shelf: dict[Record[RunT, LinkT], None] | None = None
         """Where the table has it, in the order in which records are evicted."""
 
-    def cut_out(self, lo: int, hi: int) -> Record:
+    def cut_out(self, lo: int, hi: int) -> Record[RunT, LinkT]:
         """A record of its own for some of the calls, before anything is known of them."""
         return Record(
             self.session_id,
@@ -179,7 +183,7 @@ class Record:
 
     # -- who is told -----------------------------------------------------------------------------------------------
 
-    def take_over(self, taker: Taker) -> list[Taker]:
+    def take_over(self, taker: Taker[RunT, LinkT]) -> list[Taker[RunT, LinkT]]:
         """The taker gets the outcomes of its calls, and nobody else does. Returns those that it replaces, in part."""
         replaced = [each for each in self.takers if each.lo < taker.hi and taker.lo < each.hi]
         takers = [each for each in self.takers if each not in replaced]
@@ -191,9 +195,9 @@ class Record:
         self.takers = [*takers, taker]
         return replaced
 
-    def told(self, lo: int, hi: int) -> list[tuple[Link, int, int, int]]:
+    def told(self, lo: int, hi: int) -> list[tuple[LinkT, int, int, int]]:
         """Who hears of these calls: link, run id of the first, and the indices from and up to which."""
-        out: list[tuple[Link, int, int, int]] = []
+        out: list[tuple[LinkT, int, int, int]] = []
         at = lo
         for taker in sorted(self.takers, key=lambda each: each.lo):
             begin, end = max(at, taker.lo), min(hi, taker.hi)
@@ -206,6 +210,52 @@ class Record:
         if at < hi and self.link is not None:
             out.append((self.link, self.first + at, at, hi))
         return out
+
+
+class Session(Generic[RunT, LinkT]):
+    """One session. Compared by identity."""
+
+    __slots__ = ("epoch", "evicted", "index", "lost_through", "progress", "records", "seen_at", "session_id", "stops")
+
+    def __init__(self, session_id: str, epoch: int, now: float, progress: Progress, stops: Stops) -> None:
+        self.session_id = session_id
+        self.epoch = epoch
+        """The newest that was heard of."""
+        self.records: dict[Record[RunT, LinkT], None] = {}
+        self.index: list[tuple[int, int, int, Record[RunT, LinkT]]] | None = None
+        """First and last id of consecutive calls that are known, index of the first, record; sorted, and apart from one
+        another. None where it has to be made."""
+        self.evicted: dict[int, list[Range]] = {}
+        """Ids of calls whose outcomes were evicted, by the epoch they were sent at."""
+        self.lost_through = 0
+        """No call with a greater id had started and is unaccounted for."""
+        self.seen_at = now
+        self.progress = progress
+        self.stops = stops
+
+    def known(self, first: int, last: int) -> Iterator[tuple[int, int, int, Record[RunT, LinkT]]]:
+        """Of these calls those that are pending or kept: first and last id, index of the first, record."""
+        if self.index is None:
+            # Of what is gone another record may know: together the ranges would overlap, and could not be searched.
+            self.index = sorted(
+                (
+                    (begin + lo - index, begin + hi - 1 - index, lo, record)
+                    for record in self.records
+                    for begin, end, index in record.stretches()
+                    for lo, hi, known in record.between(index, index + end + 1 - begin)
+                    if known is not Mark.GONE
+                ),
+                key=lambda each: each[:2],
+            )
+        index = self.index
+        at = bisect_left(index, first, key=lambda each: each[1])
+        for begin, end, inner, record in index[at : bisect_right(index, last, key=lambda each: each[0])]:
+            if record.session is None:
+                continue
+            lo, hi = inner + max(first, begin) - begin, inner + min(last, end) + 1 - begin
+            for at_lo, at_hi, known in record.between(lo, hi):
+                if known is not Mark.GONE:
+                    yield begin + at_lo - inner, begin + at_hi - 1 - inner, at_lo, record
 
 
 def _index_of(piece: tuple[int, int, Outcome]) -> int:

@@ -6,6 +6,8 @@ again; an unkeyed call holds one permit from its start, or its way into a batche
 a slot one from its grant to its end, or that of the call in it; no permit is free while something waits for one; each
 call of a run is started at most once and answered or refused exactly once; nothing starts whose link is not fresh. Cost
 is per run, never per call.
+One class in four files, by inheritance (`waiting`, `starting`, `dispatching`): each event ends in the same step, which
+reads permits, lanes and queue together, so parts would cost a call more for each run.
 Owner: the engine.
 """
 
@@ -15,14 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from replica_service.core import verdicts
-from replica_service.core.calls import FRESH_S, Link, Run
+from replica_service.core.calls import FRESH_S, Lane, Link, Run, StartTurn
 from replica_service.core.capacity import Capacity
-from replica_service.core.commands import Command, Fail, Part, Refuse, StartBatch, StartCalls, StartTurn
+from replica_service.core.commands import Command, Fail, Part, Refuse, StartBatch, StartCalls
 from replica_service.core.dispatching import Dispatching
-from replica_service.core.lanes import Lane
-from replica_service.core.progress import note_progress
+from replica_service.core.lane_history import note_failure, note_progress
 from replica_service.core.ranges import Range, common, merged
-from replica_service.core.stops import note_failure
 from slotmesh.errors import Failure
 
 
@@ -257,7 +257,7 @@ class Scheduler(Dispatching):
         for run in [*self._queue, *(run for run in self._uploading if run.lane is None)]:
             self._take_back_waiting(run, run.lo, run.hi, verdicts.DRAINING)
         for batcher in self._gathering:
-            for entry in list(batcher.queue):
+            for entry in list(batcher.gathered.queue):
                 if not isinstance(entry, Lane) and entry.run.slot is None:
                     self._take_back(entry.run, entry.run.begin, entry.run.end, verdicts.DRAINING)
         for lane in self._lanes.all():
@@ -271,7 +271,7 @@ class Scheduler(Dispatching):
         for run in list(self._entered):
             self._take_back_waiting(run, run.lo, run.hi, verdicts.DRAINING)
         for batcher in self._gathering:
-            for entry in list(batcher.queue):
+            for entry in list(batcher.gathered.queue):
                 if not isinstance(entry, Lane):
                     self._take_back(entry.run, entry.run.begin, entry.run.end, verdicts.DRAINING)
         return self.drain(now)
@@ -302,7 +302,7 @@ class Scheduler(Dispatching):
         """New settings. What runs goes on; where there are fewer permits than that, nothing starts until there are."""
         self.max_ongoing, self.prefetch = max_ongoing, prefetch
         for batcher in self._batchers.values():
-            batcher.limit(max_ongoing)
+            batcher.gathered.limit(max_ongoing)
         return self._settle(now)
 
     def revoke(self, endpoint: str, epochs: Mapping[int, int], now: float) -> list[Command]:
@@ -342,44 +342,3 @@ class Scheduler(Dispatching):
     def in_batches(self) -> list[Part]:
         """The calls in batches that run."""
         return [part for batcher in self._batchers.values() for batch in batcher.running for part in batch.parts]
-
-    # -- in --------------------------------------------------------------------------------------------------------
-
-    def _admit(self, run: Run) -> None:
-        link, count = run.link, run.open
-        room = max(0, self.max_ongoing + self.prefetch - self.in_use - self.waiting)
-        if count > room:
-            failure = verdicts.no_room(self.max_ongoing, self.prefetch)
-            self._out.append(Refuse(run, run.lo + room, run.hi, failure))
-            if not room:
-                return
-            run.hi = run.lo + room
-            run.open = count = room
-        link.unkeyed += count
-        self.waiting += count
-        link.waiting[run.key] = run
-        if run.awaits:
-            self._await(run)
-        else:
-            self._queue.append(run)
-
-    def _admit_keyed(self, run: Run) -> None:
-        link, count = run.link, run.open
-        if not self._ownership.admit(run.endpoint, run.partition, run.owner_epoch):
-            self._out.append(Refuse(run, run.lo, run.hi, verdicts.STALE))
-            return
-        # What is in a turn may have been answered, and the router may have filled its place.
-        if link.overrun or link.keyed - link.handed + count > self.keyed_window:
-            # A later run of the same key must not be taken where this one was not: all of them wait outside.
-            link.overrun = link.keyed > 0
-            failure = verdicts.past_window(link.keyed, count, self.keyed_window)
-            self._out.append(Refuse(run, run.lo, run.hi, failure))
-            return
-        link.keyed += count
-        self.keyed += count
-        link.waiting[run.key] = run
-        if run.awaits:
-            self._await(run)
-        lane = self._lanes.add(run)
-        if lane.batcher is not None:
-            lane.batcher.extend(lane, run)

@@ -94,7 +94,7 @@ class ServiceTimes:
         mean.busy_s = mean.busy_s * _KEEP + seconds
         mean.calls = mean.calls * _KEEP + calls
         self._latest_s = mean_s = max(mean.busy_s / mean.calls, LEAST_S)
-        size = 0 if (batcher := self._batchers.get(method)) is None else batcher.size
+        size = 0 if (batcher := self._batchers.get(method)) is None else batcher.gathered.size
         if not mean.low_s < mean_s < mean.high_s or size != mean.batch_size:
             mean.low_s, mean.high_s, mean.batch_size = mean_s / 2, mean_s * 2, size
             self._told[method] = ToldTime(method, mean_s, size)

@@ -11,52 +11,24 @@ Owner: the engine's sessions (`shell/sessions.py`).
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
+from replica_service.core.calls import Link, Run, RunRecord, RunTaker
 from replica_service.core.forgotten import MAX_FORGOTTEN, ForgottenSessions, Remnant
+from replica_service.core.kept_outcomes import MAX_KEPT_BYTES, MAX_KEPT_RUNS, KeptOutcomes, bytes_of, disconnect
 from replica_service.core.lane_book import LaneBook
 from replica_service.core.progress import Progress
 from replica_service.core.ranges import Range, common, merged, without
-from replica_service.core.records import Mark, Outcome, Piece, Record, Taker
+from replica_service.core.records import Mark, Outcome, Piece, Record, Session, Taker
 from replica_service.core.stops import Stops
-from slotmesh.chunks import MAX_PAYLOAD_BYTES
 
-if TYPE_CHECKING:
-    from replica_service.core.calls import Link, Run
+RunSession: TypeAlias = Session[Run, Link]
 
 RESUME_TTL_S = 60.0
-MAX_KEPT_BYTES = 2 * MAX_PAYLOAD_BYTES
-MAX_KEPT_RUNS = 65_536
 MAX_SESSIONS = 65_536
-MAX_EVICTED_RANGES = 4_096
-"""Ranges of evicted calls that a session remembers; of the oldest it then remembers only up to where they went."""
-CALL_BYTES = 64
-"""What a kept outcome costs besides its payload."""
-
-
-class Session:
-    """One session. Compared by identity."""
-
-    __slots__ = ("epoch", "evicted", "index", "lost_through", "progress", "records", "seen_at", "session_id", "stops")
-
-    def __init__(self, session_id: str, epoch: int, now: float, progress: Progress, stops: Stops) -> None:
-        self.session_id = session_id
-        self.epoch = epoch
-        """The newest that was heard of."""
-        self.records: dict[Record, None] = {}
-        self.index: list[tuple[int, int, int, Record]] | None = None
-        """First and last id of consecutive calls that are known, index of the first, record; sorted, and apart from one
-        another. None where it has to be made."""
-        self.evicted: dict[int, list[Range]] = {}
-        """Ids of calls whose outcomes were evicted, by the epoch they were sent at."""
-        self.lost_through = 0
-        """No call with a greater id had started and is unaccounted for."""
-        self.seen_at = now
-        self.progress = progress
-        self.stops = stops
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +48,11 @@ class Overtaken:
 
     runs: list[Run]
     """Runs with pending calls."""
-    takers: list[Taker]
+    takers: list[RunTaker]
     """Who was promised outcomes, some of which are pending."""
 
 
-Stretch = tuple[int, int, Record | None, int]
+Stretch = tuple[int, int, RunRecord | None, int]
 """The calls of a run from `lo` up to `hi`, the record that knows them, and the index of the first in it."""
 
 
@@ -96,28 +68,26 @@ class SessionTable:
         max_forgotten: int = MAX_FORGOTTEN,
         ttl_s: float = RESUME_TTL_S,
     ) -> None:
-        self.bytes = 0
-        """What kept outcomes cost."""
-        self._max_bytes = max_bytes
-        self._max_runs = max_runs
+        self._outcomes = KeptOutcomes(max_bytes, max_runs)
         self._max_sessions = max_sessions
         self._ttl_s = ttl_s
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, RunSession] = {}
         self._lanes = LaneBook()
         self._failures = LaneBook()
         self._forgotten = ForgottenSessions(max_forgotten)
-        self._delivered: dict[Record, None] = {}
-        """Records of which outcomes are kept, by age."""
-        self._retained: dict[Record, None] = {}
-        """Those of them with outcomes that nobody was there to take."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     @property
+    def bytes(self) -> int:
+        """What kept outcomes cost."""
+        return self._outcomes.bytes
+
+    @property
     def kept(self) -> int:
         """Runs of which outcomes are kept."""
-        return len(self._delivered) + len(self._retained)
+        return len(self._outcomes)
 
     # -- connections -----------------------------------------------------------------------------------------------
 
@@ -151,7 +121,7 @@ class SessionTable:
             if record.pending:
                 overtaken.runs.extend(record.runs)
                 overtaken.takers.extend(record.takers)
-            self._disconnect(record)
+            disconnect(record)
         return overtaken
 
     def close(self, link: Link) -> None:
@@ -179,7 +149,7 @@ class SessionTable:
             record.runs = [run]
         run.link.sent[run.first] = record
 
-    def ended(self, record: Record, lo: int, hi: int, outcome: Outcome, size: int) -> None:
+    def ended(self, record: RunRecord, lo: int, hi: int, outcome: Outcome, size: int) -> None:
         """Calls that had started have their outcome; `size`: bytes of its payloads. Kept if anybody may ask for it."""
         if record.session is None:
             return
@@ -187,25 +157,25 @@ class SessionTable:
             for begin, end, known in list(record.between(lo, hi)):
                 if known is None:
                     part = outcome[begin - lo : end - lo] if isinstance(outcome, Sequence) else outcome
-                    self._keep(record, begin, end, part, bytes_of(part))
+                    self._outcomes.keep(record, begin, end, part, bytes_of(part))
         else:
-            self._keep(record, lo, hi, outcome, size)
+            self._outcomes.keep(record, lo, hi, outcome, size)
         for first, last in common(lo, hi - 1, record.acknowledged) if record.acknowledged else ():
             if record.session is not None:
-                self._forget(record, first, last + 1)
+                self._outcomes.forget(record, first, last + 1)
 
-    def unstarted(self, record: Record, lo: int, hi: int) -> None:
+    def unstarted(self, record: RunRecord, lo: int, hi: int) -> None:
         """Calls were answered without having started: nothing is known of them."""
         if record.session is not None:
-            self._forget(record, lo, hi, pending_too=True)
+            self._outcomes.forget(record, lo, hi, pending_too=True)
 
-    def find(self, asking: Record) -> list[Stretch]:
+    def find(self, asking: RunRecord) -> list[Stretch]:
         """Which records know the calls that somebody asks for, in the order of the calls."""
         session = self._sessions.get(asking.session_id)
         out: list[Stretch] = []
         for first, last, index in asking.stretches():
             at = first
-            for begin, end, inner, record in self._known(session, first, last) if session is not None else ():
+            for begin, end, inner, record in session.known(first, last) if session is not None else ():
                 if at < begin:
                     out.append((index + at - first, index + begin - first, None, 0))
                 out.append((index + begin - first, index + end + 1 - first, record, inner))
@@ -226,7 +196,7 @@ class SessionTable:
                 runs |= dict.fromkeys(record.runs)
         return list(runs)
 
-    def take(self, record: Record, lo: int, hi: int, link: Link, first: int) -> list[Piece]:
+    def take(self, record: RunRecord, lo: int, hi: int, link: Link, first: int) -> list[Piece]:
         """Outcomes of these calls go to this link, as those of the run ids from `first` on.
 
         Returns all that is known; what is pending is told when it has ended.
@@ -237,14 +207,11 @@ class SessionTable:
         for each in record.takers:
             each.link.sent[each.first] = each
         link.has_joined = True
-        if record.shelf is self._retained:
-            del self._retained[record]
-            self._delivered[record] = None
-            record.shelf = self._delivered
+        self._outcomes.taken(record)
         return list(record.between(lo, hi))
 
     @staticmethod
-    def joined(link: Link) -> Iterator[tuple[int, Taker]]:
+    def joined(link: Link) -> Iterator[tuple[int, RunTaker]]:
         """What was asked for on this link under which run id, as far as some of it is pending."""
         if link.has_joined:
             for first, entry in link.sent.items():
@@ -284,7 +251,7 @@ class SessionTable:
                     end = last + 1
                 if record.session is not None:
                     record.session.seen_at = now
-                    self._forget(record, lo, lo + end - at)
+                    self._outcomes.forget(record, lo, lo + end - at)
                     if record.pending:
                         pending = [
                             (begin, upto - 1)
@@ -311,7 +278,7 @@ class SessionTable:
             if record.epoch < epoch and not record.takers:
                 for first, last, index in record.stretches():
                     for begin, end in without(first, last, wanted):
-                        self._forget(record, index + begin - first, index + end + 1 - first, pending_too=True)
+                        self._outcomes.forget(record, index + begin - first, index + end + 1 - first, pending_too=True)
             if record.session is None:
                 continue
             for first, last, index in record.stretches():
@@ -342,110 +309,6 @@ class SessionTable:
 
     # -- in here ---------------------------------------------------------------------------------------------------
 
-    def _known(self, session: Session, first: int, last: int) -> Iterator[tuple[int, int, int, Record]]:
-        """Of these calls those that are pending or kept: first and last id, index of the first, record."""
-        if session.index is None:
-            # Of what is gone another record may know: together the ranges would overlap, and could not be searched.
-            session.index = sorted(
-                (
-                    (begin + lo - index, begin + hi - 1 - index, lo, record)
-                    for record in session.records
-                    for begin, end, index in record.stretches()
-                    for lo, hi, known in record.between(index, index + end + 1 - begin)
-                    if known is not Mark.GONE
-                ),
-                key=lambda each: each[:2],
-            )
-        index = session.index
-        at = bisect_left(index, first, key=lambda each: each[1])
-        for begin, end, inner, record in index[at : bisect_right(index, last, key=lambda each: each[0])]:
-            if record.session is None:
-                continue
-            lo, hi = inner + max(first, begin) - begin, inner + min(last, end) + 1 - begin
-            for at_lo, at_hi, known in record.between(lo, hi):
-                if known is not Mark.GONE:
-                    yield begin + at_lo - inner, begin + at_hi - 1 - inner, at_lo, record
-
-    def _keep(self, record: Record, lo: int, hi: int, outcome: Outcome, size: int) -> None:
-        record.pending -= hi - lo
-        if not record.pending:
-            record.runs = []
-        record.pieces.append((lo, hi, outcome))
-        size += CALL_BYTES * (hi - lo)
-        record.size += size
-        self.bytes += size
-        shelf = self._delivered if record.link is not None or record.takers else self._retained
-        if record.shelf is not shelf and record.shelf is not self._retained:
-            if record.shelf is not None:
-                del record.shelf[record]
-            record.shelf = shelf
-            shelf[record] = None
-        while self.bytes > self._max_bytes or len(self._delivered) + len(self._retained) > self._max_runs:
-            self._evict(next(iter(self._delivered or self._retained)))
-
-    def _evict(self, record: Record) -> None:
-        session = record.session
-        if session is None:
-            raise RuntimeError("a record on a shelf has a session")
-        evicted = session.evicted.setdefault(record.epoch, [])
-        for lo, hi, known in list(record.between(0, record.count)):
-            if known is not None and known is not Mark.GONE:
-                evicted += record.ids_of(lo, hi)
-        if len(evicted) > MAX_EVICTED_RANGES:
-            joined = merged(evicted)
-            if len(joined) > MAX_EVICTED_RANGES:
-                half = len(joined) // 2
-                session.lost_through = max(session.lost_through, joined[half - 1][1])
-                del joined[:half]
-            session.evicted[record.epoch] = joined
-        self._forget(record, 0, record.count)
-
-    def _forget(self, record: Record, lo: int, hi: int, *, pending_too: bool = False) -> None:
-        """Nobody asks for the outcomes of these calls any more."""
-        if lo <= 0 and record.count <= hi and not record.pending:
-            self._drop(record)
-            return
-        for begin, end, known in list(record.between(lo, hi)):
-            if known is Mark.GONE or (known is None and not pending_too):
-                continue
-            if known is None:
-                record.pending -= end - begin
-                record.has_gaps = True
-            else:
-                size = bytes_of(known) + CALL_BYTES * (end - begin)
-                record.size -= size
-                self.bytes -= size
-            record.put(begin, end, Mark.GONE)
-            record.left -= end - begin
-        if not record.left:
-            self._drop(record)
-        elif not record.size and record.shelf is not None:
-            del record.shelf[record]
-            record.shelf = None
-
-    def _drop(self, record: Record) -> None:
-        if record.session is not None:
-            del record.session.records[record]
-            record.session = None
-        if record.shelf is not None:
-            del record.shelf[record]
-            record.shelf = None
-        self.bytes -= record.size
-        record.size = 0
-        record.runs = []
-        record.pieces = []
-        self._disconnect(record)
-
-    @staticmethod
-    def _disconnect(record: Record) -> None:
-        if record.link is not None:
-            record.link.sent.pop(record.first, None)
-            record.link = None
-        if record.takers:
-            for taker in record.takers:
-                taker.link.sent.pop(taker.first, None)
-            record.takers = ()
-
     def _forget_idle(self) -> None:
         """Forgets the half of the sessions without records that was silent for longest."""
         idle = sorted(
@@ -454,14 +317,14 @@ class SessionTable:
         for session in idle[: len(idle) // 2 + 1]:
             self._forget_session(session)
 
-    def _forget_session(self, session: Session) -> None:
+    def _forget_session(self, session: RunSession) -> None:
         """A session without pending calls. What is left of it says what it has forgotten."""
         lost = [session.lost_through, *(last for ranges in session.evicted.values() for _, last in ranges)]
         for record in list(session.records):
             lost += [
                 record.call_ids[hi - 1] for _, hi, known in record.between(0, record.count) if known is not Mark.GONE
             ]
-            self._drop(record)
+            self._outcomes.drop(record)
         del self._sessions[session.session_id]
         self._lanes.left(session.progress)
         self._failures.left(session.stops)
@@ -471,10 +334,5 @@ class SessionTable:
 _NOTHING = Overtaken([], [])
 
 
-def _count_of(entry: Record | Taker) -> int:
+def _count_of(entry: RunRecord | RunTaker) -> int:
     return entry.count if isinstance(entry, Record) else entry.hi - entry.lo
-
-
-def bytes_of(outcome: Outcome) -> int:
-    """Bytes of its payloads."""
-    return sum(map(len, outcome)) if isinstance(outcome, Sequence) else 0

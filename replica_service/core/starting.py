@@ -12,11 +12,10 @@ from __future__ import annotations
 from math import inf
 
 from replica_service.core import verdicts
-from replica_service.core.calls import Run
-from replica_service.core.commands import Command, Grant, StartCalls, StartTurn, TellCapacity
+from replica_service.core.calls import Run, StartTurn
+from replica_service.core.commands import Command, Grant, StartCalls, TellCapacity
+from replica_service.core.lane_history import is_passed, is_stopped
 from replica_service.core.lanes import MAX_TURN_CALLS
-from replica_service.core.progress import is_passed
-from replica_service.core.stops import is_stopped
 from replica_service.core.waiting import Waiting
 
 
@@ -94,7 +93,7 @@ class Starting(Waiting):
         self.in_use += 1
         batcher = self._batchers.get(run.options.method)
         if batcher is not None:
-            batcher.offer(lane)
+            batcher.gathered.offer(lane)
             self._gathering[batcher] = None
             return
         lo = run.lo
@@ -142,7 +141,7 @@ class Starting(Waiting):
         batcher = self._batchers.get(run.options.method)
         if batcher is not None:
             self._gathering[batcher] = None
-            for index, failure in batcher.add(run, lo, hi):
+            for index, failure in batcher.gathered.add(run, lo, hi):
                 self.in_use -= 1
                 self._answer(run, index, index + 1, failure)
         else:
@@ -207,7 +206,7 @@ class Starting(Waiting):
                     batch.started_at = now
                     self._out.append(batch)
                 self._release(left)
-            if not batcher.queue:
+            if not batcher.gathered.queue:
                 del self._gathering[batcher]
         return self.in_use < in_use
 

@@ -9,12 +9,8 @@ Owner: the session, which has a part of the table's book of failures.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from replica_service.core.lane_book import LaneBook
-
-if TYPE_CHECKING:
-    from replica_service.core.calls import Run
 
 
 class Stops:
@@ -49,34 +45,3 @@ class Stops:
         count = (len(self._failed) + 1) // 2
         self._failed = dict(islice(self._failed.items(), count, None))
         return count
-
-
-def is_stopped(run: Run, index: int) -> bool:
-    """Whether a call must not start because one before it has failed."""
-    generation = run.options.stop_generation
-    if not generation or not run.ordering_key:
-        return False
-    if index > run.failed_at:
-        return True
-    record = run.record
-    if record is None or record.session is None or not (stops := record.session.stops):
-        return False
-    return stops.is_stopped(run.endpoint, run.ordering_key, generation, record.call_ids[index])
-
-
-def is_late(run: Run, now: float) -> bool:
-    """Whether a call that ends now has failed, whatever it returns: its lane stops, and its time is over."""
-    return run.options.stop_generation > 0 and now >= run.deadline
-
-
-def mark_failure(run: Run, lo: int) -> None:
-    """The same as `note_failure`, where the run is executed, which is told of it later. On any thread."""
-    if run.options.stop_generation:
-        run.failed_at = min(run.failed_at, lo)
-
-
-def note_failure(run: Run, lo: int) -> None:
-    """The calls of the run from index `lo` on, one at least, have failed."""
-    record = run.record
-    if run.ordering_key and record is not None and (session := record.session) is not None:
-        session.stops.failed(run.endpoint, run.ordering_key, run.options.stop_generation, record.call_ids[lo])

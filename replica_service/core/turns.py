@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple, TypeAlias
 
-from replica_service.core.calls import Run
-from replica_service.core.commands import Part, StartTurn
+from replica_service.core.calls import Run, StartTurn
+from replica_service.core.commands import Part
+from replica_service.core.lane_history import is_stopped
 from replica_service.core.lanes import MAX_TURN_S
-from replica_service.core.stops import is_stopped
 from replica_service.core.verdicts import CANCELLED, EXPIRED, UNHEARD
 from slotmesh.errors import Failure
 

@@ -1,7 +1,7 @@
 """What waits at a replica, and how it is answered without having run.
 
-Purpose: the state that the scheduler decides about, and the way back: calls that are taken back, handed back, or parked
-because their link is not fresh.
+Purpose: the state that the scheduler decides about; the way in, as far as there is room; and the way back: calls that
+are taken back, handed back, or parked because their link is not fresh.
 Invariants: `waiting` counts unkeyed calls in the queue, and those whose payloads are under way; `keyed` all keyed ones
 that are here. A call in a slot is in neither: it never waits for a permit, as it has one; so it is parked no longer
 than the lease of the slot would have lasted. A parked run is in `parked` of its link and nowhere else; whatever looks
@@ -17,15 +17,15 @@ from math import inf
 
 from replica_service.core import verdicts
 from replica_service.core.batcher import Batcher
-from replica_service.core.calls import FRESH_S, Link, Run
+from replica_service.core.calls import FRESH_S, Lane, Link, Run
 from replica_service.core.commands import Command, Fail, Refuse
-from replica_service.core.lanes import Lane, Lanes
+from replica_service.core.gathering import Weigh
+from replica_service.core.lane_history import note_failure
+from replica_service.core.lanes import Lanes
 from replica_service.core.ownership import Ownership
 from replica_service.core.service_times import ServiceTimes
 from replica_service.core.slots import Slot, SlotTable
-from replica_service.core.stops import note_failure
 from replica_service.core.vacancies import CAPACITY_GAP_S, Vacancies
-from replica_service.core.weighing import Weigh
 from slotmesh.errors import Failure
 from slotmesh.handlers import BatchControl
 
@@ -70,11 +70,7 @@ class Waiting:
         self.keyed = 0
         """Keyed calls that are here, running or not."""
         self._methods = methods
-        self._batchers = {
-            name: Batcher(name, control, max_ongoing, (weigh or {}).get(name))
-            for name, control in methods.items()
-            if control is not None
-        }
+        self._batchers = _batchers_of(methods, weigh or {}, max_ongoing)
         self.service_times = ServiceTimes(self._batchers)
         self._gathering: dict[Batcher, None] = {}
         """Batchers in which calls wait."""
@@ -108,6 +104,47 @@ class Waiting:
     def batchers(self) -> Mapping[str, Batcher]:
         """Those of the batch methods, by name."""
         return self._batchers
+
+    # -- in --------------------------------------------------------------------------------------------------------
+
+    def _admit(self, run: Run) -> None:
+        link, count = run.link, run.open
+        room = max(0, self.max_ongoing + self.prefetch - self.in_use - self.waiting)
+        if count > room:
+            failure = verdicts.no_room(self.max_ongoing, self.prefetch)
+            self._out.append(Refuse(run, run.lo + room, run.hi, failure))
+            if not room:
+                return
+            run.hi = run.lo + room
+            run.open = count = room
+        link.unkeyed += count
+        self.waiting += count
+        link.waiting[run.key] = run
+        if run.awaits:
+            self._await(run)
+        else:
+            self._queue.append(run)
+
+    def _admit_keyed(self, run: Run) -> None:
+        link, count = run.link, run.open
+        if not self._ownership.admit(run.endpoint, run.partition, run.owner_epoch):
+            self._out.append(Refuse(run, run.lo, run.hi, verdicts.STALE))
+            return
+        # What is in a turn may have been answered, and the router may have filled its place.
+        if link.overrun or link.keyed - link.handed + count > self.keyed_window:
+            # A later run of the same key must not be taken where this one was not: all of them wait outside.
+            link.overrun = link.keyed > 0
+            failure = verdicts.past_window(link.keyed, count, self.keyed_window)
+            self._out.append(Refuse(run, run.lo, run.hi, failure))
+            return
+        link.keyed += count
+        self.keyed += count
+        link.waiting[run.key] = run
+        if run.awaits:
+            self._await(run)
+        lane = self._lanes.add(run)
+        if lane.batcher is not None:
+            lane.batcher.extend(lane, run)
 
     # -- links that are not fresh ----------------------------------------------------------------------------------
 
@@ -189,7 +226,7 @@ class Waiting:
         if run.lane is not None:
             run.withdraw(lo, handed)
         elif batcher := self._batchers.get(run.options.method):
-            for begin, end in batcher.withdraw(run, lo, handed):
+            for begin, end in batcher.gathered.withdraw(run, lo, handed):
                 self.in_use -= end - begin
                 self._answer(run, begin, end, failure)
 
@@ -277,3 +314,13 @@ class Waiting:
         for lane in lanes:
             self.in_use -= 1
             self._lanes.give_back(lane)
+
+
+def _batchers_of(
+    methods: Mapping[str, BatchControl | None], weigh: Mapping[str, Weigh], max_ongoing: int
+) -> dict[str, Batcher]:
+    return {
+        name: Batcher(name, control, max_ongoing, weigh.get(name))
+        for name, control in methods.items()
+        if control is not None
+    }

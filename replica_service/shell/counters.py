@@ -25,3 +25,9 @@ class Counters:
         """For how long, those that have ended."""
         self.on_batch: Callable[[int], None] | None = None
         """Told of each batch's number of calls."""
+
+    def batch(self, calls: int) -> None:
+        """A batch of so many calls was handed to an executor."""
+        self.batches += 1
+        if self.on_batch is not None:
+            self.on_batch(calls)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from replica_service.shell.engine import Engine
-from replica_service.shell.upkeep import Upkeep
+from replica_service.shell.handler.health import Upkeep
 from slotmesh.telemetry.log import get_logger
 
 ROUTER_RETURN_S = 3.0

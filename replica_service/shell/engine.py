@@ -8,43 +8,34 @@ Owner: the app, on one event loop.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import repeat
 
 from replica_service.convert import Issuer
-from replica_service.core.calls import FRESH_S, Link, Run
-from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
+from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, TellCapacity
 from replica_service.core.moved import note_moved, without_moved
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.sessions import RESUME_TTL_S, Report
 from replica_service.core.verdicts import FENCED
-from replica_service.shell.async_executor import AsyncExecutor
-from replica_service.shell.batch_hosts import BatchHosts
-from replica_service.shell.generator_executor import GeneratorExecutor
-from replica_service.shell.handler_errors import HandlerErrors
-from replica_service.shell.handler_loop import HandlerLoop
-from replica_service.shell.methods import Method
-from replica_service.shell.outbox import Outbox
+from replica_service.shell.conditions import Conditions
+from replica_service.shell.deadline_timer import DeadlineTimer
+from replica_service.shell.executors.batch_weight import weighers
+from replica_service.shell.executors.executor_set import ExecutorSet
+from replica_service.shell.executors.unstarted_work import Recalls
+from replica_service.shell.handler.batch_hosts import BatchHosts
+from replica_service.shell.handler.failures import HandlerErrors
+from replica_service.shell.handler.handler_loop import HandlerLoop
+from replica_service.shell.handler.methods import Method
+from replica_service.shell.links.link_outboxes import connect_link
+from replica_service.shell.links.router_outbox import Outbox
 from replica_service.shell.outcomes import Outcomes
-from replica_service.shell.own_loop_executor import OwnLoopExecutor
-from replica_service.shell.recalls import Recalls
 from replica_service.shell.sessions import Question, Sessions
-from replica_service.shell.sink import Executor
 from replica_service.shell.slots import Slots
-from replica_service.shell.thread_executor import ThreadExecutor
-from replica_service.shell.weights import weigher
-from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.errors import Failure
-from slotmesh.handlers import Kind
-from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.clock import Clock
 from slotmesh.slots.token import SECRET_BYTES
-
-MIN_TIMER_S = 0.001
-"""The event loop's timers tick in milliseconds."""
 
 
 class Engine(Outcomes):
@@ -71,56 +62,39 @@ class Engine(Outcomes):
         errors = HandlerErrors(clock.now)
         self.scheduler = Scheduler(
             {name: method.control for name, method in methods.items()},
-            weigh={
-                name: weigher(method, control.batch_size_fn, errors)
-                for name, method in methods.items()
-                if (control := method.control) is not None and control.batch_size_fn is not None
-            },
+            weigh=weighers(methods, errors),
             max_ongoing=max_ongoing,
             prefetch=prefetch,
             chance=chance,
             new_secret=lambda: secrets.token_bytes(SECRET_BYTES),
         )
         self._now = clock.now
-        self._loop = asyncio.get_running_loop()
         self.batch_hosts = BatchHosts(methods, self.scheduler.batchers, clock.now, self._batch_settings_changed)
         self.batch_hosts.warn_of_unfillable(max_ongoing, prefetch)
-        self._async = (
-            OwnLoopExecutor(methods, self, errors, clock.now, handler_loop)
-            if handler_loop is not None and handler_loop.is_own
-            else AsyncExecutor(methods, self, errors, clock.now)
+        self._executors = executors = ExecutorSet(
+            methods, self, errors, clock.now, lambda: self.scheduler.max_ongoing, handler_loop
         )
-        self._threads = ThreadExecutor(methods, self, errors, clock.now, lambda: self.scheduler.max_ongoing)
-        self._generators = GeneratorExecutor(methods, self, errors, clock.now, self._threads.step, handler_loop)
-        by_kind: dict[Kind, Executor] = {Kind.ASYNC: self._async, Kind.DEF: self._threads}
-        self._use(
-            {name: by_kind.get(method.kind, self._generators) for name, method in methods.items()},
-            (self._async, self._threads, self._generators),
+        self._executor_of = executors.by_method
+        self._recalls = Recalls(
+            self.scheduler,
+            self.sessions,
+            executors,
+            lambda work: self._carry_out(self.scheduler.returned(work, self._now())),
         )
+        self._conditions = conditions = Conditions()
+        self._waiters = conditions.waiters
         self.slots = Slots(
             self.scheduler,
             issuer or Issuer(clock),
             clock.now,
             self._carry_out,
             lambda run, failure: self.failed(run, 0, 1, failure),
-            self._look_around,
+            conditions.look_around,
         )
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer = DeadlineTimer(clock.now, self._time_passed)
         self._links: dict[Link, Outbox] = {}
-        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self.at_end: list[Callable[[], None]] = []
         """Called when nobody waits any longer for what still runs, for callers who are at no router."""
-
-    def _use(self, executor_of: Mapping[str, Executor], executors: Sequence[Executor]) -> None:
-        self._executors, self._each_executor = executor_of, executors
-        self._recalls = Recalls(
-            self.scheduler,
-            self.sessions,
-            executor_of,
-            executors,
-            lambda work: self._carry_out(self.scheduler.returned(work, self._now())),
-        )
 
     # -- routers ---------------------------------------------------------------------------------------------------
 
@@ -132,26 +106,15 @@ class Engine(Outcomes):
         `cuts`: it takes large results in chunks. `wants_times`: it wants to know how quick calls are. `stream_id` is
         what the router calls the stream, if it says so.
         """
-        link = Link()
-        link.stream_id = stream_id or new_id(STREAM_ID_BYTES)
-        if echoes:
-            link.fresh_until = self._now() + FRESH_S
-        if cuts:
-            link.max_result_bytes = MAX_PAYLOAD_BYTES
-        times = self.scheduler.service_times
-        outbox = link.outbox = Outbox(
-            lambda: self.scheduler.capacity(link),
-            self.slots.issuer,
-            cuts=cuts,
-            times=times if wants_times else None,
-            about_to_end=partial(self.scheduler.about_to_end, link),
-            are_quick=lambda: times.are_quick,
+        core, issuer, now = self.scheduler, self.slots.issuer, self._now()
+        link, outbox = connect_link(
+            core, issuer, now, echoes=echoes, cuts=cuts, wants_times=wants_times, stream_id=stream_id
         )
         self._links[link] = outbox
         if self.scheduler.draining:
             outbox.go_away(_GOING)
         if self._waiters:
-            self._look_around()
+            self._conditions.look_around()
         return link, outbox
 
     def submit(self, runs: Sequence[Run], rejected: Iterable[tuple[Run, Failure]] = ()) -> None:
@@ -178,14 +141,14 @@ class Engine(Outcomes):
         """What became of calls of sessions that moved to this router."""
         answers = self.sessions.reconcile(questions)
         if self._waiters:
-            self._look_around()
+            self._conditions.look_around()
         return answers
 
     def acknowledge(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
         """Clients have the outcomes of these run ids, both ends included."""
         self.sessions.acknowledge(link, ranges)
         if self._waiters:
-            self._look_around()
+            self._conditions.look_around()
 
     def cancel(self, link: Link, ranges: Iterable[tuple[int, int]], *, tells_stopped: bool = False) -> None:
         """Run ids that a router takes back, both ends included: what waits never starts, what runs is cancelled.
@@ -197,30 +160,24 @@ class Engine(Outcomes):
         ranges = list(ranges)
         own = without_moved(link, ranges)
         self._carry_out(self.scheduler.cancel(link, own, self._now()))
-        self._recalls.take_back(link, own)
-        stopped = self._recalls.stop_behind(link, own)
-        for run, first, last, at in self.sessions.running_of(link, ranges):
-            joined = [(run.first + first, run.first + last)]
-            self._recalls.take_back(run.link, joined)
-            shift = at - joined[0][0]
-            stopped += [(begin + shift, end + shift) for begin, end in self._recalls.stop_behind(run.link, joined)]
+        stopped = self._recalls.cancel(link, own, ranges)
         if tells_stopped and stopped:
             link.outbox.stopped(stopped)
         if self._waiters:
-            self._look_around()
+            self._conditions.look_around()
 
     def take(self, link: Link, run_ids: Iterable[int], counts: Iterable[int]) -> None:
         """So many values of handlers that yield, by run ids, were taken: these may go on."""
-        self._generators.take(link, run_ids, counts)
+        self._executors.generators.take(link, run_ids, counts)
 
     async def finish(self, link: Link) -> None:
         """The router sends nothing more: returns when all of its calls have been answered.
 
         As it cannot say any more what it takes of the values of handlers that yield, they are taken once they leave.
         """
-        link.outbox.take_values(lambda run_ids: self._generators.take(link, run_ids, repeat(1)))
-        self._generators.take_all(link)
-        await self._until(lambda: not (link.unkeyed or link.keyed or self.sessions.owes(link)))
+        link.outbox.take_values(lambda run_ids: self._executors.generators.take(link, run_ids, repeat(1)))
+        self._executors.generators.take_all(link)
+        await self._conditions.until(lambda: not (link.unkeyed or link.keyed or self.sessions.owes(link)))
 
     def close(self, link: Link) -> None:
         """The router's stream has ended, however."""
@@ -229,12 +186,9 @@ class Engine(Outcomes):
             outbox.discard()
             self.sessions.close(link)
             self._carry_out(self.scheduler.close(link, self._now()))
-            self._recalls.hold(link.waiting.values())
-            self._recalls.recall(lambda run: run.link is link)
-            for executor in self._each_executor:
-                executor.abandon(link)
+            self._recalls.abandon(link)
             if self._waiters:
-                self._look_around()
+                self._conditions.look_around()
 
     # -- the replica -----------------------------------------------------------------------------------------------
 
@@ -248,22 +202,19 @@ class Engine(Outcomes):
     def drain(self) -> None:
         """Takes nothing new, hands back what has not started, tells the routers. Slots that were given are honoured."""
         self._carry_out(self.scheduler.drain(self._now()))
-        for link in self._links:
-            self._recalls.hold(link.waiting.values())
+        self._recalls.hold_all(self._links)
         self._recalls.recall(lambda run: run.slot is None)
         for outbox in self._links.values():
             outbox.go_away(_GOING)
-        self._look_around()
+        self._conditions.look_around()
 
     def cut_off(self) -> None:
         """The grace is over: what has not started is handed back, in slots too, and what runs is cancelled."""
         self._carry_out(self.scheduler.end(self._now()))
-        for link in self._links:
-            self._recalls.hold(link.waiting.values())
+        self._recalls.hold_all(self._links)
         self._recalls.recall(lambda _run: True)
-        for executor in self._each_executor:
-            executor.cut_off()
-        self._look_around()
+        self._executors.cut_off()
+        self._conditions.look_around()
 
     def give_up(self) -> None:
         """Calls that run on although they were cancelled are lost. Routers notice that by the end of their streams."""
@@ -272,32 +223,26 @@ class Engine(Outcomes):
 
     async def quiet(self) -> None:
         """Returns when no call runs. Slots may be out."""
-        await self._until(lambda: self.scheduler.is_quiet)
+        await self._conditions.until(lambda: self.scheduler.is_quiet)
 
     async def idle(self) -> None:
         """Returns when nothing runs and nothing waits."""
-        await self._until(lambda: self.scheduler.is_idle)
+        await self._conditions.until(lambda: self.scheduler.is_idle)
 
     async def acknowledged(self) -> None:
         """Returns when no outcome of a session is kept any more."""
-        await self._until(lambda: not self.sessions.unacknowledged)
+        await self._conditions.until(lambda: not self.sessions.unacknowledged)
 
     async def deserted(self, patience_s: float) -> None:
         """Returns when there was no router for so long: nobody brings outcomes to clients any more."""
-        while True:
-            await self._until(lambda: not self._links)
-            try:
-                async with asyncio.timeout(patience_s):
-                    await self._until(lambda: bool(self._links))
-            except TimeoutError:
-                return
+        await self._conditions.lasts(lambda: not self._links, patience_s)
 
     async def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> AsyncGenerator[dict[int, int], None]:
         """Partitions (partition -> epoch) move away: yields those of which nothing is here any more, until none is."""
         self._carry_out(self.scheduler.revoke(endpoint, epochs, self._now()))
         is_emptied, left = self.scheduler.is_emptied, dict(epochs)
         while left:
-            await self._until(lambda: any(is_emptied(endpoint, partition) for partition in left))
+            await self._conditions.until(lambda: any(is_emptied(endpoint, partition) for partition in left))
             emptied = {partition: epoch for partition, epoch in left.items() if is_emptied(endpoint, partition)}
             for partition in emptied:
                 del left[partition]
@@ -310,40 +255,37 @@ class Engine(Outcomes):
 
     async def stop(self) -> None:
         """Ends what still runs."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()
         self.sessions.stop()
         self.batch_hosts.close()
-        await self._async.close()
-        await self._generators.close()
-        await self._threads.close()
+        await self._executors.close()
 
     # -- what has ended (the executors' sink; `Outcomes` is the rest of it) --------------------------------------------
 
     def calls_ended(self, run: Run, count: int, *, waited: bool = False) -> None:
         self._carry_out(self.scheduler.calls_ended(run, count, self._now(), waited=waited))
         if self._waiters:
-            self._look_around()
+            self._conditions.look_around()
 
     def turn_ended(self, turn: StartTurn, reached: int) -> None:
         self._carry_out(self.scheduler.turn_ended(turn, reached, self._now()))
         if self._waiters:
-            self._look_around()
+            self._conditions.look_around()
 
     def turns_ended(self, turns: Sequence[StartTurn]) -> None:
         self._carry_out(self.scheduler.turns_ended(turns, self._now()))
         if self._waiters:
-            self._look_around()
+            self._conditions.look_around()
 
     def batch_ended(self, batch: StartBatch) -> None:
         self._carry_out(self.scheduler.batch_ended(batch, self._now()))
         if self._waiters:
-            self._look_around()
+            self._conditions.look_around()
 
     def returned(self, work: StartCalls | StartBatch) -> None:
         self._carry_out(self.scheduler.returned(work, self._now()))
         if self._waiters:
-            self._look_around()
+            self._conditions.look_around()
 
     # -- what must not start any more ------------------------------------------------------------------------------
 
@@ -361,10 +303,10 @@ class Engine(Outcomes):
         for command in commands:
             match command:
                 case StartTurn() | StartCalls():
-                    self._executors[command.run.options.method].start(command)
+                    self._executor_of[command.run.options.method].start(command)
                 case StartBatch():
-                    self._executors[command.batcher.method].start(command)
-                    self._count_batch(command)
+                    self._executor_of[command.batcher.method].start(command)
+                    self.counters.batch(command.count)
                 case Refuse(run=run, lo=lo, hi=hi, failure=failure):
                     self._no_upload(run, lo)
                     if run.record is None:
@@ -385,7 +327,7 @@ class Engine(Outcomes):
                     link.outbox.tell_capacity()
         deadline = self.scheduler.next_deadline()
         if deadline is not None:
-            self._set_timer(deadline)
+            self._timer.set(deadline)
 
     @staticmethod
     def _no_upload(run: Run, lo: int) -> None:
@@ -398,42 +340,10 @@ class Engine(Outcomes):
         self.batch_hosts.warn_of_unfillable(self.scheduler.max_ongoing, self.scheduler.prefetch)
         self._carry_out(self.scheduler.passed(self._now()))
 
-    def _count_batch(self, batch: StartBatch) -> None:
-        self.counters.batches += 1
-        if self.counters.on_batch is not None:
-            self.counters.on_batch(batch.count)
-
-    def _set_timer(self, deadline: float) -> None:
-        """A timer that runs already and is early enough stays: the core is asked again when it has fired."""
-        if self._timer is not None:
-            if self._timer_at <= deadline:
-                return
-            self._timer.cancel()
-        self._timer_at = deadline
-        self._timer = self._loop.call_later(max(deadline - self._now(), MIN_TIMER_S), self._time_passed)
-
     def _time_passed(self) -> None:
-        self._timer = None
         self._carry_out(self.scheduler.passed(self._now()))
         if self._waiters:
-            self._look_around()
-
-    async def _until(self, is_true: Callable[[], bool]) -> None:
-        """Returns once the condition holds after the end of some work, or holds already."""
-        if is_true():
-            return
-        waiter = (is_true, self._loop.create_future())
-        self._waiters.append(waiter)
-        try:
-            await waiter[1]
-        finally:
-            self._waiters.remove(waiter)
-
-    def _look_around(self) -> None:
-        """Whether somebody waits for what has just happened."""
-        for is_true, future in self._waiters:
-            if not future.done() and is_true():
-                future.set_result(None)
+            self._conditions.look_around()
 
 
 _GOING = "the replica drains"

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from replica_service.core.calls import Run
 from replica_service.core.records import Mark
 from replica_service.shell.counters import Counters
-from replica_service.shell.encoding import Encoding
-from replica_service.shell.handler_errors import too_large
+from replica_service.shell.executors.encoding import Encoding
+from replica_service.shell.handler.failures import too_large
 from replica_service.shell.sessions import Sessions
 from slotmesh.errors import Executed, Failure
 

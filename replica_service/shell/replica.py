@@ -15,18 +15,18 @@ from typing import Any, NamedTuple
 from replica_service.core.health import HealthSettings
 from replica_service.core.lifecycle import Event, State, next_state
 from replica_service.core.sessions import RESUME_TTL_S
-from replica_service.shell.asking import asks_for_contexts
-from replica_service.shell.block_reports import BlockReports
-from replica_service.shell.controller_link import Configuration, Report
 from replica_service.shell.drain import Drain
 from replica_service.shell.engine import Engine
-from replica_service.shell.handler_loop import HandlerLoop, OwnLoop, SharedLoop
-from replica_service.shell.hooks import Hooks
-from replica_service.shell.loading import Handler, LoadHandler, construct, load_handler
-from replica_service.shell.loop_watch import LoopWatch
-from replica_service.shell.methods import Method, bind_methods
-from replica_service.shell.tracebacks import users_traceback
-from replica_service.shell.upkeep import Upkeep
+from replica_service.shell.handler.asking import asks_for_contexts
+from replica_service.shell.handler.block_reports import BlockReports
+from replica_service.shell.handler.handler_loop import HandlerLoop, OwnLoop, SharedLoop
+from replica_service.shell.handler.health import Upkeep
+from replica_service.shell.handler.hooks import Hooks
+from replica_service.shell.handler.loading import Handler, LoadHandler, construct, load_handler
+from replica_service.shell.handler.loop_watch import LoopWatch
+from replica_service.shell.handler.methods import Method, bind_methods
+from replica_service.shell.handler.tracebacks import users_traceback
+from replica_service.shell.links.controller_link import Configuration, Report
 from slotmesh.handlers import HandlerDescription, describe
 from slotmesh.handlers.context import asking
 from slotmesh.runtime.clock import Clock, MonotonicClock

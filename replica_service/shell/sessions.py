@@ -12,11 +12,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from replica_service.core import verdicts
-from replica_service.core.calls import Link, Run
+from replica_service.core.calls import Link, Run, RunRecord
+from replica_service.core.kept_outcomes import bytes_of
+from replica_service.core.lane_history import note_failure
 from replica_service.core.ranges import Range, common, merged
-from replica_service.core.records import Mark, Outcome, Record
-from replica_service.core.sessions import Report, SessionTable, bytes_of
-from replica_service.core.stops import note_failure
+from replica_service.core.records import Mark, Outcome
+from replica_service.core.sessions import Report, SessionTable
 from slotmesh.errors import Executed, Failure
 
 SWEEPS = 4
@@ -92,7 +93,7 @@ class Sessions:
             self._hand_back(overtaken.runs)
         return True
 
-    def _answer_known(self, run: Run, asking: Record) -> list[Run]:
+    def _answer_known(self, run: Run, asking: RunRecord) -> list[Run]:
         """Calls that are known are answered, or join those that run. Returns what is left of the run."""
         stretches = self._table.find(asking)
         if not asking.recovers and (lost := self._table.lost_to(run.link, stretches)):
@@ -122,7 +123,7 @@ class Sessions:
 
     # -- outcomes --------------------------------------------------------------------------------------------------
 
-    def results(self, run: Run, record: Record, lo: int, payloads: Sequence[bytes], size: int) -> None:
+    def results(self, run: Run, record: RunRecord, lo: int, payloads: Sequence[bytes], size: int) -> None:
         """Calls have results, `size` bytes in all."""
         link = run.link
         if record.link is link and not record.takers:
@@ -131,7 +132,7 @@ class Sessions:
             self._deliver(run, record, lo, len(payloads), payloads)
         self._table.ended(record, lo, lo + len(payloads), payloads, size)
 
-    def ended(self, run: Run, record: Record, lo: int, count: int, outcome: Failure | Mark) -> None:
+    def ended(self, run: Run, record: RunRecord, lo: int, count: int, outcome: Failure | Mark) -> None:
         """Calls that had started have ended without results.
 
         Those whose caller takes several results do not outlive their connection: nothing of them is kept.
@@ -143,7 +144,7 @@ class Sessions:
         self._deliver(run, record, lo, count, outcome)
         self._table.ended(record, lo, lo + count, outcome, 0)
 
-    def failed(self, run: Run, record: Record, lo: int, count: int, failure: Failure) -> None:
+    def failed(self, run: Run, record: RunRecord, lo: int, count: int, failure: Failure) -> None:
         """Calls failed. Of those that had not started nothing is kept."""
         if run.options.stop_generation and not (run.link.closed and failure.executed is Executed.NO):
             # What never started because its link is closed has not failed: it is sent again.
@@ -154,7 +155,7 @@ class Sessions:
         else:
             self.ended(run, record, lo, count, Mark.DONE if run.options.no_reply else failure)
 
-    def refused(self, run: Run, record: Record, lo: int, count: int, failure: Failure) -> None:
+    def refused(self, run: Run, record: RunRecord, lo: int, count: int, failure: Failure) -> None:
         """Calls are handed back."""
         run.link.outbox.refused(run.first + lo, count, failure)
         for taker in record.takers:
@@ -163,11 +164,11 @@ class Sessions:
                 taker.link.outbox.refused(taker.first + begin - taker.lo, end - begin, failure)
         self._table.unstarted(record, lo, lo + count)
 
-    def unstarted(self, record: Record, lo: int, hi: int) -> None:
+    def unstarted(self, record: RunRecord, lo: int, hi: int) -> None:
         """These calls will not start; who waits for them is told later."""
         self._table.unstarted(record, lo, hi)
 
-    def _deliver(self, run: Run, record: Record, lo: int, count: int, outcome: Outcome) -> None:
+    def _deliver(self, run: Run, record: RunRecord, lo: int, count: int, outcome: Outcome) -> None:
         """To whoever asked for it last. An open link that is not told owes its caller nothing, and hears just that."""
         link = run.link
         is_told = False

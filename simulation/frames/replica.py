@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from replica_service.core.calls import CallOptions, Run
+from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link as Near
+from replica_service.core.calls import Run
 from replica_service.core.commands import Command, StartCalls
 from replica_service.core.scheduler import Scheduler
 from router_service.core.replicas.capacity import Capacity

@@ -333,7 +333,11 @@ _REPLICA: Final = (
         "that a call was taken back from a lane that stops is not noted where it runs",
         STOPS,
         "stop_lanes stop_lanes_apart",
-        ("replica_service.shell.recalls:Recalls._stop", "note_failure(run, found[0][0] - run.first)", "pass"),
+        (
+            "replica_service.shell.executors.unstarted_work:Recalls._stop",
+            "note_failure(run, found[0][0] - run.first)",
+            "pass",
+        ),
     ),
     _defect(
         "emptied_too_soon",
@@ -352,7 +356,7 @@ _REPLICA: Final = (
         STOPS,
         "stop_lanes_late",
         (
-            "replica_service.core.stops:is_late",
+            "replica_service.core.lane_history:is_late",
             "run.options.stop_generation > 0 and now >= run.deadline",
             "False",
         ),

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from replica_service.core.calls import CallOptions, Run
+from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link as Near
+from replica_service.core.calls import Run
 from replica_service.core.commands import Command, Fail, Refuse, StartCalls, TellCapacity
 from replica_service.core.scheduler import Scheduler
 from simulation.ledger import Violation

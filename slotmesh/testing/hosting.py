@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn, cast
 
 from replica_service.app import ReplicaApp
 from replica_service.config import ReplicaSettings
-from replica_service.shell.controller_link import Configuration
+from replica_service.shell.links.controller_link import Configuration
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.endpoint import Endpoint
 from slotmesh.client.slots.client import SlotClient

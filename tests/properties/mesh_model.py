@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
-from replica_service.core.commands import StartCalls, StartTurn
+from replica_service.core.calls import StartTurn
+from replica_service.core.commands import StartCalls
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
 from router_service.core.runs import CallerBook
 from slotmesh.errors import Executed, Failure, Reason

@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from replica_service.core.batcher import Batcher
-from replica_service.core.calls import Run
-from replica_service.core.lanes import Lane
+from replica_service.core.calls import Lane, Run
 from replica_service.core.vacancies import CAPACITY_GAP_S
 from tests.properties.replica_model import (
     KEYED_WINDOW,
@@ -72,12 +71,12 @@ def no_batch_is_late(model: ReplicaModel) -> None:
     deadline = model.core.next_deadline()
     assert deadline is None or deadline > model.now
     for name, batcher in model.core.batchers.items():
-        assert (batcher.waiting, batcher.load) == gathered_in(batcher)
+        assert (batcher.gathered.waiting, batcher.gathered.load) == gathered_in(batcher)
         running = sum(each.batcher is batcher for each in model.batches)
-        if batcher.queue and running < SETTINGS[name].max_concurrent_batches:
+        if batcher.gathered.queue and running < SETTINGS[name].max_concurrent_batches:
             assert deadline is not None
-            assert batcher.waiting < model.max_ongoing
-            assert (batcher.load if name == "weighed" else batcher.waiting) < SETTINGS[name].max_batch_size
+            assert batcher.gathered.waiting < model.max_ongoing
+            assert (batcher.gathered.load if name == "weighed" else batcher.gathered.waiting) < SETTINGS[name].max_batch_size
 
 
 def routers_are_charged_for_what_is_here(model: ReplicaModel) -> None:
@@ -109,7 +108,7 @@ def gathered_in(batcher: Batcher) -> tuple[int, float]:
     """
     is_weighed = batcher.method == "weighed"
     total, load = 0, 0.0
-    for entry in batcher.queue:
+    for entry in batcher.gathered.queue:
         if not isinstance(entry, Lane):
             total += entry.hi - entry.lo
             load += sum(weigh(entry.run, index).weight for index in range(entry.lo, entry.hi)) if is_weighed else 0
@@ -119,7 +118,7 @@ def gathered_in(batcher: Batcher) -> tuple[int, float]:
             if run.options.method != batcher.method or run.awaits:
                 break
             for index in range(run.lo, run.hi):
-                if (is_weighed or index == run.lo) and (offered >= batcher.size or weight >= WEIGHED.max_batch_size):
+                if (is_weighed or index == run.lo) and (offered >= batcher.gathered.size or weight >= WEIGHED.max_batch_size):
                     break
                 offered += 1
                 weight += weigh(run, index).weight if is_weighed else 0

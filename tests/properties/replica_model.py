@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
-from replica_service.core.calls import FRESH_S, Link, Run
-from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
+from replica_service.core.batch_weight import Weighed
+from replica_service.core.calls import FRESH_S, Link, Run, StartTurn
+from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, TellCapacity
 from replica_service.core.lanes import MAX_TURN_CALLS
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.vacancies import CAPACITY_GAP_S
-from replica_service.core.weighing import Weighed
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
 

@@ -8,9 +8,9 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from replica_service.core.calls import CallOptions, Run
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Lane, Run
 from replica_service.core.commands import Command, Grant, StartCalls
-from replica_service.core.lanes import Lane
 from replica_service.core.slots import Slot, SlotState
 from slotmesh.errors import Reason
 from tests.properties.replica_model import Call, ReplicaModel, Router
@@ -157,7 +157,7 @@ def every_permit_is_somebodys(model: ReplicaSlotsModel) -> None:
     for batch in model.batches:
         running += len(batch.lanes)
         running += sum(hi - lo for run, lo, hi in batch.parts if run.lane is None and run.slot is None)
-    for entry in (each for batcher in model.core.batchers.values() for each in batcher.queue):
+    for entry in (each for batcher in model.core.batchers.values() for each in batcher.gathered.queue):
         if isinstance(entry, Lane):
             running += 1
         elif entry.run.slot is None:

@@ -13,10 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.core.batch_weight import Weighed
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Link, Run
 from replica_service.core.commands import Command, Fail, StartBatch
 from replica_service.core.scheduler import Scheduler
-from replica_service.core.weighing import Weighed
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
 

@@ -15,7 +15,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.calls import FRESH_S, CallOptions, Run
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import FRESH_S, Run
 from replica_service.core.commands import StartCalls
 from slotmesh.errors import Reason
 from tests.properties.replica_invariants import ALWAYS, nothing_is_left

@@ -9,10 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Link, Run, RunRecord
+from replica_service.core.kept_outcomes import CALL_BYTES
 from replica_service.core.ranges import merged
 from replica_service.core.records import Mark, Record
-from replica_service.core.sessions import CALL_BYTES, Report, SessionTable
+from replica_service.core.sessions import Report, SessionTable
 
 TTL_S = 60.0
 SESSION = "s"
@@ -226,7 +228,9 @@ class SessionMachine(RuleBasedStateMachine):
 
     def look_for_evicted(self) -> None:
         """The model does not foretell what is evicted: it sees that nothing was while there was room."""
-        asking = Record(SESSION, self.epoch, range(1, self.next_call + 1), self.next_call, attempt=0, recovers=True)
+        asking: RunRecord = Record(
+            SESSION, self.epoch, range(1, self.next_call + 1), self.next_call, attempt=0, recovers=True
+        )
         found = {
             call_id
             for lo, hi, record, _ in self.table.find(asking)

@@ -13,7 +13,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from replica_service.core.calls import CallOptions
+from replica_service.core.call_options import CallOptions
 from slotmesh.errors import Failure
 from slotmesh.slots.limits import MAX_LEASE_S
 from tests.properties.replica_slots_model import ALWAYS, ReplicaSlotsModel

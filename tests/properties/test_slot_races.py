@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 from itertools import count
 
-from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Link, Run
 from replica_service.core.commands import Command, Fail, Grant, StartCalls
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.slots import SlotState

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from replica_service.core.calls import Link, Run
-from replica_service.core.commands import StartBatch, StartCalls, StartTurn
-from replica_service.core.stops import is_stopped
+from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls
+from replica_service.core.lane_history import is_stopped
 from replica_service.core.verdicts import CANCELLED
 from replica_service.shell.engine import Engine
 from slotmesh.errors import Failure

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from replica_service import convert as replica_convert
-from replica_service.core.calls import Link
-from replica_service.core.commands import StartCalls, StartTurn
+from replica_service.core.calls import Link, StartTurn
+from replica_service.core.commands import StartCalls
 from replica_service.shell.engine import Engine
-from replica_service.shell.methods import bind_methods
-from replica_service.shell.outbox import Outbox
+from replica_service.shell.handler.methods import bind_methods
+from replica_service.shell.links.router_outbox import Outbox
 from router_service import convert as router_convert
 from router_service.core.commands import (
     AskReconcile,
@@ -85,8 +85,9 @@ class ReplicaNode:
         self.wires: list[Wire] = []
         self.engine = loop.run_until_complete(_make_engine(time))
         self.executor = HandExecutor(self.engine, time.now)
-        hands: Any = self.engine
-        hands._use({METHOD: self.executor}, (self.executor,))  # instead of those that run by themselves
+        executors: Any = self.engine._executors
+        executors.by_method[METHOD] = self.executor  # instead of those that run by themselves
+        executors.all = (self.executor,)
         self._time = time
 
     def connect(self, router: RouterNode, core: RouterReplica) -> Wire:

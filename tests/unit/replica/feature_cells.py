@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from replica_service.convert import Granted
-from replica_service.core.calls import CallOptions, Run
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Run
 from replica_service.core.records import Record
-from replica_service.shell.direct_slots import DirectSlots
-from replica_service.shell.slot_requests import Wish
+from replica_service.shell.links.direct_slots import DirectSlots
+from replica_service.shell.links.slot_requests import Wish
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Executed, Reason
 from tests.support.fakes.clock import FakeClock

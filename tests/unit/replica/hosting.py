@@ -9,10 +9,11 @@ from math import inf
 from typing import Any
 
 from replica_service.convert import SlotAnswer
-from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Link, Run
 from replica_service.shell.engine import Engine
-from replica_service.shell.handler_loop import OwnLoop, SharedLoop
-from replica_service.shell.methods import bind_methods
+from replica_service.shell.handler.handler_loop import OwnLoop, SharedLoop
+from replica_service.shell.handler.methods import bind_methods
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure
 from slotmesh.handlers import describe

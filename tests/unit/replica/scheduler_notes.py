@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from replica_service.core.calls import CallOptions, Link, Run
-from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, StartTurn, TellCapacity
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, TellCapacity
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.waiting import DEFAULT_KEYED_WINDOW
 from slotmesh.handlers import BatchControl, BatchSettings

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.calls import Credit
+from replica_service.core.call_options import Credit
 from slotmesh.codec import JSON, encode
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from replica_service.core.calls import CallOptions, Link, Run
-from replica_service.core.commands import StartTurn
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Link, Run, StartTurn
 from replica_service.core.records import Record
 from replica_service.core.turns import Claim, Turns
 from slotmesh.codec import JSON
@@ -122,7 +122,7 @@ async def test_the_router_where_it_is_now_does(key: str) -> None:
 async def test_a_call_that_a_thread_has_just_taken_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The session moves right then: whoever asks is told that the call runs."""
     async with hosting(Handler) as host:
-        loop, threads, outboxes = asyncio.get_running_loop(), host.engine._threads, list[RememberingOutbox]()
+        loop, threads, outboxes = asyncio.get_running_loop(), host.engine._executors.threads, list[RememberingOutbox]()
 
         class Moving(Turns):
             def claim(self, turn: StartTurn, index: int, now: float, most: int = 1) -> Claim:

@@ -10,7 +10,8 @@ import pytest
 
 from replica_service import convert
 from replica_service.convert.answers import MAX_ANSWER_RANGES
-from replica_service.core.calls import MAX_CREDIT, NO_METADATA, Link
+from replica_service.core.call_options import MAX_CREDIT, NO_METADATA
+from replica_service.core.calls import Link
 from replica_service.core.sessions import Report
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import BadRequest, DuplicateCallId, Executed, Reason

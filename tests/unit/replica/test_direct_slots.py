@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from replica_service.convert import Granted
-from replica_service.core.calls import CallOptions
-from replica_service.shell.direct_slots import DirectSlots
-from replica_service.shell.slot_requests import Reservation, SlotRequests, Wish
+from replica_service.core.call_options import CallOptions
+from replica_service.shell.links.direct_slots import DirectSlots
+from replica_service.shell.links.slot_requests import Reservation, SlotRequests, Wish
 from replica_service.shell.slots import ReservationOutcome
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure, Reason

@@ -8,8 +8,9 @@ from math import inf
 import numpy as np
 import pytest
 
-from replica_service.core.calls import CallOptions, Link, Run
-from replica_service.shell.encoding import Encoding
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Link, Run
+from replica_service.shell.executors.encoding import Encoding
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, encode
 from slotmesh.errors import Failure
 from tests.support.python_calls import calls_to_python

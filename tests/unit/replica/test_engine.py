@@ -101,7 +101,7 @@ async def test_a_handler_may_choose_the_status() -> None:
 
 async def test_every_exception_has_a_message_that_can_be_sent(caplog: pytest.LogCaptureFixture) -> None:
     # Unlogged here: a runner that collects logs from processes of its own cannot send them either.
-    caplog.set_level(logging.CRITICAL, "replica_service.shell.handler_errors")
+    caplog.set_level(logging.CRITICAL, "replica_service.shell.handler.failures")
     async with hosting(Handler) as host:
         run = host.run("fail", [b"surrogate", b"long", b"empty", b"unspeakable"])
         outbox = await host.execute(run)

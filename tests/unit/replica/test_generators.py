@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.calls import Credit
+from replica_service.core.call_options import Credit
 from slotmesh.codec import JSON, MSGPACK, decode, encode
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment
@@ -104,11 +104,11 @@ def count(host: Hosting, number: int, method: str = "count_in_thread", **options
 
 async def test_a_call_that_finds_no_thread_before_its_deadline_does_not_begin() -> None:
     async with hosting(Handler, max_ongoing=2) as host:
-        host.engine._threads._max_threads = lambda: 1
+        host.engine._executors.threads._max_threads = lambda: 1
         host.engine.submit([host.run("hold_thread", [b"x"])])
         await begun(host, b"x")
         host.engine.submit([count(host, 2, time_left_s=0.02)])
-        ((_, recipient, _),) = host.engine._generators._running[host.link].values()
+        ((_, recipient, _),) = host.engine._executors.generators._running[host.link].values()
         await wait_until(lambda: recipient.verdict, what="its deadline has passed")
         host.handler.gate.set()
         await host.answered(2)
@@ -120,7 +120,7 @@ async def test_a_call_that_finds_no_thread_before_its_deadline_does_not_begin() 
 @pytest.mark.parametrize("key", ["", "k"])
 async def test_a_call_that_is_taken_back_before_it_finds_a_thread_does_not_begin(key: str) -> None:
     async with hosting(Handler, max_ongoing=2) as host:
-        host.engine._threads._max_threads = lambda: 1
+        host.engine._executors.threads._max_threads = lambda: 1
         host.engine.submit([host.run("hold_thread", [b"x"])])
         await begun(host, b"x")
         host.engine.submit([count(host, 2, key=key)])
@@ -137,7 +137,7 @@ async def test_a_call_that_is_taken_back_before_it_finds_a_thread_does_not_begin
 @pytest.mark.parametrize("method", ["count_in_thread", "count", "count_together"])
 async def test_a_call_whose_link_is_not_fresh_when_it_would_begin_waits_for_that(method: str, key: str) -> None:
     async with hosting(Handler, max_ongoing=4) as host:
-        host.engine._threads._max_threads = lambda: 1
+        host.engine._executors.threads._max_threads = lambda: 1
         host.engine.submit([host.run("hold_thread", [b"x"])])
         await begun(host, b"x")
         run = count(host, 2, method, key=key)
@@ -159,7 +159,7 @@ async def test_a_call_whose_link_is_not_fresh_when_it_would_begin_waits_for_that
 @pytest.mark.parametrize("place", [0, 1])
 async def test_a_batch_that_comes_back_leaves_out_what_was_taken_back(place: int, key: str) -> None:
     async with hosting(Handler, max_ongoing=4) as host:
-        host.engine._threads._max_threads = lambda: 1
+        host.engine._executors.threads._max_threads = lambda: 1
         host.engine.submit([host.run("hold_thread", [b"x"])])
         await begun(host, b"x")
         payloads = [encode(JSON, [each]) for each in (1, 2)]
@@ -185,7 +185,7 @@ async def test_what_is_taken_while_a_stint_ends_is_not_overlooked() -> None:
         await wait_until(lambda: len(host.outbox.values_of.get(1, ())) == 255, what="it stands at the gate")
         host.handler.gate.set()
         deadline = host.clock.now() + 5
-        while not host.engine._threads._sleepers:
+        while not host.engine._executors.threads._sleepers:
             assert host.clock.now() < deadline, "the thread does not come back"
         host.engine.take(host.link, [1], [256])
         await host.answered(1)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from replica_service.convert import Issuer
 from replica_service.core.capacity import Capacity
-from replica_service.shell.outbox import Outbox, Response
-from replica_service.shell.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS
+from replica_service.shell.links.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS
+from replica_service.shell.links.router_outbox import Outbox, Response
 from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.codec import JSON, MSGPACK
 from slotmesh.errors import Executed, Failure, Reason

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import pytest_asyncio
 
-from replica_service.shell.handler_loop import CLOSE_S, HandlerLoop, OwnLoop, SharedLoop
+from replica_service.shell.handler.handler_loop import CLOSE_S, HandlerLoop, OwnLoop, SharedLoop
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio

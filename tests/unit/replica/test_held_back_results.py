@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from replica_service.convert import Issuer
-from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Link, Run
 from replica_service.core.capacity import Capacity
 from replica_service.core.scheduler import Scheduler
-from replica_service.shell.outbox import Outbox
+from replica_service.shell.links.router_outbox import Outbox
 from slotmesh.codec import OCTET_STREAM
 from tests.support.fakes.clock import FakeClock
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replica_service.shell.loading import construct, load_handler
+from replica_service.shell.handler.loading import construct, load_handler
 from slotmesh.runtime.exits import CannotStart
 
 SOURCE = """

@@ -8,8 +8,8 @@ import pytest
 
 from replica_service.convert import Issuer, Released
 from replica_service.core.capacity import Capacity
-from replica_service.shell.outbox import Outbox, Response
-from replica_service.shell.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS
+from replica_service.shell.links.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS
+from replica_service.shell.links.router_outbox import Outbox, Response
 from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Failure, Reason

@@ -109,7 +109,7 @@ async def test_a_handler_that_keeps_its_loop_keeps_nobody_else() -> None:
 
 async def test_a_call_that_comes_while_the_last_runner_finds_nothing_is_executed() -> None:
     async with hosting(Handler, own_loop=True) as host:
-        executor = host.engine._async
+        executor = host.engine._executors.of_async
         late = host.run("echo", [b"late"])
 
         class Outdated(deque[Work]):
@@ -117,12 +117,12 @@ async def test_a_call_that_comes_while_the_last_runner_finds_nothing_is_executed
 
             def __len__(self) -> int:
                 length = super().__len__()
-                if not length and executor._generation == 1:  # asked at the end of the first one
-                    executor._queue = deque(self)
+                if not length and executor._runners.generation == 1:  # asked at the end of the first one
+                    executor._runners.queue = deque(self)
                     executor.start(StartCalls(late, 0, 1))
                 return length
 
-        executor._queue = Outdated()
+        executor._runners.queue = Outdated()
         host.engine.submit([host.run("echo", [b"first"])])
         await wait_until(lambda: len(host.handler.started) == 2)
         assert host.handler.started == [b"first", b"late"]

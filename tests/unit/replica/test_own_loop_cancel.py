@@ -10,8 +10,8 @@ import pytest
 
 from replica_service.core.records import Record
 from replica_service.core.verdicts import CANCELLED, CUT_OFF, TAKEN_BACK
-from replica_service.shell.async_executor import STEP_S
-from replica_service.shell.own_loop_executor import OwnLoopExecutor
+from replica_service.shell.executors.own_loop import OwnLoopExecutor
+from replica_service.shell.executors.runners import STEP_S
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from tests.support.wait import wait_until
@@ -88,7 +88,7 @@ async def test_calls_of_a_turn_that_are_taken_back_while_the_loop_is_kept_never_
 @pytest.mark.parametrize("how", ["cancel", "cut off"])
 async def test_what_is_taken_back_right_after_a_runners_first_step_never_starts(how: str) -> None:
     async with hosting(Handler, own_loop=True) as host:
-        executor = host.engine._async
+        executor = host.engine._executors.of_async
         assert isinstance(executor, OwnLoopExecutor)
         run = host.run("wait", [b"%d" % number for number in range(6)])
 

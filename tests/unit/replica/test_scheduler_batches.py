@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from replica_service.core.batch_weight import Weighed
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartCalls
 from replica_service.core.scheduler import Scheduler
-from replica_service.core.weighing import Weighed
 from slotmesh.handlers import BatchControl, BatchSettings
 from tests.unit.replica.scheduler_notes import GATHER_S, batch_of, run, scheduler, told, turn_of
 

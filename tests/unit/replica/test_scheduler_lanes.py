@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replica_service.core import verdicts
-from replica_service.core.calls import Link
-from replica_service.core.commands import StartTurn
+from replica_service.core.calls import Link, StartTurn
 from replica_service.core.lanes import MAX_TURN_CALLS
 from tests.unit.replica.scheduler_notes import run, scheduler, told, turn_of
 

@@ -142,6 +142,6 @@ def test_batch_methods_say_how_much_they_take_at_once_and_when_that_changes() ->
     assert (told.method, told.batch_size) == ("m", 8)
     assert told.service_s == pytest.approx((0.01 - FRAME_S) / 8)
     control.set_max_batch_size(16)
-    clock.times._batchers["m"].follow()
+    clock.times._batchers["m"].gathered.follow()
     clock.end(8, 0.01)
     assert clock.times.told[0].batch_size == 16

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from replica_service.core import sessions
-from replica_service.core.calls import CallOptions, Link, Run
+from replica_service.core import kept_outcomes
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Link, Run, RunRecord
 from replica_service.core.forgotten import ForgottenSessions, Remnant
+from replica_service.core.kept_outcomes import CALL_BYTES
 from replica_service.core.records import Record
-from replica_service.core.sessions import CALL_BYTES, Report, SessionTable
+from replica_service.core.sessions import Report, SessionTable
 
 TTL_S = 60.0
 
@@ -27,7 +29,7 @@ class Client:
     def meets(self, epoch: int, now: float = 0.0) -> bool:
         return self.table.meet(self.name, epoch, now) is not None
 
-    def sends(self, ids: Sequence[int], epoch: int = 1) -> Record:
+    def sends(self, ids: Sequence[int], epoch: int = 1) -> RunRecord:
         assert self.meets(epoch)
         run = Run(self.link, self._next_run, [b""] * len(ids), CallOptions(), "e", 0.0)
         run.record = Record(self.name, epoch, ids, len(ids), attempt=0, recovers=False)
@@ -35,7 +37,7 @@ class Client:
         self.table.add(run)
         return run.record
 
-    def has_executed(self, ids: Sequence[int], epoch: int = 1) -> Record:
+    def has_executed(self, ids: Sequence[int], epoch: int = 1) -> RunRecord:
         record = self.sends(ids, epoch)
         self.table.ended(record, 0, len(ids), [b""] * len(ids), 0)
         return record
@@ -44,8 +46,8 @@ class Client:
         self.meets(epoch, now)
         return self.table.reconcile(self.name, epoch, [(first, last)])
 
-    def finds(self, call_id: int) -> Record | None:
-        asking = Record(self.name, 1, [call_id], 1, attempt=0, recovers=True)
+    def finds(self, call_id: int) -> RunRecord | None:
+        asking: RunRecord = Record(self.name, 1, [call_id], 1, attempt=0, recovers=True)
         ((_, _, record, _),) = self.table.find(asking)
         return record
 
@@ -112,7 +114,7 @@ def test_who_asks_at_an_epoch_that_was_overtaken_is_told_nothing() -> None:
 def test_of_more_evicted_calls_than_it_remembers_it_does_not_say_that_they_never_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sessions, "MAX_EVICTED_RANGES", 4)
+    monkeypatch.setattr(kept_outcomes, "MAX_EVICTED_RANGES", 4)
     client = Client(SessionTable(max_bytes=CALL_BYTES))
     for call_id in range(1, 20, 2):
         client.has_executed([call_id])

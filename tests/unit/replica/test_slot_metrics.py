@@ -8,9 +8,9 @@ import urllib.request
 import pytest
 
 from replica_service.convert import Granted
-from replica_service.shell.direct_slots import DirectSlots
+from replica_service.shell.links.direct_slots import DirectSlots
+from replica_service.shell.links.slot_requests import Wish
 from replica_service.shell.metrics import observe
-from replica_service.shell.slot_requests import Wish
 from slotmesh.telemetry.setup import setup_metrics
 from tests.contract.slot_handlers import Handler
 from tests.unit.replica.hosting import hosting

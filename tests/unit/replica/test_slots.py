@@ -11,9 +11,10 @@ import pytest_asyncio
 from google.protobuf import duration_pb2
 
 from replica_service.convert import Granted, reservation_run, slot_call_options
-from replica_service.core.calls import FRESH_S, CallOptions, Link, Run
-from replica_service.shell.direct_slots import DirectSlots
-from replica_service.shell.slot_requests import Wish
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import FRESH_S, Link, Run
+from replica_service.shell.links.direct_slots import DirectSlots
+from replica_service.shell.links.slot_requests import Wish
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Reason
 from slotmesh.v1 import call_pb2

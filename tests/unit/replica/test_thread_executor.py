@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from replica_service.core.lanes import MAX_TURN_S
-from replica_service.shell import thread_executor
+from replica_service.shell.executors import thread_outcomes
+from replica_service.shell.executors import threads as thread_executor
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment
@@ -106,11 +107,11 @@ async def test_never_more_calls_or_threads_than_permits() -> None:
         handler = host.handler
         host.engine.submit([host.run("wait", [b""] * 10), *(host.run("wait", [b""], key=f"k{n}") for n in range(5))])
         await wait_until(lambda: handler.running == 4)
-        assert host.engine._threads._threads == 4
+        assert host.engine._executors.threads._threads == 4
         handler.gate.set()
         await host.answered(15)
         assert handler.most_running == 4
-        assert host.engine._threads._threads == 4
+        assert host.engine._executors.threads._threads == 4
 
 
 async def test_batches_that_compute_one_after_another_do_not_wander_through_threads() -> None:
@@ -158,7 +159,7 @@ class Batches:
 async def test_the_next_batch_is_under_way_before_results_are_seen_to_unless_lanes_wait_for_them(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_executor, "SLOW_BATCH_S", 0.0)
+    monkeypatch.setattr(thread_outcomes, "SLOW_BATCH_S", 0.0)
     monkeypatch.setattr(thread_executor, "HAND_OVER_S", 5.0)  # as long as it takes, on a machine that is busy
     taken: list[int] = []
 
@@ -166,7 +167,7 @@ async def test_the_next_batch_is_under_way_before_results_are_seen_to_unless_lan
         put = host.outbox.results
 
         def results(first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
-            taken.append(host.engine._threads._taken)
+            taken.append(host.engine._executors.threads._taken)
             put(first, payloads, size, content_type)
 
         monkeypatch.setattr(host.outbox, "results", results)
@@ -267,7 +268,7 @@ async def test_calls_wait_where_the_machine_has_no_more_threads(
         run = host.run("meet", [b"a"] * 8)
         await host.execute(run)
         assert host.results(run) == [b"a"] * 8
-        assert host.engine._threads._threads == 4
+        assert host.engine._executors.threads._threads == 4
     assert refused == 3
     assert caplog.text.count("threads cannot be started") == 1
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.calls import CallOptions, Link, Run
-from replica_service.core.commands import StartTurn
-from replica_service.core.lanes import MAX_TURN_S, Lane
+from replica_service.core.call_options import CallOptions
+from replica_service.core.calls import Lane, Link, Run, StartTurn
+from replica_service.core.lane_history import mark_failure, note_failure
+from replica_service.core.lanes import MAX_TURN_S
 from replica_service.core.records import Record
-from replica_service.core.stops import mark_failure, note_failure
 from replica_service.core.turns import Claim, Skip, Start, Turns, claim, may_begin, too_late
 from replica_service.core.verdicts import CANCELLED, EXPIRED, UNHEARD
 

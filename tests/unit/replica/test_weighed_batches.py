@@ -258,7 +258,7 @@ async def test_calls_that_are_taken_back_weigh_nothing(handler: type, key: str) 
         host.engine.cancel(host.link, [(run.first, run.first)])
         more = host.run("read_lists", [b"[[1,2,3]]"], content_type=JSON)
         host.engine.submit([more])
-        assert host.engine.scheduler.batchers["read_lists"].load == 6
+        assert host.engine.scheduler.batchers["read_lists"].gathered.load == 6
         await host.execute(last := host.run("read_lists", [b"[[1,2,3,4]]"], content_type=JSON))
         assert host.results(last) == [b"4"]
         await wait_until(lambda: len(host.outbox.order) == 4)

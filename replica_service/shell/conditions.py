@@ -1,0 +1,48 @@
+"""Who waits for something to become true of the replica: that nothing runs, that a partition is empty.
+
+Purpose: conditions are looked at after each event that may change them, and only where somebody waits.
+Owner: the engine, which looks around after its events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class Conditions:
+    """Those that somebody waits for."""
+
+    __slots__ = ("_loop", "waiters")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        """Empty where nobody waits: whoever has an event asks this list first."""
+
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        """Returns once the condition holds after the end of some work, or holds already."""
+        if is_true():
+            return
+        waiter = (is_true, self._loop.create_future())
+        self.waiters.append(waiter)
+        try:
+            await waiter[1]
+        finally:
+            self.waiters.remove(waiter)
+
+    async def lasts(self, is_true: Callable[[], bool], patience_s: float) -> None:
+        """Returns once the condition has held for so long."""
+        while True:
+            await self.until(is_true)
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self.until(lambda: not is_true())
+            except TimeoutError:
+                return
+
+    def look_around(self) -> None:
+        """Whether somebody waits for what has just happened."""
+        for is_true, future in self.waiters:
+            if not future.done() and is_true():
+                future.set_result(None)

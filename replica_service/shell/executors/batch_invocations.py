@@ -1,0 +1,206 @@
+"""The calls of a batch as a batch method takes them, and its results as calls take them.
+
+Purpose: shared by all executors. Its calls become columns as a whole (`slotmesh/codec/columns.py`), and an array
+that was returned is encoded as a whole. An entry of a list that is an exception is what that one call has raised.
+Invariants: a call whose arguments are unsound fails alone and is not executed; calls that give their arguments in
+different ways (other names, fewer of them) never share an invocation, so that a default of the method is a default.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from replica_service.core.calls import Run
+from replica_service.core.commands import Part, StartBatch, StartCalls
+from replica_service.shell.executors.batch_weight import arguments
+from replica_service.shell.handler.failures import wrong_length
+from replica_service.shell.handler.methods import Method
+from slotmesh.codec import Columns, DecodeError, Flaw, is_rows
+from slotmesh.errors import Failure
+
+OnFailed = Callable[[Run, int, int, Failure], None]
+"""Told of calls that failed: run, first index, count, why."""
+FailureOf = Callable[[BaseException, str], Failure]
+"""What the callers of a method, by name, hear of an exception."""
+OnResults = Callable[[Run, int, Sequence[Any]], None]
+"""Told of results: run, first index, values."""
+
+
+class Invocation:
+    """The arguments of one invocation of the batch method: lists, an entry a call, or arrays, a row a call."""
+
+    __slots__ = ("args", "named", "parts", "shape")
+
+    def __init__(self, shape: Hashable) -> None:
+        self.shape = shape
+        """What its calls have in common: how they give their arguments."""
+        self.args: list[list[Any]] = []
+        self.named: dict[str, list[Any]] = {}
+        self.parts: list[Part] = []
+        """Whose entries these are, in order."""
+
+    def extend(self, columns: Columns, parts: Sequence[Part]) -> None:
+        """These calls come next; their columns are made for this, and are kept."""
+        if not self.parts:
+            self.args, self.named = list(columns.args), dict(columns.named)
+            self.parts.extend(parts)
+            return
+        for column, entries in zip(self.args, columns.args, strict=True):
+            column.extend(entries)
+        for name, entries in columns.named.items():
+            self.named[name].extend(entries)
+        (run, lo, hi), (last, begin, end) = parts[0], self.parts[-1]
+        if run is last and lo == end:
+            self.parts[-1] = (run, begin, hi)
+            parts = parts[1:]
+        self.parts.extend(parts)
+
+    @property
+    def count(self) -> int:
+        """Calls in it."""
+        return sum(hi - lo for _, lo, hi in self.parts)
+
+    def call(self, method: Method) -> Any:
+        """Calls the method; a coroutine where it is `async def`."""
+        args, named = method.columns.passed(self.args, self.named)
+        return method.function(*args, **named)
+
+    def checked(self, returned: Any, method: Method) -> Sequence[Any] | Failure:
+        """What the method returned: a result for each call, or why there is none for any."""
+        values = _as_list(returned)
+        count = self.count
+        if values is not None and len(values) == count:
+            return values
+        got = f"a list of {len(values)}" if values is not None else f"a {type(returned).__name__}"
+        return wrong_length(method.name, count, got)
+
+    def deliver(
+        self,
+        returned: Sequence[Any] | Failure,
+        method: Method,
+        failure_of: FailureOf,
+        on_results: OnResults,
+        on_failed: OnFailed,
+    ) -> None:
+        """Gives each call its result; `returned` is what `checked` or `HandlerErrors` made of what happened."""
+        if isinstance(returned, Failure):
+            for run, lo, hi in self.parts:
+                on_failed(run, lo, hi - lo, returned)
+            return
+        begin = 0
+        raised = _exceptions_in(returned)
+        for run, lo, hi in self.parts:
+            end = begin + hi - lo
+            while raised and raised[-1] < end:
+                index = raised.pop()
+                if begin < index:
+                    on_results(run, hi - (end - begin), returned[begin:index])
+                on_failed(run, hi - (end - index), 1, failure_of(returned[index], method.name))
+                begin = index + 1
+            if begin < end:
+                on_results(run, hi - (end - begin), returned[begin:end])
+            begin = end
+
+
+def invocations(batch: StartBatch, method: Method, on_failed: OnFailed) -> Iterator[Invocation]:
+    """The invocations that the batch takes, in order: one, unless calls differ in how they give their arguments."""
+    current: Invocation | None = None
+    for parts, pieces in _pieces(batch, method):
+        size = sum(hi - lo for _, lo, hi in parts)
+        left = deque(parts)
+        for columns in pieces:
+            if isinstance(columns, Flaw):
+                for run, lo, _ in _take(left, 1):
+                    on_failed(run, lo, 1, columns.failure)
+                continue
+            if current is None or current.shape != columns.shape:
+                if current is not None:
+                    yield current
+                current = Invocation(columns.shape)
+            current.extend(columns, parts if columns.size == size else _take(left, columns.size))
+    if current is not None:
+        yield current
+
+
+def _pieces(batch: StartBatch, method: Method) -> Iterator[tuple[list[Part], Iterable[Columns | Flaw]]]:
+    """The arguments of the batch's calls: of all of one content type at once, whoever sent them.
+
+    Those that were decoded before, to be weighed, are taken one by one.
+    """
+    alike: list[Part] = []
+    for part in batch.parts:
+        run, lo, hi = part
+        if alike and (run.weighed is not None or run.options.content_type != alike[0][0].options.content_type):
+            yield alike, _split(alike, method)
+            alike = []
+        if run.weighed is None:
+            alike.append(part)
+        else:
+            yield [part], map(partial(_column_of_one, method, run), range(lo, hi))
+    if alike:
+        yield alike, _split(alike, method)
+
+
+def _split(parts: Sequence[Part], method: Method) -> Iterator[Columns | Flaw]:
+    payloads: list[bytes] = []
+    for run, lo, hi in parts:
+        payloads += run.payloads[lo:hi]
+    return method.columns.split(parts[0][0].options.content_type, payloads)
+
+
+def _column_of_one(method: Method, run: Run, index: int) -> Columns | Flaw:
+    try:
+        return method.columns.of_one(*arguments(method, run, index))
+    except DecodeError as error:
+        return Flaw(error.failure)
+
+
+def _take(parts: deque[Part], count: int) -> list[Part]:
+    """Takes the first calls off the parts."""
+    taken: list[Part] = []
+    while count:
+        run, lo, hi = parts.popleft()
+        end = min(hi, lo + count)
+        taken.append((run, lo, end))
+        count -= end - lo
+        if end < hi:
+            parts.appendleft((run, end, hi))
+    return taken
+
+
+def is_of(work: StartCalls | StartBatch, is_wanted: Callable[[Run], bool]) -> bool:
+    """Whether calls of a wanted run are in it."""
+    if isinstance(work, StartCalls):
+        return is_wanted(work.run)
+    return any(is_wanted(run) for run, _, _ in work.parts)
+
+
+def ends_call(entry: Any) -> bool:
+    """Whether this entry of a list that was yielded says that its call has no more values."""
+    return (
+        entry is StopIteration or entry is StopAsyncIteration or isinstance(entry, StopIteration | StopAsyncIteration)
+    )
+
+
+def _exceptions_in(values: Sequence[Any]) -> list[int]:
+    """Where there are exceptions among the values, from the last one on."""
+    if is_rows(values) or not any(issubclass(each, BaseException) for each in set(map(type, values))):
+        return []
+    return [index for index in range(len(values) - 1, -1, -1) if isinstance(values[index], BaseException)]
+
+
+def _as_list(returned: Any) -> Sequence[Any] | None:
+    """What a batch method returned, one result each: lists, tuples, arrays and their like; None for anything else."""
+    if isinstance(returned, list):
+        return returned
+    if is_rows(returned):
+        rows: Sequence[Any] = returned
+        return rows
+    if isinstance(returned, tuple):
+        return list(returned)
+    tolist = getattr(returned, "tolist", None)  # an array: one result a row
+    values = tolist() if callable(tolist) else None
+    return values if isinstance(values, list) else None

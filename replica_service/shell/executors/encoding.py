@@ -1,0 +1,63 @@
+"""What handlers return becomes payloads: at once, on the thread that runs the handler.
+
+Invariant: a result that cannot be sent fails its own call, and no other.
+Owner: a base of whatever takes results, and no part beside it: results are the hot path.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from replica_service.core.calls import Run
+from replica_service.shell.handler.failures import unsendable
+from slotmesh.codec import OCTET_STREAM, encode_each, encoder, is_rows
+from slotmesh.errors import Failure
+
+_BYTES = {bytes}
+_PLAIN = {list, tuple}
+
+
+class Encoding(ABC):
+    """The part of a sink that encodes."""
+
+    def results(self, run: Run, lo: int, values: Sequence[Any]) -> None:
+        if run.options.no_reply:
+            self._done(run, lo, len(values))
+            return
+        content_type = run.options.content_type
+        payloads: Sequence[bytes] | None = None
+        are_rows = type(values) not in _PLAIN and is_rows(values)
+        if not are_rows and content_type == OCTET_STREAM and set(map(type, values)) == _BYTES:
+            payloads = values
+        else:
+            try:
+                if are_rows:
+                    payloads = encode_each(content_type, values)
+                else:
+                    payloads = list(map(encoder(content_type), values))
+            except BaseException:  # noqa: BLE001 - a foreign object may fail in any way when it is read; see below
+                payloads = None
+        if payloads is not None:
+            self.payloads(run, lo, payloads)
+            return
+        for index, value in enumerate(values, lo):
+            try:
+                payload = encoder(content_type)(value)
+            except BaseException as error:  # noqa: BLE001 - as above: this call fails, and no other
+                self.failed(run, index, 1, unsendable(error))
+            else:
+                self.payloads(run, index, (payload,))
+
+    @abstractmethod
+    def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
+        """What consecutive calls from index `lo` on returned, encoded."""
+
+    @abstractmethod
+    def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
+        """Consecutive calls from index `lo` on failed alike."""
+
+    @abstractmethod
+    def _done(self, run: Run, lo: int, count: int) -> None:
+        """Consecutive calls from index `lo` on have ended well, and nobody waits for their results."""

@@ -1,0 +1,316 @@
+"""Runs methods that yield, `async def` and `def`, for single calls, lanes and batches.
+
+Purpose: each call, or batch of calls, gets a drive, which steps the method for it; what routers say of calls finds its
+drive here.
+Invariants: a call holds its permit, its lane or its batch until its generator is closed; calls of a StartTurn run one
+after another; every outcome is told exactly once, like the end of each piece of work. What was handed over begins at
+once, or as soon as a thread is free, so that nothing waits here that could be recalled: what must not start any more
+finds that out when it would begin.
+Owner: the engine, on its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from math import inf
+from typing import Any, NamedTuple
+
+from replica_service.core.call_options import MAX_CREDIT
+from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, Work
+from replica_service.core.turns import Skip, Start, Turns, claim, may_begin
+from replica_service.core.verdicts import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, TAKEN_BACK
+from replica_service.shell.executors.batch_invocations import Invocation, invocations
+from replica_service.shell.executors.call_context import SinglePlace, batch_place
+from replica_service.shell.executors.drives import Drive, Script, Stage
+from replica_service.shell.executors.lateness import in_time
+from replica_service.shell.executors.on_loop_drive import AsyncDrive
+from replica_service.shell.executors.own_loop_drive import OwnLoopDrive
+from replica_service.shell.executors.protocol import CLOSE_S, Sink
+from replica_service.shell.executors.recipients import Recipient, mistake_in, recipient_of
+from replica_service.shell.executors.thread_drive import InThread, ThreadDrive
+from replica_service.shell.handler.failures import HandlerErrors
+from replica_service.shell.handler.handler_loop import HandlerLoop
+from replica_service.shell.handler.methods import Method
+from slotmesh.errors import Failure
+
+
+class _Entry(NamedTuple):
+    """A call that runs."""
+
+    drive: Drive
+    recipient: Recipient
+    timer: asyncio.TimerHandle | None
+    """Its deadline."""
+
+
+class GeneratorExecutor:
+    """Executes work of methods that yield."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        sink: Sink,
+        errors: HandlerErrors,
+        now: Callable[[], float],
+        in_thread: InThread,
+        handler_loop: HandlerLoop | None = None,
+    ) -> None:
+        """`in_thread` has `def` methods stepped; `handler_loop` is where `async def` ones are, if not on this loop."""
+        self._methods = methods
+        self._handler_loop = handler_loop
+        self._sink = sink
+        self._now = now
+        self._in_thread = in_thread
+        self._turns = Turns()
+        self._loop = asyncio.get_running_loop()
+        self._stage = Stage(
+            sink=sink, errors=errors, now=now, context=contextvars.copy_context(), lock=threading.Lock()
+        )
+        self._is_cut_off = False
+        """Nothing begins any more."""
+        self._running: dict[Link, dict[int, _Entry]] = {}
+        """Calls that run, or are about to, by link and run id. No entry where there are none."""
+
+    def start(self, work: Work) -> None:
+        if isinstance(work, StartCalls):
+            self._start_calls(work)
+        elif isinstance(work, StartTurn):
+            self._go_on(work, work.lo)
+        else:
+            self._start_batch(work)
+
+    def hold(self, turn: StartTurn) -> None:
+        self._turns.hold(turn)
+
+    def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
+        del is_wanted
+        return []
+
+    async def close(self) -> None:
+        drives = {entry.drive for running in self._running.values() for entry in running.values()}
+        tasks = [task for task in [drive.end() for drive in drives] if task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_S)
+
+    # -- what routers say ------------------------------------------------------------------------------------------
+
+    def take(self, link: Link, run_ids: Iterable[int], counts: Iterable[int]) -> None:
+        """The router has taken so many values of each of these calls. Unknown ones are ignored."""
+        if running := self._running.get(link):
+            for run_id, count in zip(run_ids, counts, strict=False):
+                if (entry := running.get(run_id)) is not None:
+                    entry.drive.take(entry.recipient, count)
+
+    def take_all(self, link: Link) -> None:
+        """The router says no more what it takes: what has come so far counts as taken."""
+        for entry in list(self._running.get(link, {}).values()):
+            entry.drive.take(entry.recipient, MAX_CREDIT.values)
+
+    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+        """Cancels those of the router's calls that run, by run ids, both ends included."""
+        if running := self._running.get(link):
+            for first, last in ranges:
+                ids = range(first, last + 1) if last - first < len(running) else list(running)
+                for run_id in ids:
+                    if first <= run_id <= last and (entry := running.get(run_id)) is not None:
+                        entry.drive.cancel(entry.recipient, CANCELLED, TAKEN_BACK)
+
+    def abandon(self, link: Link) -> None:
+        for entry in list(self._running.get(link, {}).values()):
+            run = entry.recipient.run
+            if entry.recipient.is_heard or (run.record is None and not run.options.no_reply):
+                entry.drive.cancel(entry.recipient, CANCELLED, TAKEN_BACK)
+
+    def cut_off(self) -> None:
+        """What has not begun is handed back when it would."""
+        self._is_cut_off = True
+        for running in list(self._running.values()):
+            for entry in list(running.values()):
+                entry.drive.cancel(entry.recipient, None, CUT_OFF)
+
+    # -- work ------------------------------------------------------------------------------------------------------
+
+    def _start_calls(self, work: StartCalls) -> None:
+        run, lo, sink = work.run, work.lo, self._sink
+        work.lo = work.hi
+        if (mistake := mistake_in(run)) is not None:
+            sink.failed(run, lo, work.hi - lo, mistake)
+            sink.calls_ended(run, work.hi - lo)
+            return
+
+        def then_of(index: int) -> Callable[[bool], None]:
+            def then(has_begun: bool) -> None:
+                if has_begun:
+                    sink.calls_ended(run, 1, waited=True)
+                else:
+                    sink.returned(StartCalls(run, index, index + 1))
+
+            return then
+
+        for index in range(lo, work.hi):
+            self._drive_call(run, index, then_of(index))
+
+    def _go_on(self, turn: StartTurn, index: int) -> None:
+        """Goes on with the call of the turn that starts next, if one does."""
+        run, sink = turn.run, self._sink
+        mistake = mistake_in(run)
+        while (found := self._turns.claim(turn, index, self._now(), most=1)) is not None:
+            if isinstance(found, Skip):
+                sink.failed(run, index, found.hi - index, found.failure)
+                index = found.hi
+                continue
+            if mistake is not None:
+                sink.failed(run, index, 1, mistake)
+                index += 1
+                continue
+
+            def then(has_begun: bool, index: int = index) -> None:
+                if has_begun:
+                    self._go_on(turn, index + 1)
+                else:
+                    sink.turn_ended(turn, index)
+
+            self._drive_call(run, index, then)
+            return
+        sink.turn_ended(turn, index)
+
+    def _drive_call(self, run: Run, index: int, then: Callable[[bool], None]) -> None:
+        method = self._methods[run.options.method]
+        options, payload = run.options, run.payloads[index]
+        script = Script(
+            method=method.name,
+            generate=lambda: method.start(options.content_type)(payload),
+            values_of=None,
+            recipients=(recipient_of(run, index),),
+            place=SinglePlace(run, index, self._now),
+            may_begin=lambda: not self._is_cut_off and isinstance(claim(run, index, index + 1, self._now()), Start),
+            then=then,
+        )
+        self._drive(method, script)
+
+    def _start_batch(self, batch: StartBatch) -> None:
+        method = self._methods[batch.batcher.method]
+        calls = _Calls(batch, method, self._sink)
+        self._invoke(batch, method, calls, is_first=True)
+
+    def _invoke(self, batch: StartBatch, method: Method, calls: _Calls, *, is_first: bool) -> None:
+        """The next invocation of the batch. As long as none has begun, the batch can be handed back as a whole."""
+        invocation = next(calls.invocations, None) if is_first else calls.next_in_time(self._now())
+        if invocation is None or not is_first:
+            calls.tell_unsound()
+        if invocation is None:
+            self._sink.batch_ended(batch)
+            return
+
+        recipients = [recipient_of(run, index) for run, lo, hi in invocation.parts for index in range(lo, hi)]
+
+        def begins() -> bool:
+            if not is_first:
+                return True
+            if self._is_cut_off or not may_begin(batch.parts, self._now()):
+                return False
+            if calls.unsound:
+                self._loop.call_soon_threadsafe(calls.tell_unsound, context=self._stage.context)
+            return True
+
+        def then(has_begun: bool) -> None:
+            if has_begun:
+                self._invoke(batch, method, calls, is_first=False)
+                return
+            for recipient in recipients:
+                if recipient.verdict is CANCELLED:
+                    recipient.run.withdraw(recipient.index, recipient.index + 1)
+            self._sink.returned(batch)
+
+        def generate() -> Any:
+            batch.began, batch.runner = self._now(), invocation.call(method)
+            return batch.runner
+
+        script = Script(
+            method=method.name,
+            generate=generate,
+            values_of=lambda value: invocation.checked(value, method),
+            recipients=recipients,
+            place=batch_place(invocation.parts, self._now),
+            may_begin=begins,
+            then=then,
+        )
+        self._drive(method, script)
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def _drive(self, method: Method, script: Script) -> None:
+        """Has a drive do it, which is found here until it is over."""
+        then, recipients = script.then, script.recipients
+
+        def over(has_begun: bool) -> None:
+            for recipient in recipients:
+                self._forget(recipient)
+            then(has_begun)
+
+        script = replace(script, then=over)
+        drive: Drive
+        if method.kind.is_async:
+            drive = self._make_async_drive(script)
+        else:
+            drive = ThreadDrive(script, self._stage, self._in_thread)
+        for recipient in recipients:
+            run = recipient.run
+            timer = None
+            if run.deadline < inf:
+                left_s = max(run.deadline - self._now(), 0.0)
+                timer = self._loop.call_later(
+                    left_s, drive.cancel, recipient, EXPIRED, OVERDUE, context=self._stage.context
+                )
+            self._running.setdefault(run.link, {})[run.first + recipient.index] = _Entry(drive, recipient, timer)
+        drive.start()
+
+    def _make_async_drive(self, script: Script) -> Drive:
+        handler_loop = self._handler_loop
+        if handler_loop is None or not handler_loop.is_own:
+            return AsyncDrive(script, self._stage)
+        return OwnLoopDrive(script, self._stage, handler_loop.loop)
+
+    def _forget(self, recipient: Recipient) -> None:
+        run = recipient.run
+        running = self._running[run.link]
+        timer = running.pop(run.first + recipient.index).timer
+        if timer is not None:
+            timer.cancel()
+        if not running:
+            del self._running[run.link]
+
+
+class _Calls:
+    """The calls of a batch: its invocations, and those that are in none."""
+
+    def __init__(self, batch: StartBatch, method: Method, sink: Sink) -> None:
+        self.unsound: list[tuple[Run, int, int, Failure]] = []
+        """Calls that cannot be executed, and have not been told."""
+        self._sink = sink
+        sound = []
+        for run, lo, hi in batch.parts:
+            if (mistake := mistake_in(run)) is not None:
+                self.unsound.append((run, lo, hi - lo, mistake))
+            else:
+                sound.append((run, lo, hi))
+        self._whole = StartBatch(batch.batcher, sound, batch.lanes, batch.count)
+        self._method = method
+        self.invocations = invocations(self._whole, method, lambda *failed: self.unsound.append(failed))
+
+    def next_in_time(self, now: float) -> Invocation | None:
+        """The next one of which something may still begin, with that alone."""
+        for invocation in self.invocations:
+            if (left := in_time(invocation, self._whole, self._method, now, self._sink.failed)) is not None:
+                return left
+        return None
+
+    def tell_unsound(self) -> None:
+        unsound, self.unsound = self.unsound, []
+        for failed in unsound:
+            self._sink.failed(*failed)

@@ -1,0 +1,124 @@
+"""Runs `async def` methods on a loop of the handler's own, in another thread than the engine's.
+
+Purpose: a handler that keeps its loop keeps nobody else: health, heartbeats, streams and `def` methods go on. It is the
+executor of `async def` methods, with a thread between it and the engine.
+Invariants: what was taken from the queue has started, but for turns, whose calls are claimed one by one. The queue is
+shared without a lock, as each of its operations is a single one; claims of a turn and what holds it up exclude each
+other. What is taken back while the handler keeps its loop never starts.
+Owner: the engine, which calls the methods of an `Executor` on its loop. Everything else runs on the handler's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from replica_service.core.calls import Link, StartTurn
+from replica_service.core.commands import StartCalls, Work
+from replica_service.core.ranges import Range, common, merged, without
+from replica_service.core.turns import Turns
+from replica_service.core.verdicts import CANCELLED
+from replica_service.shell.executors.on_loop import AsyncExecutor
+from replica_service.shell.executors.posting_sink import PostingSink
+from replica_service.shell.executors.protocol import CLOSE_S, Sink
+from replica_service.shell.handler.failures import HandlerErrors
+from replica_service.shell.handler.handler_loop import HandlerLoop
+from replica_service.shell.handler.methods import Method
+
+
+class OwnLoopExecutor(AsyncExecutor):
+    """Executes work of `async def` methods elsewhere."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        sink: Sink,
+        errors: HandlerErrors,
+        now: Callable[[], float],
+        handler_loop: HandlerLoop,
+    ) -> None:
+        posting = PostingSink(sink, asyncio.get_running_loop())
+        super().__init__(methods, posting, errors, now, handler_loop.loop, Turns(threading.Lock()))
+        self._handler_loop = handler_loop
+        self._loop = handler_loop.loop
+        self._runners.on_stepped = self._stepped
+        self._is_woken = False
+
+    def start(self, work: Work) -> None:
+        runners = self._runners
+        runners.queue.append(work)
+        if runners.is_idle and not self._is_woken:
+            self._is_woken = True
+            self._post(self._wake)
+
+    def hold(self, turn: StartTurn) -> None:
+        super().hold(turn)
+        if turn.stop == turn.lo and self._runners.take_out(turn):
+            self._sink.turn_ended(turn, turn.lo)  # nobody waits for a handler that keeps its loop
+
+    def cancel(self, link: Link, ranges: Iterable[Range]) -> None:
+        self._post(self._cancel_here, link, merged(ranges))
+
+    def abandon(self, link: Link) -> None:
+        self._post(self._running.abandon, link)
+
+    def cut_off(self) -> None:
+        self._post(self._cut_off_here)
+
+    async def close(self) -> None:
+        self._runners.is_closing = True
+        self._runners.queue.clear()
+        with contextlib.suppress(TimeoutError):  # the handler keeps its loop: it ends with the process
+            async with asyncio.timeout(CLOSE_S):
+                await self._handler_loop.run(self._runners.close)
+
+    def _post(self, callback: Callable[..., None], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the handler's loop has ended: nothing runs
+            self._loop.call_soon_threadsafe(callback, *args, context=self._runners.context)
+
+    # -- on the handler's loop -------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        self._is_woken = False  # before the look: whoever adds something later wakes it again
+        runners = self._runners
+        if runners.is_idle and runners.queue and not runners.is_closing:
+            runners.spawn(1)
+
+    def _stepped(self) -> None:
+        self._runners.stepped()
+        self._wake()  # what came while it was about to be idle
+
+    def _cancel_here(self, link: Link, ranges: Sequence[Range]) -> None:
+        """What has come back into the queue since the engine looked there is answered; what runs is cancelled."""
+        self._runners.hand_over()  # what a runner holds whose call waits: it may not have been said yet
+        for work in self._runners.queue.copy():
+            if isinstance(work, StartCalls) and work.run.link is link and self._runners.take_out(work):
+                self._leave_out(work, ranges)
+        self._running.cancel(link, ranges)
+        self._wake()
+
+    def _cut_off_here(self) -> None:
+        """What has come back into the queue since the engine looked there goes back to it; what runs is cancelled."""
+        self._runners.hand_over()
+        for work in self._runners.queue.copy():
+            if not isinstance(work, StartTurn) and self._runners.take_out(work):
+                self._sink.returned(work)
+        self._running.cut_off()
+
+    def _leave_out(self, work: StartCalls, ranges: Sequence[Range]) -> None:
+        """Answers these of its calls; the others go back into the queue."""
+        run = work.run
+        first, last = run.first + work.lo, run.first + work.hi - 1
+        for begin, end in common(first, last, ranges):
+            self._sink.failed(run, begin - run.first, end - begin + 1, CANCELLED)
+            self._sink.calls_ended(run, end - begin + 1)
+        for begin, end in reversed(without(first, last, ranges)):
+            self._runners.queue.appendleft(StartCalls(run, begin - run.first, end - run.first + 1))
+
+    def _claimed(self, turn: StartTurn, lo: int, payloads: Iterable[bytes]) -> Iterable[bytes]:
+        for index, payload in enumerate(payloads, lo):
+            if index > lo and not self._turns.go_on(turn, index):
+                return
+            yield payload

@@ -1,0 +1,120 @@
+"""The engine's sink, as another thread sees it.
+
+Purpose: what executors tell there reaches the engine on its loop, in the order in which it was told and in bursts: the
+loop is woken once, however much there is.
+Invariants: results are encoded before they are handed over, so that nothing that belongs to the handler is read by
+another thread; calls of a run that end one after another are told together; where nothing may start behind a failure,
+the run has it marked before it is told.
+Owner: the executor that tells it, on its thread; `_collect` runs on the engine's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from replica_service.core.calls import Run, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls
+from replica_service.core.lane_history import mark_failure
+from replica_service.shell.executors.encoding import Encoding
+from replica_service.shell.executors.protocol import Sink
+from slotmesh.errors import Failure
+
+
+class PostingSink(Encoding):
+    """Passes on what it is told."""
+
+    def __init__(self, sink: Sink, loop: asyncio.AbstractEventLoop) -> None:
+        """`loop` is the engine's."""
+        self._sink = sink
+        self._loop = loop
+        self._told: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        """What to call, with which arguments."""
+        self._is_posted = False
+        # Once, so that they can be recognised.
+        self._tell_payloads = sink.payloads
+        self._tell_calls_ended = self._pass_on_calls_ended
+
+    def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
+        if run.options.stop_generation:
+            limit = run.max_result_bytes
+            for index, payload in enumerate(payloads, lo):
+                if len(payload) > limit:
+                    mark_failure(run, index)
+        self._put(self._tell_payloads, run, lo, payloads)
+
+    def values(self, run: Run, index: int, payloads: Sequence[bytes]) -> None:
+        self._put(self._sink.values, run, index, payloads)
+
+    def streamed(self, run: Run, index: int) -> None:
+        self._put(self._sink.streamed, run, index)
+
+    def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
+        mark_failure(run, lo)
+        self._put(self._sink.failed, run, lo, count, failure)
+
+    def calls_ended(self, run: Run, count: int, *, waited: bool = False) -> None:
+        self._put(self._tell_calls_ended, run, count, waited)
+
+    def _pass_on_calls_ended(self, run: Run, count: int, waited: bool) -> None:
+        self._sink.calls_ended(run, count, waited=waited)
+
+    def turn_ended(self, turn: StartTurn, reached: int) -> None:
+        self._put(self._sink.turn_ended, turn, reached)
+
+    def turns_ended(self, turns: Sequence[StartTurn]) -> None:
+        self._put(self._sink.turns_ended, turns)
+
+    def batch_ended(self, batch: StartBatch) -> None:
+        self._put(self._sink.batch_ended, batch)
+
+    def returned(self, work: StartCalls | StartBatch) -> None:
+        self._put(self._sink.returned, work)
+
+    def _done(self, run: Run, lo: int, count: int) -> None:
+        self.payloads(run, lo, (b"",) * count)
+
+    def _put(self, tell: Callable[..., None], *args: Any) -> None:
+        self._told.append((tell, args))
+        if not self._is_posted:
+            self._is_posted = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
+                self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        self._is_posted = False  # before the first look: whoever puts something down later posts again
+        told = self._told
+        while told:
+            tell, args = told.popleft()
+            if tell is self._tell_payloads:
+                self._join(*args)
+            else:
+                tell(*args)
+
+    def _join(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
+        """Tells payloads with those of the calls that follow, and the end of these calls."""
+        told = self._told
+        ended, waited = 0, False
+        joined: list[bytes] | None = None
+        hi = lo + len(payloads)
+        while told:
+            tell, args = told[0]
+            if args[0] is not run:
+                break
+            if tell is self._tell_calls_ended:
+                ended += args[1]
+                waited = waited or args[2]
+            elif tell is self._tell_payloads and args[1] == hi:
+                if joined is None:
+                    joined = list(payloads)
+                joined += args[2]
+                hi += len(args[2])
+            else:
+                break
+            told.popleft()
+        self._tell_payloads(run, lo, payloads if joined is None else joined)
+        if ended:
+            self._tell_calls_ended(run, ended, waited)

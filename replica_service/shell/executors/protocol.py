@@ -1,0 +1,75 @@
+"""What executors tell the engine. Everything is called on the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, Work
+from slotmesh.errors import Failure
+
+CLOSE_S = 1.0
+"""How long handlers have to end when the process does. Whoever goes on ends with it."""
+
+
+class Sink(Protocol):
+    """Takes outcomes of calls, and hears when permits come free. Indices are those of the run's payloads."""
+
+    def results(self, run: Run, lo: int, values: Sequence[Any]) -> None:
+        """What consecutive calls from index `lo` on returned."""
+
+    def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
+        """The same, encoded already."""
+
+    def values(self, run: Run, index: int, payloads: Sequence[bytes]) -> None:
+        """Some of what a call yields, encoded: its caller takes several results."""
+
+    def streamed(self, run: Run, index: int) -> None:
+        """A call has ended well, and its result is no payload: it was sent as values, or nobody waits for it."""
+
+    def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
+        """Consecutive calls from index `lo` on failed alike."""
+
+    def calls_ended(self, run: Run, count: int, *, waited: bool = False) -> None:
+        """So many calls of a StartCalls have their outcome. `waited`: others could run meanwhile."""
+
+    def turn_ended(self, turn: StartTurn, reached: int) -> None:
+        """The turn's calls before index `reached` have their outcome; the others have not started."""
+
+    def turns_ended(self, turns: Sequence[StartTurn]) -> None:
+        """All calls of these turns have their outcome."""
+
+    def batch_ended(self, batch: StartBatch) -> None:
+        """All calls of the batch have their outcome."""
+
+    def returned(self, work: StartCalls | StartBatch) -> None:
+        """None of these calls was started: links were no longer fresh."""
+
+
+class Executor(Protocol):
+    """Runs what the scheduler has decided to start."""
+
+    def start(self, work: Work) -> None:
+        """Takes work, and returns at once."""
+
+    def hold(self, turn: StartTurn) -> None:
+        """No further call of the turn starts; `turn.stop` says from which one on."""
+
+    def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
+        """Gives up what has not started of the wanted runs, and of batches in which they are."""
+
+    # What runs ends by these three where it can be ended: no code in a thread can. Each call has its outcome all the
+    # same, and one alone: what its code comes to in the end.
+
+    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+        """Cancels those of the router's calls that run, by run ids, both ends included. A batch goes on."""
+
+    def abandon(self, link: Link) -> None:
+        """Nobody reads on this link any more: cancels its calls, but for those of sessions and those without reply."""
+
+    def cut_off(self) -> None:
+        """Cancels all that runs: it comes to `CUT_OFF`."""
+
+    async def close(self) -> None:
+        """Ends what still runs, as far as it can be ended within `CLOSE_S`."""

@@ -1,0 +1,144 @@
+"""Runners: tasks that start one call after another, without a task a call unless the call waits.
+
+Purpose: a call that never waits costs a coroutine and nothing more. When a call waits, its runner stays with it to the
+end, so that `asyncio.current_task()` and `asyncio.timeout` are right inside handlers, and fresh runners go on with the
+rest.
+
+How a runner learns that its call has waited: whoever starts runners also schedules `stepped`, which the event loop
+calls after the first step of each of them. It begins a new generation; a runner that finds itself in an older one has
+waited. Results that a waiting runner had gathered are handed over by whoever comes after it.
+
+Invariants: all calls are started within a bounded time of the loop, `STEP_S`, unless handlers block it; what a runner
+has gathered is told exactly once, by itself or by `hand_over`.
+Owner: the executor of `async def` methods, on the loop of its handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from typing import Any, cast
+
+from replica_service.core.calls import StartTurn
+from replica_service.core.commands import StartCalls, Work
+from replica_service.shell.executors.protocol import CLOSE_S, Sink
+from replica_service.shell.executors.streaks import Streak
+
+STEP_S = 0.005
+"""After this long without waiting, runners let the rest of the process have the loop."""
+LARGE_BYTES = 4096
+"""Whoever is about to decode more than this looks at the clock before, and not only after it."""
+MAX_RUNNERS = 64
+"""Runners that are started at once when calls wait: 1, 2, 4, … for as long as all of them do."""
+
+
+class Runners:
+    """The tasks of one executor, and the queue that they take work from."""
+
+    def __init__(
+        self, sink: Sink, loop: asyncio.AbstractEventLoop, work_off: Callable[[int], Coroutine[Any, Any, None]]
+    ) -> None:
+        """`work_off` is what a runner of a generation does: takes work until time is over, or a call has waited."""
+        self._sink = sink
+        self._loop = loop
+        self._work_off = work_off
+        self.queue: deque[Work] = deque()
+        """Each operation on it is a single one, so that another thread may add to it and take from it."""
+        self.context = copy_context()
+        """What runners start from: never that of a call whose end has led to the next one's start."""
+        self.on_stepped: Callable[[], None] = self.stepped
+        """Called when all runners of a generation have had their first step."""
+        self._tasks: set[asyncio.Task[None] | None] = set()
+        self.generation = 0
+        self.count = 1
+        """Runners of this generation."""
+        self.is_idle = True
+        """No runner has been started that has not yet had its first step."""
+        self.is_late = False
+        """Runners of this generation stopped because their time was over."""
+        self.until = 0.0
+        """When the time of this generation is over; set by its first runner."""
+        self.is_closing = False
+        # What the runner that is in its first step has gathered.
+        self.gathering: StartCalls | StartTurn | Streak | None = None
+        self.gathered_lo = 0
+        self.gathered: list[Any] = []
+
+    def take_out(self, work: Work) -> bool:
+        """Takes work that has not started out of the queue; False where it has started meanwhile."""
+        try:
+            self.queue.remove(work)
+        except ValueError:
+            return False
+        return True
+
+    def spawn(self, count: int) -> None:
+        """Starts a generation of so many runners."""
+        self.is_idle = False
+        self.until = 0.0
+        self.count = count
+        loop = self._loop
+        for _ in range(count):
+            self._tasks.add(loop.create_task(self._run(self.generation), context=self.context.copy()))
+        loop.call_soon(self.on_stepped)
+
+    def stepped(self) -> None:
+        """All runners of this generation have had their first step: they have ended, or their calls wait."""
+        self.hand_over()
+        self.generation += 1
+        is_late, self.is_late = self.is_late, False
+        if not self.queue or self.is_closing:
+            self.is_idle = True
+        else:
+            self.spawn(1 if is_late else min(2 * self.count, MAX_RUNNERS))
+
+    def hand_over(self) -> None:
+        """The call behind those that were gathered waits, with its runner: the others have their results."""
+        work = self.gathering
+        if work is None:
+            return
+        self.gathering = None
+        lo, values = self.gathered_lo, self.gathered
+        if isinstance(work, StartCalls):
+            work.lo = lo + len(values) + 1
+            if work.lo < work.hi:
+                self.queue.appendleft(work)
+        elif isinstance(work, StartTurn):
+            work.next = lo + len(values) + 1
+        if values:
+            self._sink.results(work.run, lo, values)
+            if isinstance(work, StartCalls):
+                self._sink.calls_ended(work.run, len(values))
+            elif isinstance(work, Streak):
+                self._sink.turns_ended(work.turns[: len(values)])
+
+    async def close(self) -> None:
+        """Ends all of them, as far as their calls do."""
+        self.is_closing = True
+        self.queue.clear()
+        tasks = [task for task in self._tasks if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_S)
+
+    async def _run(self, generation: int) -> None:
+        try:
+            await self._work_off(generation)
+        finally:
+            self._tasks.discard(asyncio.current_task())
+
+
+def is_dropped(awaited: Any) -> bool:
+    """Drops what was to be awaited. False where that may have begun already: it is no coroutine."""
+    if not isinstance(awaited, Coroutine):
+        return False
+    awaited.close()
+    return True
+
+
+def this_task() -> asyncio.Task[Any]:
+    """The runner that asks."""
+    return cast("asyncio.Task[Any]", asyncio.current_task())

@@ -1,0 +1,86 @@
+"""Executes batches of `def` batch methods, each in the thread that has taken it.
+
+Owner: the executor of `def` methods.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from replica_service.core.calls import Run
+from replica_service.core.commands import StartBatch
+from replica_service.core.turns import may_begin
+from replica_service.shell.executors.batch_invocations import Invocation, invocations
+from replica_service.shell.executors.call_context import batch_place
+from replica_service.shell.executors.lateness import in_time
+from replica_service.shell.executors.thread_outcomes import UNSTARTED, ThreadOutcomes, encoded
+from replica_service.shell.handler.failures import HandlerErrors
+from replica_service.shell.handler.methods import Method
+from slotmesh.codec import encode_each
+from slotmesh.errors import Failure
+from slotmesh.handlers.context import current_place
+
+
+class ThreadBatches:
+    """Hands batches to their methods."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        errors: HandlerErrors,
+        now: Callable[[], float],
+        outcomes: ThreadOutcomes,
+        took: Callable[[float], None],
+    ) -> None:
+        """`took` is told how long each invocation took, seconds."""
+        self._methods = methods
+        self._errors = errors
+        self._now = now
+        self._outcomes = outcomes
+        self._took = took
+
+    def execute(self, batch: StartBatch) -> None:
+        """In a thread. Its outcomes come back together."""
+        method = self._methods[batch.batcher.method]
+        if not may_begin(batch.parts, self._now()):
+            self._outcomes.put(batch, None, 0, UNSTARTED)
+            return
+
+        outcomes: list[tuple[Run, int, Any]] = []
+
+        def on_failed(run: Run, lo: int, count: int, failure: Failure) -> None:
+            outcomes.append((run, lo, (count, failure)))
+
+        def on_results(run: Run, lo: int, values: Sequence[Any]) -> None:
+            try:
+                if run.options.no_reply:
+                    payloads = [b""] * len(values)
+                else:
+                    payloads = encode_each(run.options.content_type, values)
+            except BaseException:  # noqa: BLE001 - a foreign object may fail in any way; each by itself, then
+                outcomes.extend((run, index, encoded(run, value)) for index, value in enumerate(values, lo))
+            else:
+                outcomes.append((run, lo, payloads))
+
+        for whole in invocations(batch, method, on_failed):
+            began = self._now()
+            invocation: Invocation | None = whole
+            if batch.began is not None:
+                invocation = in_time(whole, batch, method, began, on_failed)
+            elif not may_begin(batch.parts, began):
+                self._outcomes.put(batch, None, 0, UNSTARTED)
+                return
+            if invocation is None:
+                continue
+            batch.began = began
+            batch.runner = threading.get_ident()
+            current_place.set(batch_place(invocation.parts, self._now))
+            try:
+                returned = invocation.checked(invocation.call(method), method)
+            except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
+                returned = self._errors.failure_of(error, method.name)
+            self._took(self._now() - began)
+            invocation.deliver(returned, method, self._errors.failure_of, on_results, on_failed)
+        self._outcomes.put(batch, None, 0, outcomes)

@@ -1,0 +1,113 @@
+"""Outcomes on their way from the threads that execute calls to the loop that tells them.
+
+Purpose: they come back in bursts: the loop is woken once, however many there are, and results of neighbours are joined.
+Invariants: what is put down is told once, in the order in which it was put down.
+Owner: the executor of `def` methods. `put` is called in its threads, everything else on its loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from replica_service.core.calls import Run, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, Work
+from replica_service.shell.executors.protocol import Sink
+from replica_service.shell.handler.failures import unsendable
+from slotmesh.codec import encoder
+
+SLOW_BATCH_S = 0.001
+"""After a batch of this length, the loop waits until the next one is under way."""
+
+Done = tuple[Work, Run | None, int, Any]
+"""Work, run, index of the first call, outcome: a payload, payloads, a (count, Failure), or None for the end.
+
+Without a run it is the outcomes of a whole batch, each as (run, index, outcome), or `UNSTARTED`: the work comes back.
+"""
+UNSTARTED = "unstarted"
+
+
+class ThreadOutcomes:
+    """What threads have put down."""
+
+    def __init__(self, sink: Sink, now: Callable[[], float], loop: asyncio.AbstractEventLoop) -> None:
+        self._sink = sink
+        self._now = now
+        self._loop = loop
+        self._done: deque[Done] = deque()
+        self._is_posted = False
+        self.hands_over = False
+        """A batch has ended that took long: the next one is not to wait for the interpreter."""
+
+    def put(self, work: Work, run: Run | None, index: int, outcome: Any) -> None:
+        """In a thread: see `Done`."""
+        self._done.append((work, run, index, outcome))
+        if not self._is_posted:
+            self._is_posted = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
+                self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        """Takes what workers have put down, joining results of neighbours."""
+        self._is_posted = False  # before the first look: whoever puts something down later posts again
+        done = self._done
+        while done:
+            work, run, index, outcome = done.popleft()
+            if type(outcome) is bytes:
+                payloads = [outcome]
+                while done and done[0][1] is run and done[0][2] == index + len(payloads) and type(done[0][3]) is bytes:
+                    payloads.append(done.popleft()[3])
+                outcome = payloads
+            self._tell(work, run, index, outcome)
+
+    def _tell(self, work: Work, run: Run | None, index: int, outcome: Any) -> None:
+        sink = self._sink
+        if run is None:
+            if outcome is UNSTARTED and not isinstance(work, StartTurn):
+                sink.returned(work)
+            elif isinstance(work, StartTurn):
+                sink.turn_ended(work, index)
+            elif isinstance(work, StartBatch):
+                self._tell_batch(work, outcome)
+            return
+        if isinstance(outcome, list):
+            count = len(outcome)
+            sink.payloads(run, index, outcome)
+        else:
+            count, failure = outcome
+            sink.failed(run, index, count, failure)
+        if isinstance(work, StartCalls):
+            sink.calls_ended(run, count)
+
+    def _tell_batch(self, batch: StartBatch, outcomes: Sequence[tuple[Run, int, Any]]) -> None:
+        """The next batch starts before outcomes are seen to, in this very step of the loop: nothing waits for them.
+
+        But lanes do, which may stop at a failure.
+        """
+        sink = self._sink
+        if not batch.lanes:
+            self.hands_over = batch.began is not None and self._now() - batch.began >= SLOW_BATCH_S
+            sink.batch_ended(batch)
+            self.hands_over = False
+        for run, index, outcome in outcomes:
+            if isinstance(outcome, list):
+                sink.payloads(run, index, outcome)
+            elif isinstance(outcome, bytes):
+                sink.payloads(run, index, (outcome,))
+            else:
+                sink.failed(run, index, *outcome)
+        if batch.lanes:
+            sink.batch_ended(batch)
+
+
+def encoded(run: Run, value: Any) -> Any:
+    """What a call returned as its payload; a (count, Failure) where it cannot be one."""
+    if run.options.no_reply:
+        return b""
+    try:
+        return encoder(run.options.content_type)(value)
+    except BaseException as error:  # noqa: BLE001 - a foreign object may fail in any way when it is read
+        return 1, unsendable(error)

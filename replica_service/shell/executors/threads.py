@@ -1,0 +1,298 @@
+"""Runs `def` methods in threads of this replica.
+
+Purpose: whole runs and turns pass to a thread, which takes call after call: a hop costs more than most calls.
+How many threads take part: one more wakes the next only where calls are known to be slow (they wait, or compute without
+the interpreter's lock); otherwise one works alone, and a look every `LOOK_S` wakes more if it gets on slowly. Many
+threads with quick calls would only fight for the interpreter. How outcomes come back: `thread_outcomes.py`.
+Invariants: calls of a StartTurn run one after another, in one thread; there are never more threads than calls may run
+at once, nor more than `MAX_THREADS`; no call starts whose link is not fresh; every outcome is told exactly once, as is
+the end of each piece of work.
+Owner: the engine. `start` and `close` are called on its loop; `_lock` guards the queue and the numbers of workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, Work
+from replica_service.core.lane_history import is_late
+from replica_service.core.turns import Claim, Skip, Turns, claim
+from replica_service.core.verdicts import LATE
+from replica_service.shell.executors.batch_invocations import is_of
+from replica_service.shell.executors.call_context import SinglePlace, ThreadPlace
+from replica_service.shell.executors.protocol import Sink
+from replica_service.shell.executors.thread_batches import ThreadBatches
+from replica_service.shell.executors.thread_outcomes import UNSTARTED, ThreadOutcomes, encoded
+from replica_service.shell.handler.failures import HandlerErrors
+from replica_service.shell.handler.methods import Method
+from slotmesh.handlers.context import asking, current_place
+from slotmesh.telemetry.log import get_logger
+
+MAX_THREADS = 1024
+SLOW_S = 0.0001
+"""Calls that take longer than this in the mean are worth a thread each."""
+LOOK_S = 0.001
+"""How often somebody looks whether the threads get on."""
+HAND_OVER_S = 0.0002
+"""But no longer than this."""
+
+_log = get_logger(__name__)
+
+
+class _Stint:
+    """Something else that handlers need a thread for."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.run = run
+
+
+class ThreadExecutor:
+    """Executes work of `def` methods."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        sink: Sink,
+        errors: HandlerErrors,
+        now: Callable[[], float],
+        max_threads: Callable[[], int],
+    ) -> None:
+        """`max_threads` is asked when a thread would be started."""
+        self._methods = methods
+        self._sink = sink
+        self._errors = errors
+        self._now = now
+        self._max_threads = max_threads
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._turns = Turns(threading.Lock())
+        self._sleepers: list[threading.Lock] = []
+        """What idle workers wait for, the latest last: who was at work just now has its memory at hand."""
+        self._queue: deque[Work | _Stint] = deque()
+        self._threads = 0
+        self._waking = 0
+        """Workers that were woken or started and have not looked at the queue yet."""
+        self._taken = 0
+        """Calls, turns and batches taken from the queue, ever."""
+        self._mean_s = 0.0
+        """Mean time of the latest calls; single long ones count as `2 * SLOW_S`. Written without the lock: a hint."""
+        self._look: asyncio.TimerHandle | None = None
+        self._taken_at_look = 0
+        self._is_closed = False
+        self._is_short = False
+        """A thread could not be started, which was told."""
+        self._at_work = threading.Lock()
+        """Released when a worker has taken work; who waits for that acquires it twice."""
+        self._outcomes = outcomes = ThreadOutcomes(sink, now, self._loop)
+        self._put = outcomes.put
+        self._batches = ThreadBatches(methods, errors, now, outcomes, self._took)
+
+    def start(self, work: Work) -> None:
+        self._enqueue(work)
+
+    def step(self, stint: Callable[[], None]) -> None:
+        """Has a thread call this, once, soon. Whoever asks holds a permit; it raises nothing."""
+        self._enqueue(_Stint(stint))
+
+    def _enqueue(self, work: Work | _Stint) -> None:
+        with self._lock:
+            self._queue.append(work)
+            if not self._waking:
+                self._wake(1)
+        if self._outcomes.hands_over:
+            self._hand_over()
+        if self._look is None:
+            self._taken_at_look = self._taken
+            self._look = self._loop.call_later(LOOK_S, self._look_after)
+
+    def hold(self, turn: StartTurn) -> None:
+        self._turns.hold(turn)
+
+    def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
+        with self._lock:
+            recalled = [
+                work for work in self._queue if isinstance(work, StartCalls | StartBatch) and is_of(work, is_wanted)
+            ]
+            for work in recalled:
+                self._queue.remove(work)
+            return recalled
+
+    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+        """What runs goes on: nothing interrupts a thread."""
+
+    def abandon(self, link: Link) -> None:
+        """Likewise."""
+
+    def cut_off(self) -> None:
+        """Likewise."""
+
+    async def close(self) -> None:
+        """Threads end with the call they are in; a call that never ends does not keep the process."""
+        if self._look is not None:
+            self._look.cancel()
+        with self._lock:
+            self._is_closed = True
+            self._queue.clear()
+            while self._sleepers:
+                self._sleepers.pop().release()
+
+    # -- on the loop -----------------------------------------------------------------------------------------------
+
+    def _look_after(self) -> None:
+        """Wakes as many workers again where calls are left and those that are at it get on slowly."""
+        self._look = None
+        with self._lock:
+            if not self._queue:
+                return
+            taken = self._taken - self._taken_at_look
+            self._taken_at_look = self._taken
+            if taken * SLOW_S < LOOK_S and not self._waking:
+                self._wake(max(1, self._threads - len(self._sleepers)))
+        self._look = self._loop.call_later(LOOK_S, self._look_after)
+
+    def _hand_over(self) -> None:
+        """Lets the worker that was woken have the interpreter, before all else that the loop has to do, once.
+
+        Whoever holds the interpreter's lock keeps it for 5 ms or until it waits, and the worker needs it to go to work.
+        """
+        self._outcomes.hands_over = False
+        with self._lock:
+            if not self._queue or not self._waking:
+                return
+            self._at_work.acquire(blocking=False)
+        self._at_work.acquire(timeout=HAND_OVER_S)
+
+    # -- in a thread -----------------------------------------------------------------------------------------------
+
+    def _wake(self, count: int) -> None:
+        """Under the lock: that many more workers should look at the queue."""
+        if self._is_closed:
+            return
+        idle = min(count, len(self._sleepers))
+        self._waking += idle
+        for _ in range(idle):
+            self._sleepers.pop().release()
+        room = min(self._max_threads(), MAX_THREADS) - self._threads
+        for _ in range(min(count - idle, room)):
+            try:
+                threading.Thread(target=self._serve, name=f"handler-{self._threads + 1}", daemon=True).start()
+            except RuntimeError as error:  # the machine has no more of them: those that there are go on
+                self._say_short(error)
+                return
+            self._waking += 1
+            self._threads += 1
+
+    def _say_short(self, error: RuntimeError) -> None:
+        """Calls wait for threads that could not be started. Whoever looks after them tries again."""
+        if not self._is_short:
+            self._is_short = True
+            _log.error("threads cannot be started, so calls wait", threads=self._threads, exc_info=error)
+
+    def _serve(self) -> None:
+        is_new = True
+        wanted = threading.Lock()
+        wanted.acquire()  # its worker sleeps by acquiring it again
+        place = ThreadPlace(self._now)
+        current_place.set(place)
+        while (taken := self._take(wanted, is_new=is_new)) is not None:
+            is_new = False
+            work, index, found = taken
+            if isinstance(work, _Stint):
+                began = self._now()
+                work.run()
+                self._took(self._now() - began)
+            elif isinstance(work, StartCalls):
+                self._execute_call(work, index, found, place)
+            elif isinstance(work, StartTurn):
+                self._execute_turn(work, place)
+            else:
+                self._batches.execute(work)
+                current_place.set(place)
+            place.run = None
+
+    def _take(self, wanted: threading.Lock, *, is_new: bool) -> tuple[Work | _Stint, int, Claim] | None:
+        """The next call of a StartCalls, with its index and claim, or a whole turn, batch or stint; None at the end.
+
+        What was taken has started, or goes back: nobody recalls it.
+        """
+        with self._lock:
+            if is_new:
+                self._waking -= 1
+            while not self._queue:
+                if self._is_closed:
+                    return None
+                self._sleepers.append(wanted)
+                self._lock.release()
+                wanted.acquire()  # whoever wakes it takes it off the sleepers
+                self._lock.acquire()
+                self._waking -= 1
+            work = self._queue[0]
+            index, found = 0, None
+            if isinstance(work, StartCalls):
+                index, found = work.lo, claim(work.run, work.lo, work.hi, self._now())
+                if found is not None:
+                    work.lo = found.hi if isinstance(found, Skip) else index + 1
+            if found is None or not isinstance(work, StartCalls) or work.lo == work.hi:
+                self._queue.popleft()
+            self._taken += 1
+            if self._at_work.locked():
+                self._at_work.release()
+            if self._queue and self._mean_s > SLOW_S and not self._waking:
+                self._wake(1)
+            return work, index, found
+
+    def _execute_call(self, work: StartCalls, index: int, found: Claim, place: ThreadPlace) -> None:
+        if found is None:
+            self._put(work, None, 0, UNSTARTED)
+        elif isinstance(found, Skip):
+            self._put(work, work.run, index, (found.hi - index, found.failure))
+        elif self._execute(work, work.run, index, found.until, place) is None:
+            self._put(StartCalls(work.run, index, index + 1), None, 0, UNSTARTED)
+
+    def _execute_turn(self, turn: StartTurn, place: ThreadPlace) -> None:
+        run = turn.run
+        index = turn.lo
+        while (found := self._turns.claim(turn, index, self._now(), most=1)) is not None:
+            if isinstance(found, Skip):
+                self._put(turn, run, index, (found.hi - index, found.failure))
+                index, has_failed = found.hi, True
+            elif (has_result := self._execute(turn, run, index, found.until, place)) is None:
+                break
+            else:
+                index, has_failed = index + 1, not has_result
+            if has_failed and run.options.stop_generation:
+                break  # the lane's next turn answers the rest
+        self._put(turn, None, index, None)
+
+    def _execute(self, work: Work, run: Run, index: int, until: float, place: ThreadPlace) -> bool | None:
+        """Executes a call that was claimed; returns whether it has a result, or None where it was too late for it."""
+        outcome: Any
+        began = self._now()
+        if asking.is_known:
+            current_place.set(SinglePlace(run, index, self._now))
+        else:
+            place.run, place.index = run, index
+        try:
+            method = self._methods[run.options.method]
+            args, kwargs = method.opened(run.options.content_type, run.payloads[index])
+            began = self._now()
+            if began >= until:
+                return None
+            outcome = encoded(run, method.function(*args, **kwargs))
+            if is_late(run, self._now()) and type(outcome) is bytes:
+                outcome = (1, LATE)
+        except BaseException as error:  # noqa: BLE001 - nothing that a handler raises may end the thread
+            outcome = (1, self._errors.failure_of(error, run.options.method))
+        self._took(self._now() - began)
+        self._put(work, run, index, outcome)
+        return type(outcome) is bytes and len(outcome) <= run.max_result_bytes
+
+    def _took(self, seconds: float) -> None:
+        self._mean_s += (min(seconds, 2 * SLOW_S) - self._mean_s) / 8

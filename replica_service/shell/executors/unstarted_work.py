@@ -1,0 +1,124 @@
+"""What must not start any more: taken out of the executors before it does.
+
+Purpose: the scheduler knows what it has handed to executors, and they what of it has started; whoever wants something
+back asks here, after the scheduler has given up what waits.
+Invariants: what has started goes on, unless it is cancelled; what has not is back with the scheduler, which has it wait
+again or answers it, before this returns.
+Owner: the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from replica_service.core.calls import Link, Run
+from replica_service.core.commands import StartBatch, StartCalls
+from replica_service.core.lane_history import note_failure
+from replica_service.core.ranges import Range, common, merged
+from replica_service.core.scheduler import Scheduler
+from replica_service.shell.executors.executor_set import ExecutorSet
+from replica_service.shell.sessions import Sessions
+
+Unstarted = StartCalls | StartBatch
+
+
+class Recalls:
+    """Speaks to the executors of one replica."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        sessions: Sessions,
+        executors: ExecutorSet,
+        returned: Callable[[Unstarted], None],
+    ) -> None:
+        """`returned` brings back to the scheduler what was not started."""
+        self._scheduler = scheduler
+        self._sessions = sessions
+        self._executors = executors
+        self._returned = returned
+
+    def hold(self, runs: Iterable[Run]) -> None:
+        """No further call of their turns starts."""
+        for turn in self._scheduler.turns_of(runs):
+            self._executors.by_method[turn.run.options.method].hold(turn)
+            if turn.run.record is not None:
+                self._sessions.unstarted(turn.run.record, turn.stop, turn.hi)
+
+    def hold_all(self, links: Iterable[Link]) -> None:
+        """The same for all runs of these links."""
+        for link in links:
+            self.hold(link.waiting.values())
+
+    def abandon(self, link: Link) -> None:
+        """The link has ended: nothing more of it starts, and what runs is cancelled where nobody else wants it."""
+        self.hold(link.waiting.values())
+        self.recall(lambda run: run.link is link)
+        self._executors.abandon(link)
+
+    def recall(
+        self, is_one_of_them: Callable[[Run], bool], prepare: Callable[[Unstarted], None] = lambda _work: None
+    ) -> None:
+        """Takes from the executors what else has not started of these runs."""
+        for executor in self._executors.all:
+            for work in executor.recall(is_one_of_them):
+                prepare(work)
+                self._returned(work)
+
+    def cancel(self, link: Link, own: Iterable[Range], ranges: Iterable[Range]) -> list[Range]:
+        """These run ids were taken back, of which `own` are not those of calls that went on elsewhere.
+
+        So are calls that run for another link, and that this one has joined. Returns the run ids, on this link, at
+        which lanes have stopped.
+        """
+        self.take_back(link, own)
+        stopped = self.stop_behind(link, own)
+        for run, first, last, at in self._sessions.running_of(link, ranges):
+            joined = [(run.first + first, run.first + last)]
+            self.take_back(run.link, joined)
+            shift = at - joined[0][0]
+            stopped += [(begin + shift, end + shift) for begin, end in self.stop_behind(run.link, joined)]
+        return stopped
+
+    def take_back(self, link: Link, ranges: Iterable[Range]) -> None:
+        """These run ids were taken back: what has not started is answered, what runs is cancelled."""
+        wanted = merged(ranges)
+
+        def taken_back(run: Run, lo: int, hi: int) -> list[Range]:
+            return common(run.first + lo, run.first + hi - 1, wanted) if run.link is link else []
+
+        def withdraw(work: Unstarted) -> None:
+            for run, lo, hi in work.parts if isinstance(work, StartBatch) else ((work.run, work.lo, work.hi),):
+                for first, last in taken_back(run, lo, hi):
+                    run.withdraw(first - run.first, last + 1 - run.first)
+
+        self.recall(lambda run: bool(taken_back(run, run.begin, run.end)), withdraw)
+        for executor in self._executors.all:
+            executor.cancel(link, wanted)
+
+    def stop_behind(self, link: Link, ranges: Iterable[Range]) -> list[Range]:
+        """What of these run ids runs, or is about to, in lanes that stop: their callers are told that they have failed.
+
+        So nothing behind them starts any more, even if they end well. One behind which another call has started has
+        ended well already, and its caller is told so.
+        """
+        wanted = merged(ranges)
+        stopped: list[Range] = []
+        for turn in self._scheduler.turns_of(link.waiting.values()):
+            run = turn.run
+            if run.options.stop_generation and common(run.first + turn.lo, run.first + turn.hi - 1, wanted):
+                self._executors.by_method[run.options.method].hold(turn)
+                if run.lane is not None and run.lane.turn is turn:
+                    stopped += self._stop(run, max(turn.stop - 1, turn.lo), turn.hi, wanted)
+        for run, lo, hi in self._scheduler.in_batches():
+            if run.link is link and run.lane is not None and run.options.stop_generation:
+                stopped += self._stop(run, lo, hi, wanted)
+        return merged(stopped)
+
+    @staticmethod
+    def _stop(run: Run, lo: int, hi: int, wanted: Sequence[Range]) -> list[Range]:
+        """Notes the first of the run's calls from index `lo` up to `hi` that is wanted; returns all that are."""
+        found = common(run.first + lo, run.first + hi - 1, wanted)
+        if found:
+            note_failure(run, found[0][0] - run.first)
+        return found

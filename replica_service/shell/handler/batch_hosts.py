@@ -1,0 +1,107 @@
+"""A replica's side of what `@batch` leaves on a method: settings that change, and a look at its batches.
+
+Purpose: a handler may turn the settings of its batch methods and ask how their batches do, from any thread.
+Invariants: what changed is in force for the next batch that is cut, as the core reads the settings when it cuts; being
+told only sees to it that nobody waits by the old ones. One that can never fill its batches is warned of once for each
+pair of numbers.
+Owner: the engine, on its event loop; `batch_state` and `settings_changed` are called on any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+
+from replica_service.core.batcher import Batcher
+from replica_service.core.commands import StartBatch
+from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.stacks import stack_of
+from slotmesh.handlers import CALL, BatchControl, BatchState, RunningBatch
+from slotmesh.telemetry.log import get_logger
+
+_log = get_logger(__name__)
+
+
+class BatchHosts:
+    """All batch methods of a replica."""
+
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        batchers: Mapping[str, Batcher],
+        now: Callable[[], float],
+        on_change: Callable[[], None],
+    ) -> None:
+        """`on_change` is called on the running event loop after settings have changed."""
+        self._loop = asyncio.get_running_loop()
+        self._on_change = on_change
+        self._now = now
+        self._batchers = batchers
+        self._warned: set[tuple[str, int, int]] = set()
+        self._controls: dict[str, BatchControl] = {}
+        self._hosts: list[tuple[BatchControl, _Host]] = []
+        for name, batcher in batchers.items():
+            control = methods[name].control
+            if control is not None:
+                host = _Host(batcher, now, self._loop.is_running, self._changed)
+                control.attach(host)
+                self._controls[name] = control
+                self._hosts.append((control, host))
+
+    def warn_of_unfillable(self, max_ongoing: int, prefetch: int) -> None:
+        """Says which methods can never fill a batch: their calls need a permit each."""
+        for name, control in self._controls.items():
+            size = control.max_batch_size
+            if control.batch_size_fn is None and size > max_ongoing and (name, size, max_ongoing) not in self._warned:
+                self._warned.add((name, size, max_ongoing))
+                _log.warning(
+                    "batches never fill: at most max_ongoing calls are in them, prefetch calls only wait behind; "
+                    "raise max_ongoing, or lower max_batch_size",
+                    method=name or CALL,
+                    max_batch_size=size,
+                    max_ongoing=max_ongoing,
+                    prefetch=prefetch,
+                )
+
+    def oldest_s(self) -> float:
+        """How long the oldest batch has run; 0 while none does."""
+        began = [batch.began for batcher in self._batchers.values() for batch in list(batcher.running)]
+        return max((self._now() - each for each in began if each is not None), default=0.0)
+
+    def close(self) -> None:
+        """The engine stops."""
+        for control, host in self._hosts:
+            control.detach(host)
+
+    def _changed(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            self._loop.call_soon_threadsafe(self._on_change)
+
+
+class _Host:
+    """One batch method in one replica."""
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        now: Callable[[], float],
+        is_alive: Callable[[], bool],
+        settings_changed: Callable[[], None],
+    ) -> None:
+        self._batcher = batcher
+        self._now = now
+        self._is_alive = is_alive
+        self.settings_changed = settings_changed
+
+    def batch_state(self) -> BatchState:
+        running = list(self._batcher.running)  # in one step: the loop may be about to change it
+        return BatchState(
+            is_alive=self._is_alive(),
+            waiting=self._batcher.gathered.waiting,
+            running=tuple(map(self._see, running)),
+        )
+
+    def _see(self, batch: StartBatch) -> RunningBatch:
+        running_s = 0.0 if batch.began is None else max(self._now() - batch.began, 0.0)
+        return RunningBatch(calls=batch.count, running_s=running_s, stack=stack_of(batch.runner))

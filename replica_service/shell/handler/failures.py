@@ -1,0 +1,114 @@
+"""What callers hear when a handler goes wrong; the traceback stays here, in the log.
+
+Invariants: every exception of a handler becomes a failure of its call, SystemExit and KeyboardInterrupt too; a message
+can always be sent (valid UTF-8, bounded); a handler that always fails does not fill the disk with tracebacks; one that
+chooses a status has made a decision, which leaves none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from replica_service.shell.handler.methods import BadCall
+from slotmesh.errors import Executed, Failure, HandlerError, Reason
+from slotmesh.handlers import CALL
+from slotmesh.status import STATUS_NUMBERS
+from slotmesh.telemetry.log import get_logger
+
+MAX_MESSAGE_CHARS = 4_096
+MAX_TRACEBACKS_PER_S = 5
+
+_log = get_logger(__name__)
+
+
+class HandlerErrors:
+    """Turns exceptions into failures, and logs as many tracebacks as anybody can read."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._window_began = 0.0
+        self._logged = 0
+        self._left_out = 0
+
+    def failure_of(self, error: BaseException, method: str) -> Failure:
+        """What the caller hears. Called on any thread."""
+        if isinstance(error, BadCall):
+            return error.failure
+        code, text, metadata = None, _text_of(error), dict[str, str]()
+        if type(error) is HandlerError and error.status in STATUS_NUMBERS:
+            code = STATUS_NUMBERS[error.status]
+        if code is not None and isinstance(error, HandlerError) and not error.endpoint:
+            # Raised by `slotmesh.abort`, or as it does: a decision, of which the log need not know.
+            metadata = {_sendable(name): _sendable(value) for name, value in error.metadata.items()}
+        else:
+            self._log(error, method)
+        if code is None:
+            text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        return Failure(
+            reason=Reason.HANDLER_ERROR,
+            message=_sendable(text),
+            executed=Executed.YES,
+            code=code,
+            metadata=metadata,
+        )
+
+    def _log(self, error: BaseException, method: str) -> None:
+        now = self._now()
+        if now - self._window_began >= 1.0:
+            self._window_began, self._logged = now, 0
+        if self._logged >= MAX_TRACEBACKS_PER_S:
+            self._left_out += 1
+            return
+        self._logged += 1
+        left_out, self._left_out = self._left_out, 0
+        _log.error("handler raised", method=method or CALL, left_out_before=left_out, exc_info=error)
+
+
+def unsendable(error: BaseException) -> Failure:
+    """The handler returned something that the calls' content type cannot carry."""
+    return Failure(
+        reason=Reason.HANDLER_ERROR,
+        message=_sendable(f"the result cannot be sent: {_text_of(error)}"),
+        executed=Executed.YES,
+    )
+
+
+def unlistable(method: str, content_type: str) -> Failure:
+    """The method yields, and the call asks for one result in a content type that carries no list of values."""
+    return Failure(
+        reason=Reason.BAD_REQUEST,
+        message=f"options.content_type: {method or CALL} yields, and {content_type} carries no list of its values; "
+        "it takes streaming or another content type",
+        metadata={"field": "options.content_type", "method": method},
+    )
+
+
+def too_large(size: int, limit: int) -> Failure:
+    """The handler returned more than travels inline."""
+    return Failure(
+        reason=Reason.PAYLOAD_TOO_LARGE,
+        message=f"the result has {size} bytes, encoded; at most {limit} bytes are allowed: yield it in parts",
+        executed=Executed.YES,
+        metadata={"actual": str(size), "limit": str(limit)},
+    )
+
+
+def wrong_length(method: str, count: int, got: str) -> Failure:
+    """A batch method returned something else than one result a call."""
+    return Failure(
+        reason=Reason.BATCH_SIZE_MISMATCH,
+        message=f"{method or CALL} was given {count} calls and returned {got}; it must return a list as long",
+        executed=Executed.YES,
+        metadata={"method": method, "calls": str(count)},
+    )
+
+
+def _text_of(error: BaseException) -> str:
+    with contextlib.suppress(BaseException):  # a handler's exception class may fail at this, too
+        return str(error)
+    return "(no text)"
+
+
+def _sendable(text: str) -> str:
+    return text[:MAX_MESSAGE_CHARS].encode("utf-8", "replace").decode()

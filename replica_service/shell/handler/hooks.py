@@ -1,0 +1,132 @@
+"""What the replica calls of a handler by itself: `reconfigure`, `check_health` and `on_drain`, each if there is one.
+
+Purpose: an `async def` runs on the handler's loop, where its calls run; a `def` in a thread of its own, beside the
+calls and their permits.
+Invariants: whatever one raises is its outcome, and ends nothing else; it has ended when its code has returned, not when
+somebody has lost patience.
+Owner: the upkeep, on the service's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from replica_service.shell.handler.handler_loop import HandlerLoop
+
+
+class Hook(Enum):
+    """The methods. No client can call them."""
+
+    RECONFIGURE = "reconfigure"
+    CHECK_HEALTH = "check_health"
+    ON_DRAIN = "on_drain"
+
+
+class HookRun:
+    """One call of a hook."""
+
+    def __init__(self, hook: Hook) -> None:
+        self.hook = hook
+        self.ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        """What it returned, or the exception that it raised, as a result. Await it behind `asyncio.shield`."""
+        self._has_begun = False
+        self._task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        """Cancels it, if it is `async def`; a thread runs to its end. Either way `ended` says when it has ended."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def run_in_thread(self, function: Callable[[], Any]) -> None:
+        tell = self._teller()
+
+        def work() -> None:
+            try:
+                outcome = function()
+                if inspect.iscoroutine(outcome):
+                    outcome.close()
+                    raise TypeError(f"{self.hook.value} is no `async def`, and returned a coroutine: make it one")
+            except BaseException as error:  # noqa: BLE001 - handed on: a thread of users' code ends nothing else
+                outcome = error
+            tell(outcome)
+
+        threading.Thread(target=work, name=self.hook.value, daemon=True).start()
+
+    def run_on(self, loop: HandlerLoop, function: Callable[[], Any]) -> None:
+        tell = self._teller()
+
+        async def work() -> None:
+            self._has_begun = True
+            try:
+                outcome = await function()
+            except asyncio.CancelledError as error:
+                tell(error)
+                raise
+            except BaseException as error:  # noqa: BLE001 - as above
+                outcome = error
+            tell(outcome)
+
+        self._task = asyncio.create_task(loop.run(work), name=self.hook.value)
+        self._task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        failure = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if not self._has_begun and not self.ended.done():
+            self.ended.set_result(failure)
+
+    def _teller(self) -> Callable[[Any], None]:
+        """Settles `ended`, from any thread."""
+        loop = asyncio.get_running_loop()
+
+        def settle(outcome: Any) -> None:
+            if not self.ended.done():
+                self.ended.set_result(outcome)
+
+        def tell(outcome: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
+                loop.call_soon_threadsafe(settle, outcome)
+
+        return tell
+
+
+class Hooks:
+    """Those of one constructed handler."""
+
+    def __init__(self, handler: Any, loop: HandlerLoop) -> None:
+        """`loop` is where `async def` ones run.
+
+        Raises:
+            TypeError: the handler has one of these names, and it cannot be called.
+        """
+        self._loop = loop
+        self._functions: dict[Hook, Callable[..., Any]] = {}
+        if inspect.isfunction(handler):
+            return  # its attributes are its own
+        for hook in Hook:
+            function = getattr(handler, hook.value, None)
+            if function is None:
+                continue
+            if not callable(function):
+                name = f"{type(handler).__qualname__}.{hook.value}"
+                raise TypeError(f"{name} must be a method, which the replica calls; got {function!r}")
+            self._functions[hook] = function
+
+    def has(self, hook: Hook) -> bool:
+        """Whether the handler has it."""
+        return hook in self._functions
+
+    def start(self, hook: Hook, *args: Any) -> HookRun:
+        """Calls one that the handler has."""
+        function = self._functions[hook]
+        run = HookRun(hook)
+        if inspect.iscoroutinefunction(function):
+            run.run_on(self._loop, lambda: function(*args))
+        else:
+            run.run_in_thread(lambda: function(*args))
+        return run

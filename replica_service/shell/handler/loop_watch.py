@@ -1,0 +1,145 @@
+"""Watches the event loop that a handler runs on, and says which of its methods keeps it.
+
+Purpose: a handler that blocks its loop blocks its other calls, and without a loop of its own the whole replica; nobody
+else can say why. A thread asks the loop for a sign of life a few times a second, and looks at its stack if none comes.
+Invariants: what is told is where the loop's thread was at that moment; a loop that is idle is not blocked, however long
+the machine takes to run it. A look costs the loop one callback.
+Owner: the replica, on the service's loop; everything behind `close` is the thread's.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+from replica_service.core.blocking import Blocking, Look
+from replica_service.shell.handler.block_reports import BlockReports
+from replica_service.shell.handler.handler_loop import HandlerLoop
+from replica_service.shell.handler.methods import Method
+from slotmesh.handlers import CALL
+
+MAX_FRAMES: Final = 32
+"""Innermost frames of a stack that are told."""
+
+_LOOPS: Final = frozenset({"asyncio.base_events", "asyncio.events", "asyncio.runners", HandlerLoop.__module__})
+"""Modules whose frames run a loop: what is below them is what it runs."""
+_IDLE: Final = _LOOPS | {"selectors"}
+"""Where the thread is while its loop has nothing to do."""
+
+
+class LoopWatch:
+    """Watches one loop, from now on."""
+
+    def __init__(
+        self, handler_loop: HandlerLoop, methods: Iterable[Method], reports: BlockReports, after_s: float
+    ) -> None:
+        """A loop that is kept for longer than `after_s` is told to `reports`."""
+        self._loop = handler_loop.loop
+        self._watched = handler_loop.thread
+        self._codes = _codes_of(methods)
+        self._reports = reports
+        self._blocking = Blocking(after_s)
+        self._answered_at: float | None = None
+        """When the loop gave the sign of life that it was last asked for; None: not yet."""
+        self._clock_id = _clock_id_of(self._watched)
+        self._schedstat = Path(f"/proc/self/task/{self._watched.native_id}/schedstat")
+        self._closed = threading.Event()
+        threading.Thread(target=self._serve, name="loop-watch", daemon=True).start()
+
+    def close(self) -> None:
+        """Nothing is told any more."""
+        self._closed.set()
+
+    def _answer(self) -> None:
+        """On the loop that is watched."""
+        self._answered_at = time.monotonic()
+
+    # -- in the thread ---------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        is_open = self._ask()
+        while is_open and not self._closed.wait(self._blocking.interval_s):
+            if self._answered_at is None:
+                self._look_closely()
+                continue
+            kept_s = self._blocking.answered(self._look(self._answered_at))
+            if kept_s is not None:
+                self._reports.ended(kept_s)
+            is_open = self._ask()
+
+    def _ask(self) -> bool:
+        """Asks for a sign of life; False where there is no loop any more."""
+        self._answered_at = None
+        self._blocking.asked(self._look(time.monotonic()))
+        try:
+            self._loop.call_soon_threadsafe(self._answer)
+        except RuntimeError:
+            return False
+        return True
+
+    def _look_closely(self) -> None:
+        """No sign of life has come yet."""
+        look = self._look(time.monotonic())
+        frame = sys._current_frames().get(self._watched.ident or 0)
+        if frame is None or _module_of(frame) in _IDLE:
+            self._blocking.asked(look)
+            return
+        kept_s = self._blocking.silent(look)
+        if kept_s is not None and self._answered_at is None:
+            self._reports.began(*self._place_of(frame), kept_s)
+
+    def _look(self, now: float) -> Look:
+        return Look(now, self._cpu_s(), self._queued_s())
+
+    def _cpu_s(self) -> float:
+        try:
+            return 0.0 if self._clock_id is None else time.clock_gettime(self._clock_id)
+        except OSError:  # the thread has ended
+            return 0.0
+
+    def _queued_s(self) -> float:
+        try:
+            return int(self._schedstat.read_bytes().split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):  # no Linux, or none that says so
+            return 0.0
+
+    def _place_of(self, innermost: FrameType) -> tuple[str, str]:
+        """The method that the loop has called, empty where it is in none, and the stack from there on."""
+        frames: list[tuple[FrameType, int]] = []
+        method, size = "", None
+        for frame, line in traceback.walk_stack(innermost):
+            if _module_of(frame) in _LOOPS:
+                break
+            frames.append((frame, line))
+            if (found := self._codes.get(frame.f_code)) is not None:
+                method, size = found, len(frames)
+        shown = frames[:size][:MAX_FRAMES][::-1]
+        return method, "".join(traceback.StackSummary.extract(iter(shown)).format())
+
+
+def _codes_of(methods: Iterable[Method]) -> Mapping[CodeType, str]:
+    """The names of the methods, by their code: of a method that is wrapped, the outermost layer's."""
+    codes: dict[CodeType, str] = {}
+    for method in methods:
+        called: Any = method.function if hasattr(method.function, "__code__") else type(method.function).__call__
+        code = getattr(called, "__code__", None)
+        if isinstance(code, CodeType):
+            codes[code] = method.name or CALL
+    return codes
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
+
+
+def _clock_id_of(thread: threading.Thread) -> int | None:
+    """Of the clock of the processor time that the thread has had; None where there is no such clock."""
+    if not hasattr(time, "pthread_getcpuclockid") or thread.ident is None:
+        return None
+    return time.pthread_getcpuclockid(thread.ident)

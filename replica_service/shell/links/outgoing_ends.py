@@ -1,0 +1,78 @@
+"""What ends calls of one router other than a result in the frame: failures, ends without result, large results.
+
+Invariants: consecutive calls that failed alike share an entry, as do those that ended without a result; a frame has at
+most `MAX_FRAME_CALLS` of either.
+Owner: the outbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from replica_service import convert
+from replica_service.shell.links.outgoing_values import MAX_FRAME_CALLS, End
+from slotmesh.errors import Failure
+from slotmesh.status import to_wire
+from slotmesh.v1 import call_pb2
+
+
+class OutgoingEnds:
+    """Ends on their way to one router."""
+
+    __slots__ = ("failures", "large", "without_result")
+
+    def __init__(self) -> None:
+        self.failures: list[tuple[list[int], Failure]] = []
+        self.without_result: list[tuple[int, int]] = []
+        """Run id of the first, and count, of consecutive calls."""
+        self.large: list[tuple[int, str, int]] = []
+        """Run id, content type and size, bytes, of results whose last chunk has left."""
+
+    def clear(self) -> None:
+        self.failures.clear()
+        self.without_result.clear()
+        self.large.clear()
+
+    def failed(self, first: int, count: int, failure: Failure) -> None:
+        """Consecutive calls failed alike."""
+        if not self.failures or self.failures[-1][1] != failure:
+            self.failures.append(([], failure))
+        self.failures[-1][0].extend(range(first, first + count))
+
+    def done(self, first: int, count: int) -> None:
+        """Consecutive calls have ended well, without a result."""
+        if self.without_result and sum(self.without_result[-1]) == first:
+            self.without_result[-1] = (self.without_result[-1][0], self.without_result[-1][1] + count)
+        else:
+            self.without_result.append((first, count))
+
+    def tell(self, ends: Iterable[End]) -> None:
+        """Calls of which values came before have ended."""
+        for first, count, failure in ends:
+            if failure is None:
+                self.done(first, count)
+            else:
+                self.failed(first, count, failure)
+
+    def fill(self, frame: call_pb2.ResultFrame, calls: int) -> None:
+        """Puts into the frame, which has results of so many calls, what fits."""
+        for run_id, content_type, total in self.large:
+            frame.batches.append(
+                call_pb2.ResultBatch(
+                    call_ids=[run_id], payloads=[b""], content_type=content_type, chunked_sizes=[total]
+                )
+            )
+        calls += len(self.large)
+        self.large.clear()
+        while self.failures and calls < MAX_FRAME_CALLS:
+            ids, failure = self.failures[0]
+            part, rest = ids[: MAX_FRAME_CALLS - calls], ids[MAX_FRAME_CALLS - calls :]
+            calls += len(part)
+            frame.errors.append(call_pb2.CallErrors(call_ids=part, failure=to_wire(failure)))
+            if rest:
+                self.failures[0] = (rest, failure)
+            else:
+                self.failures.pop(0)
+        if self.without_result:
+            frame.done.extend(convert.id_ranges(self.without_result[:MAX_FRAME_CALLS]))
+            del self.without_result[:MAX_FRAME_CALLS]

@@ -1,0 +1,349 @@
+"""What one router is to be told, until a frame takes it along.
+
+Purpose: results of many runs leave as one frame; while a frame is written, the next one fills, and a small one waits
+for a moment where more calls are about to end (`slotmesh.pacing`).
+Large results go before the frame that speaks of them, in chunks: at most one of these between two other frames, and
+several results take turns. What handlers yield leaves in order, and what ends a call after its last value.
+Invariants: within a frame the ids of one content type are together; a frame stays near `MAX_FRAME_BYTES` and below
+`MAX_FRAME_CALLS`; capacity is read when the frame is built, so that it is never older than the frame's results; after
+`discard` nothing is kept.
+Owner: the engine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from replica_service import convert
+from replica_service.convert import Issuer, SlotAnswer
+from replica_service.core.capacity import Capacity
+from replica_service.core.service_times import ServiceTimes
+from replica_service.shell.handler.failures import too_large
+from replica_service.shell.links.outgoing_ends import OutgoingEnds
+from replica_service.shell.links.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS, Batch, OutgoingValues, Owner
+from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, ChunkRota
+from slotmesh.errors import Failure
+from slotmesh.runtime.pacer import Pacer
+from slotmesh.status import to_wire
+from slotmesh.v1 import call_pb2, replica_service_pb2
+
+Response = replica_service_pb2.ExecuteResponse
+
+
+def _none() -> int:
+    return 0
+
+
+class Outbox:
+    """Answers on their way to one router."""
+
+    def __init__(
+        self,
+        capacity: Callable[[], Capacity],
+        issuer: Issuer,
+        *,
+        cuts: bool = False,
+        times: ServiceTimes | None = None,
+        about_to_end: Callable[[], int] = _none,
+        are_quick: Callable[[], bool] = bool,
+    ) -> None:
+        """`capacity` is asked when a frame is built. `cuts`: the router takes large results in chunks.
+
+        `issuer` is under whose name slots are given. `times`: what the router wants to know of how quick calls are.
+        `about_to_end`: how many of the router's calls are, and `are_quick`: whether they are known to take little time.
+        """
+        self._capacity = capacity
+        self._about_to_end, self._are_quick = about_to_end, are_quick
+        self._times = times
+        self._times_told = 0
+        """The version of them that the router has."""
+        self._issuer = issuer
+        self._cuts = cuts
+        self._max_inline_bytes = CHUNK_BYTES if cuts else MAX_INLINE_BYTES
+        self._large: ChunkRota[Owner] = ChunkRota()
+        """Results under way, by run id and content type."""
+        self._was_chunk = False
+        """Whether the frame before the next one is a chunk."""
+        self._wake: Callable[[], None] = _sleep
+        self._pacer = Pacer(_sleep)
+        self._batches: deque[Batch] = deque()
+        self._last: Batch | None = None
+        self._values = OutgoingValues(self._batches, self._large, self._max_inline_bytes)
+        self._on_values: Callable[[list[int]], None] | None = None
+        self._ends = OutgoingEnds()
+        self._refused: list[tuple[list[tuple[int, int]], Failure]] = []
+        self._answers: deque[replica_service_pb2.Reconciled] = deque()
+        self._stopped: list[tuple[int, int]] = []
+        """Run ids, first and last, of calls at which lanes have stopped."""
+        self._slot_answers: list[tuple[int, SlotAnswer]] = []
+        self._heartbeat: Callable[[], call_pb2.Heartbeat] | None = None
+        self._capacity_due = True
+        self._is_open = False
+        """The first frame has left: capacity, whatever else there is."""
+        self._go_away: call_pb2.GoAway | None = None
+        self._frame_no = 0
+        self._discards = False
+
+    def connect(self, wake: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:
+        """Whom to wake when there is something. `now`: monotonic seconds."""
+        self._wake = wake
+        self._pacer = Pacer(wake, now)
+
+    def hurry(self) -> None:
+        """Nothing waits for anything any more: it is the last chance."""
+        self._pacer.hurry()
+
+    def discard(self) -> None:
+        """Nobody reads any more."""
+        self._discards = True
+        self._wake = _sleep
+        self._pacer.stop()
+        self._batches.clear()
+        self._refused.clear()
+        self._answers.clear()
+        self._stopped.clear()
+        self._slot_answers.clear()
+        self._large.clear()
+        self._ends.clear()
+        self._last = None
+        self._values.clear()
+
+    # -- in --------------------------------------------------------------------------------------------------------
+
+    def results(self, first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        """Results of consecutive calls from run id `first` on, `size` bytes in all."""
+        if self._discards:
+            return
+        count = len(payloads)
+        if size > self._max_inline_bytes and max(map(len, payloads)) > self._max_inline_bytes:
+            self._results_one_by_one(first, payloads, content_type)
+            return
+        batch = self._last
+        if batch is None or batch.content_type != content_type or not batch.has_room(count, size):
+            if count > 1 and (size > MAX_FRAME_BYTES or count > MAX_FRAME_CALLS):
+                half = count // 2
+                begin = sum(map(len, payloads[:half]))
+                self.results(first, payloads[:half], begin, content_type)
+                self.results(first + half, payloads[half:], size - begin, content_type)
+                return
+            batch = self._last = Batch(content_type)
+            self._batches.append(batch)
+        batch.ids.extend(range(first, first + count))
+        batch.payloads.extend(payloads)
+        batch.size += size
+        self._wake()
+
+    def values(self, run_id: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        """Values that the handler of a call has yielded, `size` bytes in all."""
+        if self._discards:
+            return
+        self._values.put(run_id, payloads, size, content_type)
+        self._wake()
+
+    def take_values(self, take: Callable[[list[int]], None]) -> None:
+        """From now on `take` is called with the run ids of values that leave, an id for each value."""
+        self._on_values = take
+
+    def _results_one_by_one(self, first: int, payloads: Sequence[bytes], content_type: str) -> None:
+        """Some of the results are too large for a frame with others."""
+        for run_id, payload in enumerate(payloads, first):
+            size = len(payload)
+            if size <= self._max_inline_bytes:
+                self.results(run_id, (payload,), size, content_type)
+            elif self._cuts:
+                self._large.add((run_id, content_type), payload)
+                self._wake()
+            else:
+                self.failed(run_id, 1, too_large(size, self._max_inline_bytes))
+
+    def failed(self, first: int, count: int, failure: Failure) -> None:
+        """Consecutive calls failed alike."""
+        if self._discards:
+            return
+        if self._values:
+            self._ends.tell(self._values.end(first, count, failure))
+        else:
+            self._ends.failed(first, count, failure)
+        self._wake()
+
+    def done(self, first: int, count: int) -> None:
+        """Consecutive calls have ended well, without a result."""
+        if self._discards:
+            return
+        if self._values:
+            self._ends.tell(self._values.end(first, count, None))
+        else:
+            self._ends.done(first, count)
+        self._wake()
+
+    def reconciled(self, answer: replica_service_pb2.Reconciled) -> None:
+        """What became of calls of sessions."""
+        if not self._discards:
+            self._answers.append(answer)
+            self._wake()
+
+    def stopped(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Lanes have stopped at these calls, by run ids, both ends included."""
+        if not self._discards:
+            self._stopped += ranges
+            self._wake()
+
+    def slot_answer(self, op_id: int, answer: SlotAnswer) -> None:
+        """What became of an operation on a slot."""
+        if not self._discards:
+            self._slot_answers.append((op_id, answer))
+            self._wake()
+
+    def heartbeat(self, beat: Callable[[], call_pb2.Heartbeat]) -> None:
+        """A sign of life is due; `beat` is asked when it leaves."""
+        if not self._discards:
+            self._heartbeat = beat
+            self._wake()
+
+    def refused(self, first: int, count: int, failure: Failure) -> None:
+        """Consecutive calls were not taken."""
+        if self._discards:
+            return
+        if not self._refused or self._refused[-1][1] != failure:
+            self._refused.append(([], failure))
+        self._refused[-1][0].append((first, count))
+        self._wake()
+
+    def tell_capacity(self) -> None:
+        """The router should hear of the capacity, with or without results."""
+        self._capacity_due = True
+        self._wake()
+
+    def go_away(self, message: str, *, now: bool = False) -> None:
+        """The replica takes nothing new. `now`: it keeps nothing either, and the router should half-close."""
+        self._go_away = call_pb2.GoAway(message=message)
+        if now:
+            self._go_away.time_left.SetInParent()
+        self._capacity_due = True
+        self._wake()
+
+    # -- out -------------------------------------------------------------------------------------------------------
+
+    def next_frame(self) -> Response | None:
+        """The next frame of what is pending; None where nothing is."""
+        if self._large and self._is_open and not self._was_chunk:
+            return self._next_chunk()
+        self._was_chunk = False
+        frame = self._next_other()
+        if frame is None and self._large:
+            return self._next_chunk()
+        return frame
+
+    def _next_chunk(self) -> Response:
+        self._was_chunk = True
+        (run_id, content_type), offset, total, data, is_last = self._large.take()
+        if is_last:
+            ends = self._values.chunks_left(run_id, content_type, total)
+            if ends is None:
+                self._ends.large.append((run_id, content_type, total))
+            else:
+                self._ends.tell(ends)
+        return Response(chunk=call_pb2.Chunk(call_id=run_id, offset=offset, total=total, data=data))
+
+    def _next_other(self) -> Response | None:
+        if self._slot_answers and self._is_open:
+            return self._slots_frame()
+        if self._capacity_due and not (self._batches and self._is_open):
+            self._is_open = True
+            return Response(capacity=self._capacity_to_wire())
+        if self._heartbeat is not None:
+            beat, self._heartbeat = self._heartbeat, None
+            return Response(heartbeat=beat())
+        if self._go_away is not None:
+            leave, self._go_away = self._go_away, None
+            return Response(go_away=leave)
+        if self._refused:
+            runs, failure = self._refused.pop(0)
+            return Response(
+                refused=replica_service_pb2.RunsRefused(
+                    runs=convert.id_ranges(runs), failure=to_wire(failure), capacity=self._capacity_to_wire()
+                )
+            )
+        if self._stopped:
+            stopped, self._stopped = self._stopped, []
+            return Response(stopped=convert.lanes_stopped_to_wire(stopped))
+        if self._answers:
+            return Response(reconciled=self._answers.popleft())
+        return self._next_outcomes()
+
+    def _next_outcomes(self) -> Response | None:
+        """What has ended; what is new of how quick calls are goes before it."""
+        ends = self._ends
+        if not (self._batches or ends.failures or ends.without_result or ends.large):
+            return None
+        if self._times is not None and self._times_told != self._times.version:
+            self._times_told = self._times.version
+            return Response(service_times=convert.service_times_to_wire(self._times.told))
+        unanswered = self._about_to_end()
+        return None if unanswered and self._holds_back(unanswered) else self._result_frame()
+
+    def _holds_back(self, unanswered: int) -> bool:
+        """Whether what has ended is little, and better waits for what is about to end. Values never do."""
+        ends = self._ends
+        if self._values or ends.large or self._capacity_due:
+            return False
+        calls = sum(len(batch.ids) for batch in self._batches)
+        calls += sum(len(ids) for ids, _ in ends.failures) + sum(count for _, count in ends.without_result)
+        if self._pacer.holds(calls, unanswered, are_quick=self._are_quick()):
+            return True
+        self._pacer.left()
+        return False
+
+    def _slots_frame(self) -> Response:
+        answers = self._slot_answers[:MAX_FRAME_CALLS]
+        del self._slot_answers[:MAX_FRAME_CALLS]
+        response = Response()
+        convert.add_answers(response.slots, answers, self._issuer)
+        response.slots.capacity.CopyFrom(self._capacity_to_wire())
+        return response
+
+    def _result_frame(self) -> Response:
+        response = Response()
+        frame = response.results
+        self._frame_no += 1
+        frame.frame_no = self._frame_no
+        calls = size = 0
+        while self._batches:
+            batch = self._batches[0]
+            if calls and (calls + len(batch.ids) > MAX_FRAME_CALLS or size + batch.size > MAX_FRAME_BYTES):
+                break
+            self._batches.popleft()
+            calls += len(batch.ids)
+            size += batch.size
+            frame.batches.append(
+                call_pb2.ResultBatch(
+                    call_ids=batch.ids,
+                    payloads=batch.payloads,
+                    content_type=batch.content_type,
+                    partial=batch.is_partial,
+                    chunked_sizes=batch.chunked_sizes,
+                )
+            )
+            if batch.is_partial:
+                self._values_leave(batch)
+            elif batch is self._last:
+                self._last = None
+        self._ends.fill(frame, calls)
+        frame.capacity.CopyFrom(self._capacity_to_wire())
+        return response
+
+    def _values_leave(self, batch: Batch) -> None:
+        """They are in the frame that is being built."""
+        self._ends.tell(self._values.left(batch))
+        if self._on_values is not None:
+            self._on_values(batch.ids)
+
+    def _capacity_to_wire(self) -> call_pb2.Capacity:
+        self._capacity_due = False
+        return convert.capacity_to_wire(self._capacity())
+
+
+def _sleep() -> None:
+    """Not connected yet: `connect` is followed by the first look."""

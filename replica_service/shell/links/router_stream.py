@@ -1,0 +1,188 @@
+"""One Execute stream: the replica's side of a conversation with a router.
+
+Purpose: reads runs and their chunks, operations on slots, cancels, acknowledgements and questions, writes results and
+signs of life; both halves live and end together.
+Invariants: the reader never waits for the writer; after half-close the stream ends OK once all is answered and written;
+a frame that this replica does not take ends it with UNIMPLEMENTED, a broken contract with INVALID_ARGUMENT.
+Owner: the servicer's task of this stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection
+
+import grpc
+
+from replica_service import convert
+from replica_service.shell.engine import Engine
+from replica_service.shell.links.uploads import Uploads
+from slotmesh.errors import Failure, Reason, SlotmeshError
+from slotmesh.runtime.clock import Clock
+from slotmesh.runtime.duplex import read_request, run_stream
+from slotmesh.runtime.pump import StreamPump
+from slotmesh.status import to_exception
+from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.version import VERSION
+
+LAST_WRITE_S = 1.0
+"""How long a router that broke the contract has to read what it is owed, before it reads why the stream ends."""
+
+HEARTBEAT_S = 1.0
+"""How often a router that echoes hears from here."""
+HEARTBEATS = "heartbeats"
+"""The feature of routers that echo heartbeats: their runs start only while they do."""
+
+CHUNKS = "chunks"
+"""The feature of routers that take large results in chunks."""
+
+SERVICE_TIMES = "service_times"
+"""The feature of routers that choose by service times how many calls travel together."""
+
+Request = replica_service_pb2.ExecuteRequest
+Response = replica_service_pb2.ExecuteResponse
+
+
+class RouterStream:
+    """Brings a router's frames to the engine, and the engine's answers back."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        context: grpc.aio.ServicerContext[Request, Response],
+        clock: Clock,
+        features: Collection[str] = (),
+        stream_id: str = "",
+    ) -> None:
+        """`features`: the router's, which calls this stream `stream_id`."""
+        self._engine = engine
+        self._context = context
+        self._clock = clock
+        self._echoes = HEARTBEATS in features
+        self._link, self._outbox = engine.open(
+            echoes=self._echoes, cuts=CHUNKS in features, wants_times=SERVICE_TIMES in features, stream_id=stream_id
+        )
+        self._uploads = Uploads(engine, self._link)
+        self._heard_stamp = 0
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._pump: StreamPump[Response] = StreamPump(context.write, self._next_frame)
+        self._outbox.connect(self._pump.wake, clock.now)
+        self._heard_out = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._is_ending = False
+        self._written = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serves the router until one of the two ends the stream."""
+        if self._echoes:
+            self._beat()
+        try:
+            await run_stream(self._pump, self._converse())
+        finally:
+            self._heard_out.set()
+            if self._heartbeat is not None:
+                self._heartbeat.cancel()
+            self._engine.close(self._link)
+
+    def dismiss(self) -> None:
+        """The replica needs nothing more of the router, which should half-close."""
+        self._outbox.go_away("the replica ends", now=True)
+
+    async def heard_out(self) -> None:
+        """Returns when the router has half-closed, or the stream has ended."""
+        await self._heard_out.wait()
+
+    def end(self) -> None:
+        """The replica has nothing more to say: the stream ends OK once everything was written."""
+        self._ended.set()
+
+    async def _converse(self) -> None:
+        reading = asyncio.ensure_future(self._read())
+        ended = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait((reading, ended), return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                await reading
+            await self._write_the_rest()
+        except SlotmeshError:
+            # gRPC refuses to end a stream while a write is under way: the router would not read why.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WRITE_S):
+                    await self._write_the_rest()
+            raise
+        finally:
+            reading.cancel()
+            ended.cancel()
+            await asyncio.gather(reading, ended, return_exceptions=True)
+
+    async def _write_the_rest(self) -> None:
+        self._is_ending = True
+        self._outbox.hurry()
+        self._pump.wake()
+        await self._written.wait()
+
+    async def _read(self) -> None:
+        while (request := await read_request(self._context)) is not None:
+            self._handle(request)
+        self._uploads.end()
+        self._heard_out.set()
+        await self._engine.finish(self._link)
+
+    def _handle(self, request: Request) -> None:
+        match request.WhichOneof("frame"):
+            case "runs":
+                runs, rejected, announced = convert.runs_of(request.runs, self._link, self._clock.now())
+                self._engine.submit(runs, rejected)
+                if announced:
+                    self._uploads.announce(announced)
+            case "slots":
+                self._engine.slots.handle(request.slots, self._link)
+            case "chunk":
+                self._uploads.add(request.chunk)
+            case "cancel":
+                cancel = request.cancel
+                self._engine.cancel(self._link, convert.ranges_of(cancel.runs), tells_stopped=cancel.tell_stopped)
+            case "take":
+                self._engine.take(self._link, request.take.call_ids, request.take.counts)
+            case "ack":
+                self._engine.acknowledge(self._link, convert.ranges_of(request.ack.runs))
+            case "reconcile":
+                answers = self._engine.reconcile(convert.questions_of(request.reconcile))
+                for answer in convert.reconciled_to_wire(answers):
+                    self._outbox.reconciled(answer)
+            case "heartbeat":
+                self._heard(request.heartbeat)
+            case "open":
+                failure = Failure(
+                    reason=Reason.BAD_REQUEST, message="open: the stream is open already", metadata={"field": "open"}
+                )
+                raise to_exception(failure)
+            case None:
+                failure = Failure(
+                    reason=Reason.NOT_IMPLEMENTED,
+                    message=f"unknown frame: slotmesh {VERSION} does not take this frame",
+                    metadata={"field": "frame"},
+                )
+                raise to_exception(failure)
+
+    def _beat(self) -> None:
+        self._outbox.heartbeat(self._make_heartbeat)
+        # What others have had and given back since the last frame, this router would go on counting.
+        self._outbox.tell_capacity()
+        self._heartbeat = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
+
+    def _make_heartbeat(self) -> call_pb2.Heartbeat:
+        """The stamp is that of the moment in which the frame leaves: what the transport holds up is not fresh."""
+        return call_pb2.Heartbeat(stamp=round(self._clock.now() * 1e9), echoed_stamp=self._heard_stamp)
+
+    def _heard(self, heartbeat: call_pb2.Heartbeat) -> None:
+        self._heard_stamp = heartbeat.stamp or self._heard_stamp
+        if self._echoes and heartbeat.echoed_stamp:
+            self._engine.echoed(self._link, heartbeat.echoed_stamp / 1e9)
+
+    def _next_frame(self) -> Response | None:
+        frame = self._outbox.next_frame()
+        if frame is None and self._is_ending:
+            self._written.set()
+        return frame
