@@ -149,12 +149,6 @@ class Scheduler:
                 self._begin(run, now)
         return self._commands(now)
 
-    def resent_all(self, caller: Caller, now: float) -> list[Command]:
-        """Of the calls that earlier connections of the caller's session have sent, no more are sent again."""
-        if caller.session is not None:
-            self._resumptions.resent_all(caller.session, now)
-        return self._commands(now)
-
     def submit_again(
         self,
         caller: Caller,
@@ -164,10 +158,7 @@ class Scheduler:
         first_roster: RosterVersion | None,
         now: float,
     ) -> list[Command]:
-        """Calls that an earlier connection of the session has sent, `age_s` ago. Their time has gone on since.
-
-        `first_roster`: the newest that their client knew by then.
-        """
+        """Calls that were sent before, `age_s` ago; `first_roster` is the newest that their client knew by then."""
         label, numbers = (self.counters.label(endpoint),), self._numbers
         for options, ids, payloads in batches:
             run = Run(next(numbers), caller, endpoint, options, ids, payloads, now - age_s)
@@ -180,6 +171,12 @@ class Scheduler:
                 self._outcomes.fail_waiting(run, failures.NOT_RESUMED)
             elif not self._submissions.holds_back(run, now):
                 self._begin(run, now)
+        return self._commands(now)
+
+    def resent_all(self, caller: Caller, now: float) -> list[Command]:
+        """Of the calls that earlier connections of the caller's session have sent, no more are sent again."""
+        if caller.session is not None:
+            self._resumptions.resent_all(caller.session, now)
         return self._commands(now)
 
     def fetch(self, caller: Caller, endpoint: str, answered: DeliverResults, now: float) -> list[Command]:

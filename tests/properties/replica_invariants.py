@@ -76,7 +76,9 @@ def no_batch_is_late(model: ReplicaModel) -> None:
         if batcher.gathered.queue and running < SETTINGS[name].max_concurrent_batches:
             assert deadline is not None
             assert batcher.gathered.waiting < model.max_ongoing
-            assert (batcher.gathered.load if name == "weighed" else batcher.gathered.waiting) < SETTINGS[name].max_batch_size
+            assert (batcher.gathered.load if name == "weighed" else batcher.gathered.waiting) < SETTINGS[
+                name
+            ].max_batch_size
 
 
 def routers_are_charged_for_what_is_here(model: ReplicaModel) -> None:
@@ -118,7 +120,9 @@ def gathered_in(batcher: Batcher) -> tuple[int, float]:
             if run.options.method != batcher.method or run.awaits:
                 break
             for index in range(run.lo, run.hi):
-                if (is_weighed or index == run.lo) and (offered >= batcher.gathered.size or weight >= WEIGHED.max_batch_size):
+                if (is_weighed or index == run.lo) and (
+                    offered >= batcher.gathered.size or weight >= WEIGHED.max_batch_size
+                ):
                     break
                 offered += 1
                 weight += weigh(run, index).weight if is_weighed else 0
