@@ -7,7 +7,6 @@ controller remembers nothing then, and is told once more what should run.
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -26,6 +25,9 @@ REST_S: Final = 1.5
 """Between two faults."""
 TOGETHER: Final = 0.3
 """How often two faults come together."""
+
+_NO_END_S: Final = 1e9
+"""Until a client has moved, whenever that is. JSON has no infinity."""
 
 Act = Callable[[], Awaitable[None]]
 
@@ -105,7 +107,7 @@ class Chaos:
     def _holds_calls_s(self, service: Service) -> float:
         """Until when calls start that were held up on their way to this service."""
         if service in self._mesh.routers:
-            return math.inf
+            return _NO_END_S
         return FRESH_S if service in self._mesh.replicas else 0.0
 
     def _note(self, what: str, at: float, seen: str, *, holds_calls_s: float = 0.0) -> None:
