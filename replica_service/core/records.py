@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Generic, TypeVar
 
+from replica_service.core.lane_stops import Stops
 from replica_service.core.progress import Progress
 from replica_service.core.ranges import Range
-from replica_service.core.stops import Stops
 from slotmesh.errors import Failure
 
 RunT = TypeVar("RunT")

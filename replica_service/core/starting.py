@@ -2,8 +2,9 @@
 
 A reservation waits among the unkeyed runs, and its start is that its permit passes to the table of slots. A call that
 is dispatched in a slot takes over that permit, and so waits for none.
-Invariants: nothing starts past its deadline, nor while its link is not fresh; no permit is free while something waits
-for one.
+Whether a call that was handed to an executor may start is decided in `claims.py`, right before it would.
+Invariants: nothing is handed out past its deadline, nor while its link is not fresh; no permit is free while something
+waits for one.
 Owner: the scheduler, which is one.
 """
 

@@ -183,7 +183,7 @@ _TAKEOVER: Final = (
         STOPS,
         "stop_lanes",
         (
-            "replica_service.core.stops:Stops.is_stopped",
+            "replica_service.core.lane_stops:Stops.is_stopped",
             "self._failed.get(hash((endpoint, key, generation)), call_id) < call_id",
             "False",
         ),

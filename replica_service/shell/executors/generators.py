@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 from replica_service.core.call_options import MAX_CREDIT
 from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.claims import Skip, Start, TurnClaims, claim, may_begin
 from replica_service.core.commands import StartBatch, StartCalls, Work
-from replica_service.core.turns import Skip, Start, Turns, claim, may_begin
 from replica_service.core.verdicts import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, TAKEN_BACK
 from replica_service.shell.executors.batch_invocations import Invocation, invocations
 from replica_service.shell.executors.call_context import SinglePlace, batch_place
-from replica_service.shell.executors.drives import Drive, Script, Stage
+from replica_service.shell.executors.generator_drives import Drive, Script, Stage
 from replica_service.shell.executors.lateness import in_time
 from replica_service.shell.executors.on_loop_drive import AsyncDrive
 from replica_service.shell.executors.own_loop_drive import OwnLoopDrive
@@ -66,7 +66,7 @@ class GeneratorExecutor:
         self._sink = sink
         self._now = now
         self._in_thread = in_thread
-        self._turns = Turns()
+        self._turns = TurnClaims()
         self._loop = asyncio.get_running_loop()
         self._stage = Stage(
             sink=sink, errors=errors, now=now, context=contextvars.copy_context(), lock=threading.Lock()

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.claims import Skip, Start, TurnClaims, claim
 from replica_service.core.commands import StartBatch, StartCalls, Work
 from replica_service.core.lane_history import is_late
-from replica_service.core.turns import Skip, Start, Turns, claim
 from replica_service.core.verdicts import LATE
 from replica_service.shell.executors.batch_invocations import is_of
 from replica_service.shell.executors.call_context import TaskPlace, marking
@@ -43,13 +43,13 @@ class AsyncExecutor:
         errors: HandlerErrors,
         now: Callable[[], float],
         loop: asyncio.AbstractEventLoop | None = None,
-        turns: Turns | None = None,
+        turns: TurnClaims | None = None,
     ) -> None:
         """`loop` is where calls run, and `turns` what claims them; the running one and one of its own where None."""
         self._methods = methods
         self._sink = sink
         self._now = now
-        self._turns = turns or Turns()
+        self._turns = turns or TurnClaims()
         self._runners = runners = Runners(sink, loop or asyncio.get_running_loop(), self._work_off)
         self._running = running = RunningCalls(errors, runners)
         self._streaks = AsyncStreaks(methods, sink, now, self._turns, runners, running)

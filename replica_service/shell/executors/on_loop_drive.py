@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from replica_service.shell.executors.drives import Drive, Script, Stage
+from replica_service.shell.executors.generator_drives import Drive, Script, Stage
 from slotmesh.handlers.context import current_place
 
 STEP_S = 0.005

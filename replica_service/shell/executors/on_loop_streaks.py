@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from replica_service.core.calls import StartTurn
-from replica_service.core.turns import Start, Turns
+from replica_service.core.claims import Start, TurnClaims
 from replica_service.shell.executors.call_context import SinglePlace
 from replica_service.shell.executors.protocol import Sink
 from replica_service.shell.executors.runners import LARGE_BYTES, Runners, is_dropped, this_task
@@ -28,7 +28,7 @@ class AsyncStreaks:
         methods: Mapping[str, Method],
         sink: Sink,
         now: Callable[[], float],
-        turns: Turns,
+        turns: TurnClaims,
         runners: Runners,
         running: RunningCalls,
     ) -> None:

@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from replica_service.core.calls import Link, StartTurn
+from replica_service.core.claims import TurnClaims
 from replica_service.core.commands import StartCalls, Work
 from replica_service.core.ranges import Range, common, merged, without
-from replica_service.core.turns import Turns
 from replica_service.core.verdicts import CANCELLED
 from replica_service.shell.executors.on_loop import AsyncExecutor
 from replica_service.shell.executors.posting_sink import PostingSink
@@ -40,7 +40,7 @@ class OwnLoopExecutor(AsyncExecutor):
         handler_loop: HandlerLoop,
     ) -> None:
         posting = PostingSink(sink, asyncio.get_running_loop())
-        super().__init__(methods, posting, errors, now, handler_loop.loop, Turns(threading.Lock()))
+        super().__init__(methods, posting, errors, now, handler_loop.loop, TurnClaims(threading.Lock()))
         self._handler_loop = handler_loop
         self._loop = handler_loop.loop
         self._runners.on_stepped = self._stepped

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from replica_service.shell.executors.drives import Script, Stage
+from replica_service.shell.executors.generator_drives import Script, Stage
 from replica_service.shell.executors.on_loop_drive import AsyncDrive
 
 

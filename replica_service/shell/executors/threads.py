@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.claims import Claim, Skip, TurnClaims, claim
 from replica_service.core.commands import StartBatch, StartCalls, Work
 from replica_service.core.lane_history import is_late
-from replica_service.core.turns import Claim, Skip, Turns, claim
 from replica_service.core.verdicts import LATE
 from replica_service.shell.executors.batch_invocations import is_of
 from replica_service.shell.executors.call_context import SinglePlace, ThreadPlace
@@ -72,7 +72,7 @@ class ThreadExecutor:
         self._max_threads = max_threads
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._turns = Turns(threading.Lock())
+        self._turns = TurnClaims(threading.Lock())
         self._sleepers: list[threading.Lock] = []
         """What idle workers wait for, the latest last: who was at work just now has its memory at hand."""
         self._queue: deque[Work | _Stint] = deque()

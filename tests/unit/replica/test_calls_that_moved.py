@@ -10,8 +10,8 @@ import pytest
 
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.claims import Claim, TurnClaims
 from replica_service.core.records import Record
-from replica_service.core.turns import Claim, Turns
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import deployment
@@ -124,7 +124,7 @@ async def test_a_call_that_a_thread_has_just_taken_runs(monkeypatch: pytest.Monk
     async with hosting(Handler) as host:
         loop, threads, outboxes = asyncio.get_running_loop(), host.engine._executors.threads, list[RememberingOutbox]()
 
-        class Moving(Turns):
+        class Moving(TurnClaims):
             def claim(self, turn: StartTurn, index: int, now: float, most: int = 1) -> Claim:
                 claimed = super().claim(turn, index, now, most)
                 moved = threading.Event()

@@ -1,4 +1,7 @@
-"""Who gets the next unkeyed calls: one policy a file, each one non-blocking method over the replicas' loads."""
+"""Who gets the next unkeyed calls: one policy a file, each one non-blocking method over the replicas' loads.
+
+A backend that names none has `least_loaded` (`slotmesh/spec/model.py`).
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Purpose: covers deadlines, links that are not fresh, sessions that moved, calls 
 stopped, and the length of a turn. What asks again when the arguments are decoded compares the clock with `Start.until`.
 Invariants: a call that was claimed has started: whoever holds its turn up afterwards finds it behind `turn.next`; one
 that was not claimed never starts. A claim and a hold of one turn exclude each other, whatever threads they are in.
-Owner: each executor has `Turns` of its own.
+Owner: each executor has `TurnClaims` of its own.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def may_begin(parts: Sequence[Part], now: float) -> bool:
 _OPEN: Final = nullcontext()
 
 
-class Turns:
+class TurnClaims:
     """Claims calls of turns, one after another."""
 
     __slots__ = ("_guard", "_one_by_one")

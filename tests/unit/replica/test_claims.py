@@ -11,10 +11,10 @@ import pytest
 
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Lane, Link, Run, StartTurn
+from replica_service.core.claims import Claim, Skip, Start, TurnClaims, claim, may_begin, too_late
 from replica_service.core.lane_history import mark_failure, note_failure
 from replica_service.core.lanes import MAX_TURN_S
 from replica_service.core.records import Record
-from replica_service.core.turns import Claim, Skip, Start, Turns, claim, may_begin, too_late
 from replica_service.core.verdicts import CANCELLED, EXPIRED, UNHEARD
 
 NOW = 100.0
@@ -98,7 +98,7 @@ def locks() -> list[AbstractContextManager[object] | None]:
 
 @pytest.mark.parametrize("lock", locks(), ids=["one loop", "two threads"])
 def test_what_was_claimed_has_started_when_the_turn_is_held_up(lock: AbstractContextManager[object] | None) -> None:
-    turns, turn = Turns(lock), turn_of(run_of(5))
+    turns, turn = TurnClaims(lock), turn_of(run_of(5))
     assert turns.claim(turn, 0, NOW, most=3) == Start(3, inf)
     turns.hold(turn)
     assert turn.stop == (3 if lock is None else 1)
@@ -107,7 +107,7 @@ def test_what_was_claimed_has_started_when_the_turn_is_held_up(lock: AbstractCon
 
 
 def test_calls_that_were_claimed_together_start_one_by_one_where_another_thread_may_hold_them_up() -> None:
-    turns, turn = Turns(threading.Lock()), turn_of(run_of(5))
+    turns, turn = TurnClaims(threading.Lock()), turn_of(run_of(5))
     assert turns.claim(turn, 0, NOW) == Start(5, inf)
     assert turns.go_on(turn, 1)
     assert turn.next == 2
@@ -119,13 +119,13 @@ def test_calls_that_were_claimed_together_start_one_by_one_where_another_thread_
 
 
 def test_a_turn_is_over_after_its_time_but_has_one_call_at_least() -> None:
-    turns, turn = Turns(), turn_of(run_of(5))
+    turns, turn = TurnClaims(), turn_of(run_of(5))
     assert turns.claim(turn, 0, NOW + 7, most=1) == Start(1, inf)
     assert turns.claim(turn, 1, NOW + 7 + MAX_TURN_S / 2, most=1) == Start(2, inf)
     assert turns.claim(turn, 2, NOW + 7 + MAX_TURN_S) is None
 
 
 def test_nothing_is_claimed_of_a_turn_that_was_held_up_before() -> None:
-    turns, turn = Turns(), turn_of(run_of(5))
+    turns, turn = TurnClaims(), turn_of(run_of(5))
     turns.hold(turn)
     assert turns.claim(turn, 0, NOW) is None
