@@ -12,7 +12,7 @@ from router_service.convert.runs import ranges_of
 from router_service.convert.spans import Spans, asked_of
 from router_service.core.callers import MAX_CALL_ID
 from router_service.core.routing.rosters import RosterVersion
-from router_service.core.sessions.resumption import Found
+from router_service.core.sessions.found_calls import Found
 from router_service.core.sessions.session import Session
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import replica_service_pb2, router_service_pb2

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from router_service.core.routing.rosters import RosterVersion
     from router_service.core.routing.sampling import Chance
     from router_service.core.routing.table import RoutingTable
-    from router_service.core.sessions.resumption import Found
+    from router_service.core.sessions.found_calls import Found
     from slotmesh.errors import Failure
 
 
@@ -164,12 +164,13 @@ class Scheduler:
             run = Run(next(numbers), caller, endpoint, options, ids, payloads, now - age_s)
             run.may_have_run = True
             run.first_roster = first_roster
-            self._resumptions.resent(run)
             self.counters.calls[label] += len(payloads)
             caller.runs[run] = None
             if options.streaming:
                 self._outcomes.fail_waiting(run, failures.NOT_RESUMED)
-            elif not self._submissions.holds_back(run, now):
+                continue
+            self._resumptions.resent(run)
+            if not self._submissions.holds_back(run, now):
                 self._begin(run, now)
         return self._commands(now)
 

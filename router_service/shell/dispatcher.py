@@ -38,7 +38,7 @@ from router_service.core.routing.rosters import ReplicaKey, RosterVersion
 from router_service.core.routing.table import RoutingTable
 from router_service.core.runs import CallerBook, SliceHolder
 from router_service.core.scheduler import Scheduler
-from router_service.core.sessions.resumption import Found
+from router_service.core.sessions.found_calls import Found
 from router_service.core.slots.frames import OutgoingOp
 from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve, SlotAnswer
 from router_service.shell.receivers import Link, SessionSink, Sink, SlotSink

@@ -71,7 +71,7 @@ _ROUTER: Final = (
         "a replica that says that it has forgotten counts as one that has not seen the calls",
         ONCE,
         "long_away",
-        ("router_service.core.sessions.resumption:Resumption.trace", "if found.forgotten:", "if False:"),
+        ("router_service.core.sessions.found_calls:Resumption.trace", "if found.forgotten:", "if False:"),
     ),
     _defect(
         "silent_is_unseen",
@@ -157,7 +157,7 @@ _TAKEOVER: Final = (
         "a router that is told that an outcome is kept goes on as if it were not",
         ONCE,
         "router_leaves",
-        ("router_service.core.sessions.resumption:Resumption.trace", "(found.kept, False), ", ""),
+        ("router_service.core.sessions.found_calls:Resumption.trace", "(found.kept, False), ", ""),
     ),
     _defect(
         "new_overtakes_resent",

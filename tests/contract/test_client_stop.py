@@ -153,7 +153,7 @@ async def test_calls_behind_a_failure_are_not_sent_again() -> None:
             assert await calls[0] == b"0", "what was made before the failed call is sent again"
             assert await free == b"free"
             for call in calls[2:]:
-                assert (await refused(call)).executed is Executed.NO
+                assert (await refused(call)).executed is Executed.UNKNOWN, "they may have shared its batch"
         assert sorted(payload for each in second.batches for payload in each.payloads) == [b"0", b"free"]
         assert not first.breaches
         assert not second.breaches

@@ -13,115 +13,28 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from router_service.core import failures
 from router_service.core.commands import AskReconcile
+from router_service.core.sessions.found_calls import MAX_RESENT, Found, Resumption
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from router_service.core.commands import Command
     from router_service.core.outcomes import Outcomes
     from router_service.core.replicas.replica import Replica
     from router_service.core.routing.intake import Intake
-    from router_service.core.routing.rosters import RosterVersion
     from router_service.core.routing.topology import Topology
     from router_service.core.runs import Run
-    from router_service.core.sessions.session import Session, Span
+    from router_service.core.sessions.session import Session
     from slotmesh.errors import Failure
 
 PATIENCE_S = 5.0
 """What is not known by then is unknown: longer than a silent link takes to be found, and than a table takes that is on
 its way."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What one replica knows of the calls that it was asked about."""
-
-    running: Sequence[Span] = ()
-    kept: Sequence[Span] = ()
-    evicted: Sequence[Span] = ()
-    """Executed, and the outcome no longer kept."""
-    forgotten: bool = False
-    """It has forgotten calls of the session: of what it does not name it knows nothing."""
-
-
-class Trace(NamedTuple):
-    """Where calls were found."""
-
-    first: int
-    last: int
-    replica: Replica
-    is_evicted: bool
-
-
-class Resumption:
-    """What is known so far of the calls of one session."""
-
-    __slots__ = (
-        *("asked", "awaited", "awaits_calls", "deaf", "give_up_at", "held", "is_covered"),
-        *("is_over", "keys", "lanes", "newest_found", "rosters", "traces", "unanswered"),
-    )
-
-    def __init__(self, unanswered: Sequence[Span], rosters: Sequence[RosterVersion]) -> None:
-        self.unanswered = unanswered
-        self.rosters = rosters
-        """What the client has acknowledged since it sent the first of these calls: only replicas of these have them."""
-        self.is_covered = False
-        """The table names all replicas of these rosters, or says that they have departed."""
-        self.is_over = False
-        """Nothing more will be known."""
-        self.give_up_at = 0.0
-        """When to wait no longer, monotonic seconds."""
-        self.asked: set[Replica] = set()
-        self.awaited: dict[Replica, None] = {}
-        """Those of them that have not answered, and may yet."""
-        self.deaf = ""
-        """A replica that cannot answer, or not fully; empty where all did."""
-        self.traces: list[Trace] = []
-        self.held: list[tuple[Run, bool]] = []
-        """Runs in order of arrival, and whether they were sent before."""
-        self.keys: set[str] = set()
-        """Ordering keys among them."""
-        self.awaits_calls = False
-        """Calls are still being sent again, and the client says when it has sent the last one."""
-        self.lanes: dict[str, list[Sequence[int]]] = {}
-        """Ordering key -> ids of its calls that were sent again."""
-        self.newest_found: dict[str, int] = {}
-        """Ordering key -> the last of these that was found. Known once it is over."""
-
-    def trace(self, replica: Replica, found: Found) -> None:
-        """Keeps what the replica has said."""
-        if found.forgotten:
-            self.deaf = replica.replica_id
-        for spans, is_evicted in ((found.evicted, True), (found.kept, False), (found.running, False)):
-            self.traces += [Trace(first, last, replica, is_evicted) for first, last in spans]
-
-    def close(self) -> None:
-        """Nothing more will be known."""
-        self.is_over = True
-        for key, sent in self.lanes.items():
-            found = [ids[at] for ids in sent for at, trace in enumerate(self.traces_of(ids)) if trace is not None]
-            if found:
-                self.newest_found[key] = max(found)
-        self.lanes.clear()
-
-    def is_passed(self, run: Run) -> bool:
-        """Whether later calls of the run's ordering key were found: it would be executed behind them."""
-        return run.ids[0] < self.newest_found.get(run.options.ordering_key, 0)
-
-    def traces_of(self, ids: Sequence[int]) -> list[Trace | None]:
-        """Where each of the calls was found. A trace that leads to an outcome goes before one that does not."""
-        traces: list[Trace | None] = [None] * len(ids)
-        for trace in sorted(self.traces, key=lambda trace: not trace.is_evicted):
-            lo, hi = bisect_left(ids, trace.first), bisect_right(ids, trace.last)
-            traces[lo:hi] = [trace] * (hi - lo)
-        return traces
 
 
 class Resumptions:
@@ -158,6 +71,9 @@ class Resumptions:
         """The run was sent again. Its payload may be under way."""
         resumption = self._by_session.get(run.session) if run.session is not None else None
         if (key := run.options.ordering_key) and resumption is not None and not resumption.is_over:
+            resumption.resent += 1
+            if resumption.resent > MAX_RESENT:
+                return
             resumption.lanes.setdefault(key, []).append(run.ids)
 
     def resent_all(self, session: Session, now: float) -> None:
@@ -180,6 +96,9 @@ class Resumptions:
             return False
         if key:
             resumption.keys.add(key)
+        if resent and not resumption.awaited:
+            self._settle(run, resumption, now)
+            return True
         resumption.held.append((run, resent))
         self._intake.watch(run)
         return True
@@ -288,14 +207,16 @@ class Resumptions:
             if trace is None and not resumption.is_over:
                 resumption.held.append((part, True))
                 self._intake.watch(part)
+            elif trace is None and resumption.is_passed(part):
+                self._passed(part, self._who_may_have(part, resumption))
             elif trace is None:
-                self._unseen(part, resumption, self._who_may_have(part, resumption), now)
+                self._unseen(part, self._who_may_have(part, resumption), now)
             elif trace.is_evicted:
                 self._outcomes.fail_waiting(part, failures.result_evicted(trace.replica))
             elif trace.replica.linked:
                 self._intake.recover(part, trace.replica, now)
             else:
-                self._unseen(part, resumption, failures.not_heard(trace.replica.replica_id), now)
+                self._unseen(part, failures.not_heard(trace.replica.replica_id), now)
 
     def _who_may_have(self, run: Run, resumption: Resumption) -> Failure | None:
         """Why the calls, which no replica that was asked has, may have been executed all the same; None if not."""
@@ -309,12 +230,13 @@ class Resumptions:
         departed = roster.lost_since(run.first_roster)
         return failures.not_heard(departed) if departed else None
 
-    def _unseen(self, run: Run, resumption: Resumption, unknown: Failure | None, now: float) -> None:
+    def _passed(self, run: Run, unknown: Failure | None) -> None:
+        """Later calls of the key have run; `unknown` says why these may have, too, though they were not found."""
+        run.may_have_run = unknown is not None
+        self._outcomes.fail_waiting(run, failures.PASSED)
+
+    def _unseen(self, run: Run, unknown: Failure | None, now: float) -> None:
         """No replica that was asked has the calls; `unknown` says why one may have executed them nevertheless."""
-        if resumption.is_passed(run):
-            run.may_have_run = unknown is not None
-            self._outcomes.fail_waiting(run, failures.PASSED)
-            return
         if unknown is not None and not run.options.idempotent:
             self._outcomes.fail_waiting(run, unknown)
             return

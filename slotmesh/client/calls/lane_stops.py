@@ -53,7 +53,7 @@ class LaneStop(Generic[QueueT]):
     """Whether calls of one ordering key that stop at failures go on."""
 
     __slots__ = (
-        *("_failed_ids", "_failure", "_generations", "_ordering_key", "_unknown"),
+        *("_failed_ids", "_failure", "_generations", "_ordering_key"),
         *("failed", "generation", "methods"),
     )
 
@@ -64,8 +64,6 @@ class LaneStop(Generic[QueueT]):
         """Of calls that are made now."""
         self.failed = 0
         """The newest generation that has failed."""
-        self._unknown: set[int] = set()
-        """Those of `_failed_ids` of which calls behind the failed one may have run: nobody knows what became of it."""
         self._failed_ids: dict[int, int] = {}
         """By generation, the first call of it that failed and was sent, as far as it is known: of the newest ones."""
         self._failure: Failure = GAVE_UP
@@ -91,8 +89,6 @@ class LaneStop(Generic[QueueT]):
         ):
             self._failure = failure
         if call_id:
-            if failure.executed is Executed.UNKNOWN and failure.reason is not Reason.PREDECESSOR_FAILED:
-                self._unknown.add(generation)
             self._note(queue, generation, call_id)
 
     def _note(self, queue: QueueT, generation: int, call_id: int) -> None:
@@ -100,26 +96,21 @@ class LaneStop(Generic[QueueT]):
         self._failed_ids[generation] = call_id if before is None else min(before, call_id)
         if before is None:
             if len(self._failed_ids) > MAX_GENERATIONS:
-                oldest = min(self._failed_ids)
-                del self._failed_ids[oldest]
-                self._unknown.discard(oldest)
+                del self._failed_ids[min(self._failed_ids)]
             self._generations.on_failure(queue, generation)
 
     def is_after_failure(self, generation: int, call_id: int) -> bool:
         """Whether a call that was sent comes after one that failed."""
         return any(generation <= failed and call_id > failed_id for failed, failed_id in self._failed_ids.items())
 
-    def refusal(self, sent_in: int | None = None) -> Failure:
+    def refusal(self, *, was_sent: bool = False) -> Failure:
         """What calls after the failed one are told.
 
-        `sent_in`: the generation of a call that was sent. It may have run, unless it is known what became of the call
-        of its generation that has failed.
+        Those that were sent may have run: before the one that failed was known to have, or with it in one batch.
         """
         refusal = Failure(
             reason=Reason.PREDECESSOR_FAILED,
             message=f"a call before it of the lane {self._ordering_key!r} failed "
             f"({self._failure.reason.value}: {self._failure.message}); lane.reset() lets the lane go on",
         )
-        if sent_in is not None and (sent_in not in self._failed_ids or sent_in in self._unknown):
-            return replace(refusal, executed=Executed.UNKNOWN)
-        return refusal
+        return replace(refusal, executed=Executed.UNKNOWN) if was_sent else refusal

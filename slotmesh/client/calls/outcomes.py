@@ -109,7 +109,7 @@ def refuse_sent(part: Part, place: int) -> None:
     """As `refuse`, of a call that was sent, and that is not sent again."""
     spec = part.spec if part.specs is None else part.specs[place]
     if spec.queue.stop is not None:
-        fail(part, place, 1, spec.queue.stop.refusal(sent_in=spec.stop_generation))
+        fail(part, place, 1, spec.queue.stop.refusal(was_sent=True))
 
 
 def _stop_lanes(part: Part, at: int, count: int, failure: Failure) -> None:

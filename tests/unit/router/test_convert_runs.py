@@ -11,7 +11,7 @@ import pytest
 from router_service import convert
 from router_service.core.calls import CallOptions
 from router_service.core.replicas.frames import KeyColumns, OutgoingBatch
-from router_service.core.sessions.resumption import Found
+from router_service.core.sessions.found_calls import Found
 from router_service.core.streaming.credits import CREDITS, HALF
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2

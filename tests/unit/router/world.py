@@ -33,7 +33,7 @@ from router_service.core.replicas.replica import Replica
 from router_service.core.routing.rosters import Departure, Roster, RosterVersion
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
-from router_service.core.sessions.resumption import Found
+from router_service.core.sessions.found_calls import Found
 from router_service.core.sessions.session import Session, Span
 from slotmesh.chunks import Announced, Payload, joined
 from slotmesh.errors import Executed, Failure, Reason
