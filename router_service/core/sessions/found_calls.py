@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from router_service.core.sessions.session import Span
 
 MAX_RESENT = 65_536
-"""Runs with ordering keys of which it is remembered that they were sent again: several times what a window holds."""
+"""Runs with ordering keys of which it is remembered that they were sent again: several times what a window holds. Where
+there are more, it is not known which key each call that was found has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Resumption:
         self.awaits_calls = False
         """Calls are still being sent again, and the client says when it has sent the last one."""
         self.resent = 0
-        """Runs that were sent again."""
+        """Runs with ordering keys that were sent again."""
         self.lanes: dict[str, list[Sequence[int]]] = {}
         """Ordering key -> ids of its calls that were sent again."""
         self.newest_found: dict[str, int] = {}
@@ -89,6 +90,13 @@ class Resumption:
         for spans, is_evicted in ((found.evicted, True), (found.kept, False), (found.running, False)):
             self.traces += [Trace(first, last, replica, is_evicted) for first, last in spans]
 
+    def note_resent(self, run: Run) -> None:
+        """The run was sent again. Its payload may be under way."""
+        if (key := run.options.ordering_key) and not self.is_over:
+            self.resent += 1
+            if self.resent <= MAX_RESENT:
+                self.lanes.setdefault(key, []).append(run.ids)
+
     def close(self) -> None:
         """Nothing more will be known."""
         self.is_over = True
@@ -99,7 +107,7 @@ class Resumption:
                 newest = next((each for each in reversed(ids) if _is_within(each, starts, found)), 0)
                 self.newest_found[key] = max(newest, self.newest_found.get(key, 0))
         self.lanes.clear()
-        if self.awaits_calls:
+        if self.awaits_calls or self.resent > MAX_RESENT:
             self.newest_of_any_key = max((last for _, last in found), default=0)
 
     def is_passed(self, run: Run) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from router_service.core import failures
 from router_service.core.commands import AskReconcile
-from router_service.core.sessions.found_calls import MAX_RESENT, Found, Resumption
+from router_service.core.sessions.found_calls import Found, Resumption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,12 +69,8 @@ class Resumptions:
 
     def resent(self, run: Run) -> None:
         """The run was sent again. Its payload may be under way."""
-        resumption = self._by_session.get(run.session) if run.session is not None else None
-        if (key := run.options.ordering_key) and resumption is not None and not resumption.is_over:
-            resumption.resent += 1
-            if resumption.resent > MAX_RESENT:
-                return
-            resumption.lanes.setdefault(key, []).append(run.ids)
+        if run.session is not None and (resumption := self._by_session.get(run.session)) is not None:
+            resumption.note_resent(run)
 
     def resent_all(self, session: Session, now: float) -> None:
         """No more calls will be sent again."""

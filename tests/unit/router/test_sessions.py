@@ -6,6 +6,7 @@ import pytest
 
 from router_service.core.callers import Caller
 from router_service.core.routing.table import BalancerName
+from router_service.core.sessions import found_calls
 from router_service.core.sessions.resumption import PATIENCE_S
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.moving_sessions import asked, pair
@@ -355,3 +356,42 @@ def test_what_was_found_counts_though_its_payload_is_under_way() -> None:
     world.announce_again(3, 100, by=client, ordering_key="k")
     world.resent_all(client)
     assert world.outcomes == {1: Reason.REPLICA_LOST}
+
+
+def test_where_not_all_comes_again_in_time_what_was_found_may_be_of_any_key() -> None:
+    world, client = moved(says_all=True)
+    world.resend([1], by=client, ordering_key="k")
+    world.resend([6], by=client, ordering_key="k")
+    world.resend([2], by=client)
+    world.at(PATIENCE_S)
+    assert world.outcomes == {1: Reason.REPLICA_LOST}
+    assert sorted(world.got("r1") + world.got("r2")) == [2, 6]
+
+
+def test_nor_is_it_known_of_more_runs_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(found_calls, "MAX_RESENT", 1)
+    world, client = moved(says_all=True)
+    world.resend([1], by=client, ordering_key="k")
+    world.resend([3], by=client, ordering_key="k")
+    world.resent_all(client)
+    assert world.outcomes == {1: Reason.REPLICA_LOST}
+
+
+def test_calls_that_several_replicas_know_are_found() -> None:
+    world = World({"b": ["r1", "r2"]}, slots=100, owner=("r2", 1))
+    client = world.connect(2, (1, 7), says_all=True)
+    world.reconcile("r1", client, kept=[(3, 6)])
+    world.reconcile("r2", client, kept=[(4, 4)])
+    world.resend([1], by=client, ordering_key="k")
+    world.resend([6], by=client, ordering_key="k")
+    world.resent_all(client)
+    assert world.outcomes == {1: Reason.REPLICA_LOST}
+
+
+def test_calls_of_other_keys_that_were_found_pass_nothing() -> None:
+    world, client = moved(says_all=True)
+    world.resend([1, 4], by=client, ordering_key="k")
+    world.resend([3, 5], by=client, ordering_key="another")
+    world.resent_all(client)
+    assert not world.outcomes
+    assert world.got("r2") == [1, 4]
