@@ -65,7 +65,14 @@ class Caller:
         "window",
     )
 
-    def __init__(self, window: Window, flow: Flow | None = None, session: Session | None = None) -> None:
+    def __init__(
+        self,
+        window: Window,
+        flow: Flow | None = None,
+        session: Session | None = None,
+        *,
+        max_value_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
         """`flow` is a new one unless it is given."""
         self.window = window
         self.session = session
@@ -87,7 +94,7 @@ class Caller:
         credit."""
         self.request_id = ""
         """Of the reservation that it waits for, and others may, too; empty where it waits for none."""
-        self.max_value_bytes = MAX_PAYLOAD_BYTES
+        self.max_value_bytes = max_value_bytes
         """Larger results, and larger values of handlers that yield, fail their call."""
 
     def admit(self, ids: Sequence[int], size: int) -> Failure | None:
