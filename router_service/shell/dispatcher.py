@@ -82,7 +82,7 @@ class Dispatcher:
         self._sinks.pop(caller, None)
         if caller.session is not None:
             self.post(SessionDisconnected(caller))
-        elif caller.runs or caller.request_id:
+        elif caller.has_open_calls or caller.request_id:
             self.post(CallerLeft(caller))
 
     # -- links ---------------------------------------------------------------------------------------------------

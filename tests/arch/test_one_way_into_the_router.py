@@ -16,8 +16,11 @@ ASKED = frozenset({"counters", "next_deadline", "table", "topology"})
 OF_THE_DISPATCHER = ASKED | {"cut_frame", "cut_ops", "retry_link_in_s", "step"}
 SCHEDULERS = frozenset({"scheduler", "_scheduler"})
 CALLERS = frozenset({"caller", "_caller"})
+REPLICAS = frozenset({"replica", "_replica"})
 OF_CALLERS = frozenset({"runs", "stop", "stops", "stream", "streamed", "streams"})
 """What of a caller only the core changes."""
+WITHIN = frozenset({"inflight", "ops", "outbox", "ready", "runs", "stops"})
+"""What of a caller and of a replica only the core looks into: what others need they are told by a method."""
 
 
 def edge_files() -> Iterator[Path]:
@@ -33,6 +36,8 @@ def side_doors(path: str, source: str) -> Iterator[str]:
         match node:
             case ast.Attribute(value=owner, attr=name) if _name(owner) in SCHEDULERS and name not in asked:
                 yield f"{path}:{node.lineno}: scheduler.{name}"
+            case ast.Attribute(value=owner, attr=name) if name in WITHIN and _name(owner) in CALLERS | REPLICAS:
+                yield f"{path}:{node.lineno}: {_name(owner)}.{name}"
             case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in OF_CALLERS and _name(owner) in CALLERS:
                 yield f"{path}:{node.lineno}: caller.{name}()"
             case ast.Assign(targets=targets) | ast.Delete(targets=targets):
@@ -46,7 +51,7 @@ def side_doors(path: str, source: str) -> Iterator[str]:
 
 def _is_state(target: ast.expr) -> bool:
     """Whether what is written is in something that is the core's."""
-    return not {*SCHEDULERS, "replica", "_replica", *OF_CALLERS}.isdisjoint(_names(target)[1:])
+    return not {*SCHEDULERS, *REPLICAS, *OF_CALLERS}.isdisjoint(_names(target)[1:])
 
 
 def _name(node: ast.expr) -> str:
@@ -93,6 +98,9 @@ def test_the_edge_has_no_side_doors() -> None:
         ("self._caller.stop('key', 1, 2)", True),
         ("self.caller.runs[run] = None", True),
         ("del caller.streams[3]", True),
+        ("is_idle = not self._replica.outbox", True),
+        ("is_idle = not self._replica.has_unsent_runs", False),
+        ("last = list(caller.runs)", True),
     ],
 )
 def test_side_doors_are_found(line: str, is_one: bool) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from itertools import islice
 
 from router_service import convert
 from router_service.core.callers import MAX_CALL_ID, Caller, Window
@@ -130,7 +129,7 @@ class ClientStream:
 
     def cancel(self, frame: router_service_pb2.CancelCalls) -> Iterator[None]:
         """The client takes calls back; each that is open is answered now. In steps, as `accept`."""
-        last_ids = [run.ids[-1] for run in islice(self.caller.runs, MAX_STEP - 1, None, MAX_STEP) if run.ids]
+        last_ids = self.caller.ids_apart(MAX_STEP)
         for at in range(0, len(frame.calls), MAX_STEP):
             ranges = convert.ranges_of(frame.calls[at : at + MAX_STEP])
             first = 0
@@ -212,10 +211,11 @@ class ClientStream:
             stamp, self._echo = self._echo, 0
             return Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
         frame = self._results.next_frame()
-        is_over = self._is_ending and not self._is_accepting and not self.caller.runs and not self._results
-        if frame is None and is_over:
+        if frame is not None or not self._is_ending or self._is_accepting:
+            return frame
+        if not self.caller.has_open_calls and not self._results:
             self._all_answered.set()
-        return frame
+        return None
 
     def _accept(self, frame: router_service_pb2.CallFrame) -> Iterator[Failure | None]:
         fresh: list[Batch] = []
