@@ -39,18 +39,21 @@ class Conclusions:
         self._operations = operations
         self._uploads = uploads
         self._submissions = submissions
+        # Looked at after each event: the lists themselves, which nobody replaces.
+        self._stopped, self._unbrought = outcomes.stopped, outcomes.unbrought
+        self._pending = operations.requests.pending
 
     def commands(self, now: float) -> list[Command]:
         """What was decided, once all that follows from it was."""
-        while self._outcomes.stopped:
-            caller, key = self._outcomes.stopped.pop()
+        while self._stopped:
+            caller, key = self._stopped.pop()
             self._withdrawals.follow_up(cancellation.stop_after(caller, key, self._outcomes), now)
-        if self._outcomes.unbrought:
-            ended = self._outcomes.unbrought.copy()
-            self._outcomes.unbrought.clear()
+        if self._unbrought:
+            ended = self._unbrought.copy()
+            self._unbrought.clear()
             for run in self._uploads.release_ended(ended):
                 self._submissions.begin(run, now)
             return self.commands(now)
         out = self._out.copy()
         self._out.clear()
-        return self._operations.told(out, now) if self._operations.requests.pending else out
+        return self._operations.told(out, now) if self._pending else out

@@ -50,21 +50,21 @@ class Answers:
 
     def completed(self, event: RunsCompleted, now: float) -> None:
         """Calls have their outcomes, and what waits for their room starts."""
-        replica = event.replica
-        outcomes, observe = self._outcomes, replica.backend.counts.replica_time.observe
-        is_heard = replica.backend.hooks is not None
+        replica, backend = event.replica, event.replica.backend
+        outcomes, observe = self._outcomes, backend.counts.replica_time.observe
+        is_heard = backend.hooks is not None
         if event.values:
             pass_on(replica, event.values, outcomes, self._out)
-        service_time = replica.backend.account.service_time
+        service_time = backend.account.service_time
         for ids, payloads, content_type in event.results:
-            replica.backend.retries.answered(len(ids), now)
+            backend.retries.answered(len(ids), now)
             for sent, offset, at, count in replica.slices(ids):
                 observe(now - sent.sent_at, count)
                 service_time.observe(now - sent.sent_at)
                 if count == sent.count and sent.states is None:
                     replica.answer_whole(sent)
                     if is_heard:
-                        routing_hooks.answered(replica.backend.hooks, replica, sent, count, now)
+                        routing_hooks.answered(backend.hooks, replica, sent, count, now)
                     part = payloads if count == len(payloads) else payloads[at : at + count]
                     outcomes.results(sent, 0, count, part, content_type, replica)
                 else:
@@ -73,9 +73,10 @@ class Answers:
                         outcomes.results(sent, lo, fresh, payloads[begin : begin + fresh], content_type, replica)
                 if not sent.remaining and sent.run.partition is not None:
                     self.settle_partition(sent, now)
-        self._failed(replica, event.failed, now)
+        if event.failed:
+            self._failed(replica, event.failed, now)
         for sent, offset, _, count in replica.slices(event.done) if event.done else ():
-            replica.backend.retries.answered(count, now)
+            backend.retries.answered(count, now)
             observe(now - sent.sent_at, count)
             service_time.observe(now - sent.sent_at)
             for lo, fresh in self._answer(replica, sent, offset, count, now):

@@ -5,7 +5,7 @@ Owner: the link to the replica makes them, the scheduler reads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,7 +67,7 @@ class RunsCompleted(RouterEvent):
 
     replica: Replica
     results: Iterable[Results]
-    failed: Iterable[Failures]
+    failed: Sequence[Failures]
     capacity: Capacity | None
     """None where the replica does not tell."""
     done: list[int] | None = None

@@ -1,8 +1,8 @@
 """The way to one replica: one Execute stream, kept up for as long as the table names the replica.
 
 Purpose: keeps the stream, writes what `LinkFrames` has, and turns the replica's frames into events.
-Invariants: a link is up from the replica's first capacity frame until the stream ends, and posts
-that exactly once each. After a failure it comes back only when the replica's health check says that it serves.
+Invariants: a link is up from the replica's first capacity frame until the stream ends, and posts each of these exactly
+once. After a failure it comes back only when the replica's health check says that it serves.
 Owner: the app, through the dispatcher; it has one task.
 """
 
