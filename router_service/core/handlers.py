@@ -22,6 +22,7 @@ from router_service.core.replicas.events import (
     CapacityReported,
     DrainAnnounced,
     LanesStopped,
+    LinkFailed,
     LinkLost,
     LinkOpened,
     RunsCompleted,
@@ -93,6 +94,7 @@ def handlers_of(parts: Parts) -> Handlers:
     # Replicas.
     add(LinkOpened, parts.link_changes.opened)
     add(LinkLost, parts.link_changes.lost)
+    add(LinkFailed, parts.link_changes.failed)
     add(CapacityReported, parts.link_changes.capacity_reported)
     add(ServiceTimesReported, parts.link_changes.service_times_reported)
     add(DrainAnnounced, parts.link_changes.drain_announced)

@@ -79,7 +79,7 @@ class Parts:
             counters, outcomes, sender, intake, answers, operations, withdrawals=withdrawals, expiry=expiry
         )
         self.refusals = Refusals(counters, outcomes, sender, intake, answers, withdrawals, expiry)
-        self.link_changes = LinkChanges(topology, sender, resumptions, answers, chance)
+        self.link_changes = LinkChanges(out, topology, sender, resumptions, answers, chance)
         self.table_changes = TableChanges(topology, sender, intake, resumptions, acknowledgements, operations)
         self.timers = Timers(
             deadlines,

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class Scheduler:
     """State of one router's data plane; single writer, never awaited inside.
 
-    What happens comes in by `step`. What a link takes, at the moment in which it can use it, is `cut_frame`, `cut_ops`
-    and `retry_link_in_s`. All else only tells.
+    What happens comes in by `step`. What its next frame carries a link takes when it can write one, by `cut_frame` and
+    `cut_ops`. All else only tells.
     """
 
     def __init__(self, chance: Chance, *, max_upload_bytes: int = MAX_UPLOAD_BYTES) -> None:
@@ -71,10 +71,6 @@ class Scheduler:
     def cut_ops(self, replica: Replica, max_bytes: int) -> list[OutgoingOp]:
         """What the next frame of slot operations carries; it goes ahead of runs. As `cut_frame` otherwise."""
         return slot_frames.cut_ops(replica, max_bytes)
-
-    def retry_link_in_s(self, replica: Replica, now: float) -> float:
-        """The replica's link failed, or could not be made: seconds until the next attempt, which are drawn anew."""
-        return self._parts.link_changes.retry_in_s(replica, now)
 
     # -- what is known -----------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from router_service.core.commands import (
     Flush,
     NameRoster,
     OpenLink,
+    RetryLink,
     TakeValues,
 )
 from router_service.core.events import CallerLeft, RouterEvent, TimePassed
@@ -97,10 +98,6 @@ class Dispatcher:
         self._expire_due()
         return self.scheduler.cut_ops(replica, max_bytes)
 
-    def retry_link_in_s(self, replica: Replica) -> float:
-        """The replica's link failed, or could not be made: seconds until the next attempt."""
-        return self.scheduler.retry_link_in_s(replica, self.clock.now())
-
     # -- effects -------------------------------------------------------------------------------------------------
 
     def _do(self, commands: list[Command]) -> None:
@@ -126,6 +123,9 @@ class Dispatcher:
                 case DeliverSlot():
                     if (slot_sink := self._sinks.get(command.caller)) is not None:
                         cast("SlotSink", slot_sink).deliver_slot(command)
+                case RetryLink(replica, delay_s):
+                    if (link := self._links.get(replica)) is not None:
+                        link.retry_in(delay_s)
                 case CloseLink(replica):
                     self.links.close(replica)
         self._arm()

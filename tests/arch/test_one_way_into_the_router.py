@@ -13,7 +13,7 @@ from tests.arch.sources import ROOT
 DISPATCHER = "router_service/shell/dispatcher.py"
 ASKED = frozenset({"counters", "next_deadline", "table", "topology"})
 """What the scheduler tells anybody."""
-OF_THE_DISPATCHER = ASKED | {"cut_frame", "cut_ops", "retry_link_in_s", "step"}
+OF_THE_DISPATCHER = ASKED | {"cut_frame", "cut_ops", "step"}
 SCHEDULERS = frozenset({"scheduler", "_scheduler"})
 CALLERS = frozenset({"caller", "_caller"})
 REPLICAS = frozenset({"replica", "_replica"})

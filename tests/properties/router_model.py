@@ -21,6 +21,7 @@ from router_service.core.commands import (
     Flush,
     NameRoster,
     OpenLink,
+    RetryLink,
     TakeValues,
 )
 from router_service.core.events import RouterEvent
@@ -192,8 +193,8 @@ class RouterModel:
                 case DeliverDone(ids=ids):
                     assert self.streaming.issuperset(ids), "no result of a call that wants one"
                     self.settle(command.caller, ids, "done")
-                case AskReconcile() | DeliverSlot():
-                    raise AssertionError("nobody has a session, or wants a slot")
+                case AskReconcile() | DeliverSlot() | RetryLink():
+                    raise AssertionError("nobody has a session, wants a slot, or says that a link failed")
         if not self.lazy:
             self.cut_all()
 

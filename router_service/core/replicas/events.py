@@ -38,6 +38,13 @@ class LinkLost(RouterEvent):
 
 
 @dataclass(slots=True, eq=False)
+class LinkFailed(RouterEvent):
+    """The replica's link broke, or could not be made: what follows is when it is tried again."""
+
+    replica: Replica
+
+
+@dataclass(slots=True, eq=False)
 class CapacityReported(RouterEvent):
     """The replica's load changed without a result."""
 

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from router_service.core.commands import RetryLink
 from router_service.core.replicas.ejection import LONGEST_S
 
 if TYPE_CHECKING:
+    from router_service.core.commands import Command
     from router_service.core.replicas.answers import Answers
     from router_service.core.replicas.events import (
         CapacityReported,
         DrainAnnounced,
+        LinkFailed,
         LinkLost,
         LinkOpened,
         ServiceTimesReported,
     )
-    from router_service.core.replicas.replica import Replica
     from router_service.core.replicas.sender import Sender
     from router_service.core.routing.sampling import Chance
     from router_service.core.routing.topology import Topology
@@ -29,8 +31,16 @@ class LinkChanges:
     """Keeps what is known of each replica up to date, and starts what can start by that."""
 
     def __init__(
-        self, topology: Topology, sender: Sender, resumptions: Resumptions, answers: Answers, chance: Chance
+        self,
+        out: list[Command],
+        topology: Topology,
+        sender: Sender,
+        resumptions: Resumptions,
+        answers: Answers,
+        chance: Chance,
     ) -> None:
+        """Writes into `out`, the scheduler's list of commands."""
+        self._out = out
         self._topology = topology
         self._sender = sender
         self._resumptions = resumptions
@@ -61,6 +71,14 @@ class LinkChanges:
         self._resumptions.link_down(replica, now)
         self._sender.pump(replica, now)
 
+    def failed(self, event: LinkFailed, now: float) -> None:
+        """The more often a replica fails, the longer it is left alone."""
+        replica, backend = event.replica, event.replica.backend
+        delay_s = LONGEST_S
+        if replica.listed:
+            delay_s = backend.ejections.failed(replica.key, len(backend.replicas), now, self._chance())
+        self._out.append(RetryLink(replica, delay_s))
+
     def capacity_reported(self, event: CapacityReported, now: float) -> None:
         """There may be more room than there was, or less."""
         self._answers.learn(event.replica, event.capacity)
@@ -76,10 +94,3 @@ class LinkChanges:
         replica.draining = True
         replica.backend.changed(replica)
         self._sender.pump(replica, now)
-
-    def retry_in_s(self, replica: Replica, now: float) -> float:
-        """The replica's link failed, or could not be made: seconds until the next attempt."""
-        backend = replica.backend
-        if not replica.listed:
-            return LONGEST_S
-        return backend.ejections.failed(replica.key, len(backend.replicas), now, self._chance())

@@ -17,10 +17,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router_service import convert
 from router_service.core.commands import CancelRun
+from router_service.core.replicas.ejection import LONGEST_S
 from router_service.core.replicas.events import (
     CapacityReported,
     DrainAnnounced,
     LanesStopped,
+    LinkFailed,
     LinkLost,
     LinkOpened,
     RunsCompleted,
@@ -85,6 +87,7 @@ class ReplicaLink:
         self._closing = False
         self._pump: StreamPump[Request] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._retry_in_s = LONGEST_S
         self._heard_at = 0.0
         self._is_silent = False
         self._stream_id = ""
@@ -105,6 +108,10 @@ class ReplicaLink:
     def reconcile(self, session: Session) -> None:
         """Asks what became of the session's unanswered calls. Only while the link is up."""
         self._frames.reconcile(session)
+
+    def retry_in(self, delay_s: float) -> None:
+        """The link failed: the next attempt is after so many seconds."""
+        self._retry_in_s = delay_s
 
     def forget(self, first: int, count: int) -> None:
         """The replica need not keep the outcomes of these runs. Only while the link is up."""
@@ -144,7 +151,8 @@ class ReplicaLink:
                     self._leaving = False
                     await asyncio.sleep(LEFT_PAUSE_S)
                 else:
-                    await asyncio.sleep(self._dispatcher.retry_link_in_s(self._replica))
+                    self._dispatcher.post(LinkFailed(self._replica))
+                    await asyncio.sleep(self._retry_in_s)
                     if not await _is_serving(health):
                         continue
                 _log.debug("replica link: connecting again", why=why, **self._who())

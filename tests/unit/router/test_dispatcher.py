@@ -10,7 +10,8 @@ from router_service.core.callers import Caller
 from router_service.core.commands import CancelRun, Delivery
 from router_service.core.events import CallsCancelled, CallsSubmitted
 from router_service.core.replicas.capacity import Capacity
-from router_service.core.replicas.events import LinkLost, LinkOpened, RunsCompleted
+from router_service.core.replicas.ejection import FIRST_S
+from router_service.core.replicas.events import LinkFailed, LinkLost, LinkOpened, RunsCompleted
 from router_service.core.replicas.replica import Replica
 from router_service.core.routing.events import TableReceived
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
@@ -45,6 +46,9 @@ class NotedLink:
 
     def reconcile(self, session: Session) -> None:
         self._tell(f"reconcile {session.epoch}")
+
+    def retry_in(self, delay_s: float) -> None:
+        self._tell(f"retry in {delay_s}")
 
     def forget(self, first: int, count: int) -> None:
         self._tell(f"forget {first} {count}")
@@ -156,6 +160,13 @@ async def test_what_is_told_of_runs_goes_only_to_the_link_that_they_were_on(shel
     links.forget(replica, before, 5, 2)
     links.take(replica, before, 7, 3)
     assert not shell.notes.take()
+
+
+@pytest.mark.asyncio
+async def test_a_link_that_failed_hears_when_to_try_again(shell: Shell) -> None:
+    shell.dispatcher.post(LinkLost(shell.replica("r"), "cut"))
+    shell.dispatcher.post(LinkFailed(shell.replica("r")))
+    assert shell.notes.take() == [f"r: retry in {FIRST_S * 0.75}"]
 
 
 @pytest.mark.asyncio

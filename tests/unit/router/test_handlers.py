@@ -16,7 +16,7 @@ from router_service.core.scheduler import Scheduler
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
 
 ASKED = {"shadows_under_way", "next_deadline", "table"}
-TAKEN_BY_LINKS = {"cut_frame", "cut_ops", "retry_link_in_s"}
+TAKEN_BY_LINKS = {"cut_frame", "cut_ops"}
 
 
 def classes_of_events() -> Iterator[type[RouterEvent]]:

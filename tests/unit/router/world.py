@@ -25,6 +25,7 @@ from router_service.core.commands import (
     Flush,
     NameRoster,
     OpenLink,
+    RetryLink,
     TakeValues,
 )
 from router_service.core.events import CallsCancelled, CallsSubmitted, RouterEvent, TimePassed
@@ -357,8 +358,8 @@ class World:
                     self.taken[replica.replica_id][run_id] += count
                 case NameRoster(caller, version):
                     self.named[caller] = version
-                case DeliverSlot():
-                    raise AssertionError("nobody wants a slot here")
+                case DeliverSlot() | RetryLink():
+                    raise AssertionError(f"nobody expects {command}")
                 case DeliverDone(ids=ids):
                     self._end(ids, DONE)
                 case DeliverResults(ids=ids):
