@@ -84,16 +84,6 @@ class Submissions:
         """Later calls of its key and generation fail when it is their turn to begin."""
         event.caller.stop(event.ordering_key, event.stop_generation, event.call_id)
 
-    def _holds_back(self, run: Run, now: float) -> bool:
-        """Whether the run waits for payloads, or fails as there is no room for them."""
-        if failure := self._uploads.refuse(run):
-            self._outcomes.fail_waiting(run, failure)
-        elif self._uploads.take(run, now):
-            self._intake.watch(run)
-        else:
-            return False
-        return True
-
     def begin(self, run: Run, now: float) -> None:
         """The run is complete, and its turn: to the replicas that may have it already, or to the one that gets it."""
         options, caller = run.options, run.caller
@@ -122,3 +112,13 @@ class Submissions:
             self._intake.recover(run, answered.replica, now)
         else:
             self._outcomes.fail_waiting(run, failures.result_evicted(answered.replica))
+
+    def _holds_back(self, run: Run, now: float) -> bool:
+        """Whether the run waits for payloads, or fails as there is no room for them."""
+        if failure := self._uploads.refuse(run):
+            self._outcomes.fail_waiting(run, failure)
+        elif self._uploads.take(run, now):
+            self._intake.watch(run)
+        else:
+            return False
+        return True

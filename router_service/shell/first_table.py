@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-TABLE_WAIT_S = 3.0
+FIRST_TABLE_WAIT_S = 3.0
 """How long whoever comes before the first routing table waits for it, at most."""
 
 
@@ -27,7 +27,7 @@ class FirstTable:
         await self._came.wait()
 
     async def wait_a_while(self) -> None:
-        """Returns once there is a table, or after `TABLE_WAIT_S`: a router that has just started gets it soon."""
+        """Returns once there is a table, or after `FIRST_TABLE_WAIT_S`: a router that has just started gets it soon."""
         if not self._came.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._came.wait(), TABLE_WAIT_S)
+                await asyncio.wait_for(self._came.wait(), FIRST_TABLE_WAIT_S)
