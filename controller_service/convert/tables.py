@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from controller_service.core.partitions import Ownership
 from controller_service.core.routing import BackendRoute, RoutingTable
-from slotmesh.spec.wire import duration_to_wire, traffic_to_wire
-from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.spec.model import ROUTED
+from slotmesh.spec.wire import backend_to_wire, repeat_for_older_peers, traffic_to_wire
+from slotmesh.v1 import membership_service_pb2
 
 
 def table_to_wire(
@@ -62,8 +63,10 @@ def ownership_to_bytes(ownership: Ownership) -> bytes:
 
 
 def _backend_route(route: BackendRoute) -> membership_service_pb2.BackendRoute:
-    return membership_service_pb2.BackendRoute(
-        name=route.name,
+    backend = backend_to_wire(route.settings, ROUTED)
+    wire = membership_service_pb2.BackendRoute(
+        name=route.settings.name,
+        backend=backend,
         replicas=(
             membership_service_pb2.ReplicaRoute(
                 replica_id=replica.replica_id,
@@ -75,9 +78,6 @@ def _backend_route(route: BackendRoute) -> membership_service_pb2.BackendRoute:
             )
             for replica in route.replicas
         ),
-        max_queued_calls=route.max_queued_calls,
-        max_queued_bytes=route.max_queued_bytes,
-        max_queue_time=duration_to_wire(route.max_queue_time_s),
-        balancer=mesh_pb2.Balancer.ValueType(route.balancer.value),
-        max_batch_size=route.max_batch_size,
     )
+    repeat_for_older_peers(backend, wire)
+    return wire

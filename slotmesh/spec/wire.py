@@ -7,40 +7,38 @@ the model's defaults, unknown enum values are mistakes and never a silent defaul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from google.protobuf import duration_pb2, struct_pb2
+from google.protobuf.message import Message
 
 from slotmesh.codec.json_values import struct_from_wire
-from slotmesh.spec.model import Backend, Balancer, Endpoint, JsonValue, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.model import SETTINGS, Backend, Endpoint, JsonValue, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import show
-from slotmesh.v1 import mesh_pb2
+from slotmesh.spec.setting import Kind, Setting
+from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
 
 def mesh_to_wire(mesh: Mesh) -> mesh_pb2.Mesh:
     return mesh_pb2.Mesh(backends=map(backend_to_wire, mesh.backends), endpoints=map(endpoint_to_wire, mesh.endpoints))
 
 
-def backend_to_wire(backend: Backend) -> mesh_pb2.Backend:
-    wire = mesh_pb2.Backend(
-        name=backend.name,
-        handler=backend.handler,
-        num_replicas=backend.num_replicas,
-        max_ongoing=backend.max_ongoing,
-        prefetch=backend.prefetch,
-        max_batch_size=backend.max_batch_size,
-        max_queued_calls=backend.max_queued_calls,
-        max_queued_bytes=backend.max_queued_bytes,
-        max_queue_time=duration_to_wire(backend.max_queue_time_s),
-        balancer=mesh_pb2.Balancer.ValueType(backend.balancer.value),
-        graceful_timeout=duration_to_wire(backend.graceful_timeout_s),
-        own_loop=backend.own_loop,
-    )
-    if backend.health_check_period_s is not None:
-        wire.health_check_period.CopyFrom(duration_to_wire(backend.health_check_period_s))
-    if backend.health_check_timeout_s is not None:
-        wire.health_check_timeout.CopyFrom(duration_to_wire(backend.health_check_timeout_s))
-    if backend.user_config:
-        wire.user_config.CopyFrom(struct_to_wire(backend.user_config))
+def backend_to_wire(backend: Backend, settings: Mapping[str, Setting] = SETTINGS) -> mesh_pb2.Backend:
+    """The backend as a message, with these of its settings."""
+    wire = mesh_pb2.Backend(name=backend.name)
+    for name, setting in settings.items():
+        value = getattr(backend, setting.attribute)
+        if value is None or value == {}:
+            continue
+        match setting.kind:
+            case Kind.DURATION:
+                getattr(wire, name).CopyFrom(duration_to_wire(value))
+            case Kind.CHOICE:
+                setattr(wire, name, value.value)
+            case Kind.JSON:
+                getattr(wire, name).CopyFrom(struct_to_wire(value))
+            case _:
+                setattr(wire, name, value)
     return wire
 
 
@@ -92,32 +90,54 @@ def traffic_from_wire(wire: mesh_pb2.TrafficPolicy) -> TrafficPolicy:
 
 
 def _backend(wire: mesh_pb2.Backend, mistakes: list[Mistake]) -> Backend:
-    path = f"backends.{show(wire.name)}"
-    unset = Backend(name=wire.name)
-    balancer = unset.balancer
-    try:
-        balancer = Balancer(wire.balancer or balancer.value)
-    except ValueError:
-        mistakes.append(Mistake(f"{path}.balancer", f"{wire.balancer} is no value that this version knows"))
-    return Backend(
-        name=wire.name,
-        handler=wire.handler,
-        num_replicas=wire.num_replicas if wire.HasField("num_replicas") else None,
-        max_ongoing=wire.max_ongoing if wire.HasField("max_ongoing") else None,
-        prefetch=wire.prefetch if wire.HasField("prefetch") else None,
-        user_config=struct_from_wire(wire.user_config),
-        max_batch_size=wire.max_batch_size if wire.HasField("max_batch_size") else unset.max_batch_size,
-        max_queued_calls=wire.max_queued_calls if wire.HasField("max_queued_calls") else unset.max_queued_calls,
-        max_queued_bytes=wire.max_queued_bytes if wire.HasField("max_queued_bytes") else unset.max_queued_bytes,
-        max_queue_time_s=seconds(wire.max_queue_time) if wire.HasField("max_queue_time") else unset.max_queue_time_s,
-        balancer=balancer,
-        graceful_timeout_s=(
-            seconds(wire.graceful_timeout) if wire.HasField("graceful_timeout") else unset.graceful_timeout_s
-        ),
-        health_check_period_s=seconds(wire.health_check_period) if wire.HasField("health_check_period") else None,
-        health_check_timeout_s=seconds(wire.health_check_timeout) if wire.HasField("health_check_timeout") else None,
-        own_loop=wire.own_loop if wire.HasField("own_loop") else None,
-    )
+    given: dict[str, Any] = {}
+    for field, value in wire.ListFields():
+        if (setting := SETTINGS.get(field.name)) is None:
+            continue
+        match setting.kind:
+            case Kind.DURATION:
+                given[setting.attribute] = seconds(value)
+            case Kind.JSON:
+                given[setting.attribute] = struct_from_wire(value)
+            case Kind.CHOICE:
+                known = {each.value: each for each in type(setting.default)}
+                if value in known:
+                    given[setting.attribute] = known[value]
+                else:
+                    there_are = ", ".join(f"{each.name.lower()} ({number})" for number, each in known.items())
+                    text = f"{value} is no value that this version knows; there are {there_are}"
+                    mistakes.append(Mistake(f"backends.{show(wire.name)}.{setting.name}", text))
+            case _:
+                given[setting.attribute] = value
+    return Backend(name=wire.name, **given)
+
+
+def repeat_for_older_peers(backend: mesh_pb2.Backend, message: Message) -> None:
+    """Says what the message's `backend` says in its deprecated fields, too: peers of older versions read these."""
+    for field, value in backend.ListFields():
+        older = message.DESCRIPTOR.fields_by_name.get(field.name)
+        if older is not None and older.GetOptions().deprecated:
+            _put(message, older.name, value)
+
+
+def backend_within(
+    message: membership_service_pb2.BackendRoute | membership_service_pb2.ReplicaConfiguration,
+) -> mesh_pb2.Backend:
+    """The backend that a message has, be it in the deprecated fields of an older peer."""
+    if message.HasField("backend"):
+        return message.backend
+    backend = mesh_pb2.Backend()
+    for field, value in message.ListFields():
+        if field.GetOptions().deprecated:
+            _put(backend, field.name, value)
+    return backend
+
+
+def _put(message: Message, name: str, value: Any) -> None:
+    if isinstance(value, Message):
+        getattr(message, name).CopyFrom(value)
+    else:
+        setattr(message, name, value)
 
 
 def seconds(wire: duration_pb2.Duration) -> float:

@@ -16,9 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from router_service.core.calls import CallOptions
 from router_service.core.replicas.capacity import Capacity
 from router_service.core.replicas.slicing import MethodTime
-from router_service.core.routing.table import BalancerName, RoutingTable
+from router_service.core.routing.table import RoutingTable
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.partitions import partition_of
+from slotmesh.spec.model import BalancerName
 from tests.properties.router_invariants import ALWAYS, nothing_is_left
 from tests.properties.router_model import (
     DARK,

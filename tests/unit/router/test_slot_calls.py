@@ -20,6 +20,7 @@ from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.receivers import Link
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.token import format_token
+from slotmesh.spec.model import Backend
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.test_streaming_outbox import LinkOnPaper
 
@@ -40,7 +41,9 @@ class Router:
     def __init__(self, *, max_pending: int = 10) -> None:
         link = cast("Link", LinkOnPaper())
         self.dispatcher = Dispatcher(Scheduler(lambda: 0.5), FakeClock(), lambda _replica, _dispatcher: link)
-        backend = BackendRoute(name="b", replicas=[ReplicaRoute(key=("r", "life"), address="", max_ongoing=4)])
+        backend = BackendRoute(
+            settings=Backend(name="b"), replicas=[ReplicaRoute(key=("r", "life"), address="", max_ongoing=4)]
+        )
         endpoint = EndpointRoute(name="e", weights={"b": 1.0}, shadows={}, owners=())
         table = RoutingTable(generation="g", revision=1, endpoints={"e": endpoint}, backends={"b": backend})
         self.dispatcher.apply(table)

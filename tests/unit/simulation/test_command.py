@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from router_service.core.routing.table import BalancerName
 from simulation.__main__ import main, parse
 from simulation.queues.settings import Settings
+from slotmesh.spec.model import BalancerName
 
 
 def test_by_default_all_balancers_with_eight_slots_and_with_one() -> None:
