@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import cast
 
 import pytest
@@ -155,7 +156,7 @@ async def test_too_many_at_once_are_refused() -> None:
 async def test_a_time_of_day_by_which_it_is_wanted_orders_the_queue() -> None:
     router = Router()
     by = router.dispatcher.clock.time_of_day() + 3.0
-    task, op = await router.reserving_with(CallOptions(slo_at=by))
+    task, op = await router.reserving_with(CallOptions(slo_at=datetime.fromtimestamp(by, UTC)))
     assert op.options.slo_s == pytest.approx(3.0)
     router.grant(op.op_id)
     await task
