@@ -83,11 +83,10 @@ def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Repo
 def configuration_to_wire(
     backend: Backend, *, lease_s: float, generation: str
 ) -> membership_service_pb2.AttachReplicaResponse:
-    wire = backend_to_wire(backend)
     configuration = membership_service_pb2.ReplicaConfiguration(
-        lease=duration_to_wire(lease_s), generation=generation, backend=wire
+        lease=duration_to_wire(lease_s), generation=generation, backend=backend_to_wire(backend)
     )
-    repeat_for_older_peers(wire, configuration)
+    repeat_for_older_peers(configuration)
     return membership_service_pb2.AttachReplicaResponse(configuration=configuration)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Final
 
 from controller_service.core.partitions import Ownership
 from controller_service.core.routing import BackendRoute, RoutingTable
-from slotmesh.spec.model import ROUTED
+from slotmesh.spec.model import ROUTED, Backend
 from slotmesh.spec.wire import backend_to_wire, repeat_for_older_peers, traffic_to_wire
 from slotmesh.v1 import membership_service_pb2
 
@@ -63,10 +66,8 @@ def ownership_to_bytes(ownership: Ownership) -> bytes:
 
 
 def _backend_route(route: BackendRoute) -> membership_service_pb2.BackendRoute:
-    backend = backend_to_wire(route.settings, ROUTED)
     wire = membership_service_pb2.BackendRoute(
         name=route.settings.name,
-        backend=backend,
         replicas=(
             membership_service_pb2.ReplicaRoute(
                 replica_id=replica.replica_id,
@@ -79,5 +80,18 @@ def _backend_route(route: BackendRoute) -> membership_service_pb2.BackendRoute:
             for replica in route.replicas
         ),
     )
-    repeat_for_older_peers(backend, wire)
+    wire.MergeFromString(_settings(route.settings.name, _routed_of(route.settings)))
     return wire
+
+
+_ROUTED: Final = tuple(each.attribute for each in ROUTED.values())
+_routed_of: Final = attrgetter(*_ROUTED)
+
+
+@lru_cache(maxsize=1024)
+def _settings(name: str, routed: tuple[Any, ...]) -> bytes:
+    """What a BackendRoute says of settings, to be merged into it: mostly nothing of them has changed."""
+    backend = Backend(name=name, **dict(zip(_ROUTED, routed, strict=True)))
+    wire = membership_service_pb2.BackendRoute(backend=backend_to_wire(backend, ROUTED))
+    repeat_for_older_peers(wire)
+    return wire.SerializeToString()

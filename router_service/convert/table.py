@@ -11,8 +11,9 @@ from functools import lru_cache
 
 from router_service.core.routing.rosters import Covered, Departure, ReplicaKey, Roster, RosterVersion
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from slotmesh.spec.model import Backend
 from slotmesh.spec.wire import backend_from_wire, backend_within
-from slotmesh.v1 import membership_service_pb2
+from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
 
 def table_from_wire(wire: membership_service_pb2.RoutingTable) -> RoutingTable:
@@ -56,10 +57,9 @@ def _owners(
 
 
 def _backend(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
-    said = backend_within(wire)
-    settings, _ = backend_from_wire(said)
+    settings, unknown_balancer = _settings(wire.name, backend_within(wire).SerializeToString())
     return BackendRoute(
-        settings=replace(settings, name=wire.name),
+        settings=settings,
         replicas=[
             ReplicaRoute(
                 key=(each.replica_id, each.incarnation),
@@ -69,6 +69,14 @@ def _backend(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
             )
             for each in wire.replicas
         ],
-        # The default one stands in for a balancer of a newer protocol, and the route says so.
-        unknown_balancer=said.balancer if said.balancer not in {0, settings.balancer.value} else None,
+        unknown_balancer=unknown_balancer,
     )
+
+
+@lru_cache(maxsize=1024)
+def _settings(name: str, raw: bytes) -> tuple[Backend, int | None]:
+    """The settings, and the number of a balancer of a newer protocol: the default one stands in for it."""
+    wire = mesh_pb2.Backend.FromString(raw)
+    settings, _ = backend_from_wire(wire)
+    unknown_balancer = wire.balancer if wire.balancer not in {0, settings.balancer.value} else None
+    return replace(settings, name=name), unknown_balancer

@@ -68,13 +68,14 @@ class Backend:
 
     def routed(self) -> Backend:
         """What routers read of it; all else has its default."""
-        return Backend(name=self.name, **{each.attribute: getattr(self, each.attribute) for each in ROUTED.values()})
+        return Backend(name=self.name, **{attribute: getattr(self, attribute) for attribute in _ROUTED_ATTRIBUTES})
 
 
 SETTINGS: Final = settings_of(Backend)
 """The settings of a backend, by their names in documents and on the wire."""
 ROUTED: Final = {name: each for name, each in SETTINGS.items() if each.is_routed}
 """Those that routers read."""
+_ROUTED_ATTRIBUTES: Final = tuple(each.attribute for each in ROUTED.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

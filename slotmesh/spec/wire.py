@@ -6,8 +6,8 @@ the model's defaults, unknown enum values are mistakes and never a silent defaul
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from google.protobuf import duration_pb2, struct_pb2
 from google.protobuf.message import Message
@@ -26,19 +26,13 @@ def mesh_to_wire(mesh: Mesh) -> mesh_pb2.Mesh:
 def backend_to_wire(backend: Backend, settings: Mapping[str, Setting] = SETTINGS) -> mesh_pb2.Backend:
     """The backend as a message, with these of its settings."""
     wire = mesh_pb2.Backend(name=backend.name)
-    for name, setting in settings.items():
-        value = getattr(backend, setting.attribute)
-        if value is None or value == {}:
-            continue
-        match setting.kind:
-            case Kind.DURATION:
-                getattr(wire, name).CopyFrom(duration_to_wire(value))
-            case Kind.CHOICE:
-                setattr(wire, name, value.value)
-            case Kind.JSON:
-                getattr(wire, name).CopyFrom(struct_to_wire(value))
-            case _:
+    for name in settings:
+        attribute, write = _WRITTEN[name]
+        if (value := getattr(backend, attribute)) is not None:
+            if write is None:
                 setattr(wire, name, value)
+            else:
+                write(wire, name, value)
     return wire
 
 
@@ -92,52 +86,73 @@ def traffic_from_wire(wire: mesh_pb2.TrafficPolicy) -> TrafficPolicy:
 def _backend(wire: mesh_pb2.Backend, mistakes: list[Mistake]) -> Backend:
     given: dict[str, Any] = {}
     for field, value in wire.ListFields():
-        if (setting := SETTINGS.get(field.name)) is None:
+        if (entry := _READ_AS.get(field.name)) is None:
             continue
-        match setting.kind:
-            case Kind.DURATION:
-                given[setting.attribute] = seconds(value)
-            case Kind.JSON:
-                given[setting.attribute] = struct_from_wire(value)
-            case Kind.CHOICE:
-                known = {each.value: each for each in type(setting.default)}
-                if value in known:
-                    given[setting.attribute] = known[value]
-                else:
-                    there_are = ", ".join(f"{each.name.lower()} ({number})" for number, each in known.items())
-                    text = f"{value} is no value that this version knows; there are {there_are}"
-                    mistakes.append(Mistake(f"backends.{show(wire.name)}.{setting.name}", text))
-            case _:
-                given[setting.attribute] = value
+        setting, read = entry
+        if (found := value if read is None else read(setting, value)) is not None:
+            given[setting.attribute] = found
+        else:
+            known = ", ".join(f"{each.name.lower()} ({each.value})" for each in type(setting.default))
+            text = f"{value} is no value that this version knows; there are {known}"
+            mistakes.append(Mistake(f"backends.{show(wire.name)}.{setting.name}", text))
     return Backend(name=wire.name, **given)
 
 
-def repeat_for_older_peers(backend: mesh_pb2.Backend, message: Message) -> None:
+def _write_json(wire: mesh_pb2.Backend, name: str, value: Mapping[str, JsonValue]) -> None:
+    if value:
+        getattr(wire, name).CopyFrom(struct_to_wire(value))
+
+
+def _choice(setting: Setting, number: int) -> Any:
+    """None: this version knows none of that number."""
+    return next((each for each in type(setting.default) if each.value == number), None)
+
+
+_WRITE: Final[dict[Kind, Callable[[mesh_pb2.Backend, str, Any], object]]] = {
+    Kind.DURATION: lambda wire, name, value: getattr(wire, name).FromNanoseconds(round(value * 1e9)),
+    Kind.CHOICE: lambda wire, name, value: setattr(wire, name, value.value),
+    Kind.JSON: _write_json,
+}
+_READ: Final[dict[Kind, Callable[[Setting, Any], Any]]] = {
+    Kind.DURATION: lambda _, value: seconds(value),
+    Kind.CHOICE: _choice,
+    Kind.JSON: lambda _, value: struct_from_wire(value),
+}
+_WRITTEN: Final = {name: (each.attribute, _WRITE.get(each.kind)) for name, each in SETTINGS.items()}
+_READ_AS: Final = {name: (each, _READ.get(each.kind)) for name, each in SETTINGS.items()}
+
+
+# -- messages that have a backend, and said the same in fields of their own before -------------------------------------
+
+
+WithBackend: TypeAlias = membership_service_pb2.BackendRoute | membership_service_pb2.ReplicaConfiguration
+_DEPRECATED: Final = {
+    message.DESCRIPTOR.full_name: {each.name for each in message.DESCRIPTOR.fields if each.GetOptions().deprecated}
+    for message in (membership_service_pb2.BackendRoute, membership_service_pb2.ReplicaConfiguration)
+}
+
+
+def repeat_for_older_peers(message: WithBackend) -> None:
     """Says what the message's `backend` says in its deprecated fields, too: peers of older versions read these."""
-    for field, value in backend.ListFields():
-        older = message.DESCRIPTOR.fields_by_name.get(field.name)
-        if older is not None and older.GetOptions().deprecated:
-            _put(message, older.name, value)
+    _copy(message.backend, message, _DEPRECATED[message.DESCRIPTOR.full_name])
 
 
-def backend_within(
-    message: membership_service_pb2.BackendRoute | membership_service_pb2.ReplicaConfiguration,
-) -> mesh_pb2.Backend:
+def backend_within(message: WithBackend) -> mesh_pb2.Backend:
     """The backend that a message has, be it in the deprecated fields of an older peer."""
     if message.HasField("backend"):
         return message.backend
     backend = mesh_pb2.Backend()
-    for field, value in message.ListFields():
-        if field.GetOptions().deprecated:
-            _put(backend, field.name, value)
+    _copy(message, backend, _DEPRECATED[message.DESCRIPTOR.full_name])
     return backend
 
 
-def _put(message: Message, name: str, value: Any) -> None:
-    if isinstance(value, Message):
-        getattr(message, name).CopyFrom(value)
-    else:
-        setattr(message, name, value)
+def _copy(source: Message, target: Message, names: Container[str]) -> None:
+    for field, value in source.ListFields():
+        if (name := field.name) in names:
+            if isinstance(value, Message):
+                getattr(target, name).CopyFrom(value)
+            else:
+                setattr(target, name, value)
 
 
 def seconds(wire: duration_pb2.Duration) -> float:

@@ -152,7 +152,7 @@ def test_peers_of_older_versions_find_a_setting_where_it_was(setting: Setting, m
     for value, _ in samples(setting):
         backend = backend_to_wire(with_value(setting, value))
         newer = message(backend=backend)
-        repeat_for_older_peers(backend, newer)
+        repeat_for_older_peers(newer)
         assert backend_within(newer) == backend
         assert older is None or older.GetOptions().deprecated, "it stands in `backend`"
         newer.ClearField("backend")  # as an older peer writes it
