@@ -12,22 +12,21 @@ from __future__ import annotations
 from math import inf
 
 from replica_service.core import verdicts
-from replica_service.core.calls import Run
-from replica_service.core.commands import Command, Fail
-from replica_service.core.slots import Slot
-from replica_service.core.starting import Starting
+from replica_service.core.commands import AnswerRenewal, Fail
+from replica_service.core.ending import Ending
+from replica_service.core.events import DispatchCame, ReleaseCame, RenewalCame
 from slotmesh.errors import Failure
 
 
-class Dispatching(Starting):
+class Dispatching(Ending):
     """The events of slots that were granted."""
 
-    def dispatch(self, run: Run, secret: bytes, now: float) -> list[Command]:
-        """A router sent a call, a run of one without ordering key, for a slot. `run.slot` says whether it has it."""
-        slot = verdicts.DRAINING if self.ended else self.slots.dispatch(secret, run.endpoint, now)
+    def _dispatch_came(self, event: DispatchCame, now: float) -> None:
+        run = event.run
+        slot = verdicts.DRAINING if self.ended else self.slots.dispatch(event.secret, run.endpoint, now)
         if isinstance(slot, Failure):
             self._out.append(Fail(run, run.lo, run.hi, slot))
-            return self._settle(now)
+            return
         link, methods = run.link, self._methods
         run.slot, run.endpoint = slot, slot.endpoint
         link.unkeyed += 1
@@ -38,18 +37,13 @@ class Dispatching(Starting):
         else:
             self._take_back_waiting(run, run.lo, run.hi, verdicts.no_such_method(run.options.method, methods))
         self._slots_due = -inf
-        return self._settle(now)
 
-    def renew(self, secret: bytes, lease_s: float, now: float) -> tuple[Slot | Failure, list[Command]]:
-        """Prolongs, or shortens, a lease: it lasts `lease_s` from now, as far as a slot may last that long."""
-        renewed = self.slots.renew(secret, lease_s, now)
+    def _renewal_came(self, event: RenewalCame, now: float) -> None:
+        renewed = self.slots.renew(event.secret, event.lease_s, now)
+        self._out.append(AnswerRenewal(event.link, event.op_id, renewed))
         self._slots_due = -inf
-        return renewed, self._settle(now)
 
-    def release(self, secret: bytes, now: float) -> tuple[bool, list[Command]]:
-        """Gives a slot back. Without effect, and False, for one that is not reserved any more."""
-        is_released = self.slots.release(secret, now)
-        if is_released:
+    def _release_came(self, event: ReleaseCame, now: float) -> None:
+        if self.slots.release(event.secret, now):
             self.in_use -= 1
             self._slots_due = -inf
-        return is_released, self._settle(now)

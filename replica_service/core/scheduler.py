@@ -6,35 +6,121 @@ again; an unkeyed call holds one permit from its start, or its way into a batche
 a slot one from its grant to its end, or that of the call in it; no permit is free while something waits for one; each
 call of a run is started at most once and answered or refused exactly once; nothing starts whose link is not fresh. Cost
 is per run, never per call.
-One class in four files, by inheritance (`waiting`, `starting`, `dispatching`): each event ends in the same step, which
-reads permits, lanes and queue together, so parts would cost a call more for each run.
+One class in five files, by inheritance (`waiting`, `starting`, `ending`, `dispatching`): each event ends in the same
+step, which reads permits, lanes and queue together, so parts would cost a call more for each run.
 Owner: the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
+from typing import Any
 
 from replica_service.core import verdicts
 from replica_service.core.calls import FRESH_S, Lane, Link, Run, StartTurn
 from replica_service.core.capacity import Capacity
-from replica_service.core.commands import Command, Fail, Part, Refuse, StartBatch, StartCalls
+from replica_service.core.commands import Command, Fail, Part, Refuse
 from replica_service.core.dispatching import Dispatching
-from replica_service.core.lane_history import note_failure, note_progress
+from replica_service.core.events import (
+    BatchEnded,
+    BatchSettingsChanged,
+    CallsEnded,
+    DispatchCame,
+    DrainBegan,
+    EpochFenced,
+    Event,
+    GraceEnded,
+    LimitsChanged,
+    LinkClosed,
+    PartitionsRevoked,
+    PayloadCame,
+    PayloadFailed,
+    ReleaseCame,
+    RenewalCame,
+    RunsCame,
+    RunsCancelled,
+    SessionsMoved,
+    StampEchoed,
+    TimePassed,
+    TurnEnded,
+    TurnsEnded,
+    WorkReturned,
+)
+from replica_service.core.gathering import Weigh
+from replica_service.core.lane_history import note_failure
+from replica_service.core.moved import note_moved
 from replica_service.core.ranges import Range, common, merged
-from slotmesh.errors import Failure
+from replica_service.core.vacancies import CAPACITY_GAP_S
+from replica_service.core.waiting import DEFAULT_KEYED_WINDOW, no_secrets
+from slotmesh.handlers import BatchControl
 
 
 class Scheduler(Dispatching):
     """All decisions about the calls of one replica."""
 
+    def __init__(
+        self,
+        methods: Mapping[str, BatchControl | None],
+        *,
+        weigh: Mapping[str, Weigh] | None = None,
+        max_ongoing: int,
+        prefetch: int = 0,
+        keyed_window: int = DEFAULT_KEYED_WINDOW,
+        capacity_gap_s: float = CAPACITY_GAP_S,
+        chance: Callable[[], float] = lambda: 0.5,
+        new_secret: Callable[[], bytes] = no_secrets,
+    ) -> None:
+        """`methods`: those that can be called, by name, with the settings of batch methods.
+
+        `weigh`: who says what calls of a batch method weigh, for those where they have a weight.
+        `capacity_gap_s` and `chance`: see `Vacancies`. `new_secret` draws 128 random bits, for each slot.
+        """
+        super().__init__(
+            methods,
+            weigh=weigh,
+            max_ongoing=max_ongoing,
+            prefetch=prefetch,
+            keyed_window=keyed_window,
+            capacity_gap_s=capacity_gap_s,
+            chance=chance,
+            new_secret=new_secret,
+        )
+        self._handlers: dict[type[Event], Callable[[Any, float], None]] = {
+            RunsCame: self._runs_came,
+            RunsCancelled: self._runs_cancelled,
+            PayloadCame: self._payload_came,
+            PayloadFailed: self._payload_failed,
+            StampEchoed: self._stamp_echoed,
+            SessionsMoved: self._sessions_moved,
+            LinkClosed: self._link_closed,
+            DispatchCame: self._dispatch_came,
+            RenewalCame: self._renewal_came,
+            ReleaseCame: self._release_came,
+            CallsEnded: self._calls_ended,
+            TurnEnded: self._turn_ended,
+            TurnsEnded: self._turns_ended,
+            BatchEnded: self._batch_ended,
+            WorkReturned: self._work_returned,
+            TimePassed: self._look_again,
+            BatchSettingsChanged: self._look_again,
+            LimitsChanged: self._limits_changed,
+            PartitionsRevoked: self._partitions_revoked,
+            EpochFenced: self._epoch_fenced,
+            DrainBegan: self._drain_began,
+            GraceEnded: self._grace_ended,
+        }
+
+    def step(self, event: Event, now: float) -> list[Command]:
+        """What is to be done after this event: the only way to change anything here. `now`: monotonic seconds."""
+        self._handlers[type(event)](event, now)
+        return self._settle(now)
+
     # -- routers ---------------------------------------------------------------------------------------------------
 
-    def submit(self, runs: Sequence[Run], now: float) -> list[Command]:
-        """A router sent runs, in this order."""
+    def _runs_came(self, event: RunsCame, now: float) -> None:
         methods = self._methods
-        for run in runs:
+        for run in event.runs:
             if self.draining:
                 self._out.append(Refuse(run, run.lo, run.hi, verdicts.DRAINING))
             elif run.options.method not in methods and not run.lease_s:
@@ -46,13 +132,12 @@ class Scheduler(Dispatching):
             else:
                 self._vacancies.came(run.link, now)
                 self._admit(run)
-        return self._settle(now)
 
-    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]], now: float) -> list[Command]:
-        """A router takes calls back, by run ids, both ends included. What has not started never does."""
+    def _runs_cancelled(self, event: RunsCancelled, _now: float) -> None:
+        link = event.link
         self._unpark(link)
         others: list[Range] = []
-        for first, last in ranges:
+        for first, last in event.ranges:
             run = link.waiting.get(first)
             if run is not None and last - first + 1 == run.end - run.begin == run.hi - run.begin and not run.is_split:
                 self._take_back(run, run.begin, run.end, verdicts.CANCELLED)
@@ -64,11 +149,11 @@ class Scheduler(Dispatching):
                 for first, last in reversed(common(run.first + run.begin, run.first + run.end - 1, wanted)):
                     self._take_back(run, first - run.first, last + 1 - run.first, verdicts.CANCELLED)
         self._lanes.forget_those_that_left()
-        return self._settle(now)
 
-    def complete(self, run: Run, now: float) -> list[Command]:
-        """The payload of a run is there. One that was answered meanwhile stays as it is."""
+    def _payload_came(self, event: PayloadCame, _now: float) -> None:
+        run = event.run
         if run.awaits:
+            run.payloads = [event.payload]
             run.awaits = False
             del self._uploading[run]
             if (lane := run.lane) is None:
@@ -77,16 +162,14 @@ class Scheduler(Dispatching):
                 self._lanes.unblock(lane)
                 if (batcher := lane.batcher) is not None:
                     batcher.recount(lane)
-        return self._settle(now)
 
-    def spoil(self, run: Run, failure: Failure, now: float) -> list[Command]:
-        """The payload of a run will not be there. One that was answered meanwhile stays as it is."""
+    def _payload_failed(self, event: PayloadFailed, _now: float) -> None:
+        run = event.run
         if run.awaits:
-            self._take_back_waiting(run, run.lo, run.hi, failure)
-        return self._settle(now)
+            self._take_back_waiting(run, run.lo, run.hi, event.failure)
 
-    def close(self, link: Link, now: float) -> list[Command]:
-        """A router's stream has ended: nothing of it that has not started will. Nobody reads the answers."""
+    def _link_closed(self, event: LinkClosed, _now: float) -> None:
+        link = event.link
         link.closed = True
         link.fresh_until = -inf
         self._vacancies.told(link, is_full=False)
@@ -94,24 +177,21 @@ class Scheduler(Dispatching):
         for run in list(link.waiting.values()):
             self._take_back(run, run.begin, run.end, verdicts.CANCELLED)
         self._lanes.forget_those_that_left()
-        return self._settle(now)
 
-    def echoed(self, link: Link, stamp_s: float, now: float) -> list[Command]:
-        """A router has echoed a stamp, monotonic seconds, of this replica: until `FRESH_S` after it, its runs start."""
+    def _stamp_echoed(self, event: StampEchoed, now: float) -> None:
+        link = event.link
         if not link.closed:
-            link.fresh_until = max(link.fresh_until, min(stamp_s, now) + FRESH_S)
+            link.fresh_until = max(link.fresh_until, min(event.stamp_s, now) + FRESH_S)
             if link.fresh_until > now:
                 self._unpark(link)
-        return self._settle(now)
 
-    def hand_back(self, runs: Iterable[Run], failure: Failure, now: float) -> list[Command]:
-        """What of these runs has not started is handed back."""
-        for run in runs:
+    def _sessions_moved(self, event: SessionsMoved, _now: float) -> None:
+        note_moved(event.runs)
+        for run in event.runs:
             if run.link.waiting.get(run.key) is run:
                 self._unpark(run.link)
-                self._take_back(run, run.begin, run.end, failure)
+                self._take_back(run, run.begin, run.end, verdicts.FENCED)
         self._lanes.forget_those_that_left()
-        return self._settle(now)
 
     def capacity(self, link: Link) -> Capacity:
         """What the router is told now. Where that means full because of others, it is told when it no longer is."""
@@ -123,111 +203,6 @@ class Scheduler(Dispatching):
         return Capacity(
             self.in_use, self.max_ongoing, self.waiting, self.prefetch, self.keyed_window, self.draining, others
         )
-
-    # -- executors -------------------------------------------------------------------------------------------------
-
-    def calls_ended(self, run: Run, count: int, now: float, *, waited: bool = False) -> list[Command]:
-        """Calls of a StartCalls have ended, however. `waited`: others could run meanwhile."""
-        if waited:
-            self.service_times.took(run.options.method, count, (now - run.started_at) * count)
-        else:
-            self.service_times.ended(run.options.method, count, run.started_at, now)
-        if not self._has_room:
-            self._vacancies.freed(run.link, now)
-        self.in_use -= count
-        run.link.unkeyed -= count
-        if run.slot is not None:
-            self._vacate(run.slot, run.link)
-        return self._settle(now)
-
-    def turn_ended(self, turn: StartTurn, reached: int, now: float) -> list[Command]:
-        """The turn's calls before index `reached` have ended, however; those from there on have not started."""
-        run, lane = turn.run, turn.lane
-        lane.turn = None
-        ended = reached - turn.lo
-        self.service_times.took(run.options.method, ended, now - turn.started_at)
-        if ended:
-            note_progress(run, reached - 1)
-        if reached < turn.hi:
-            rest = run.split(reached, turn.hi)
-            lane.runs.appendleft(rest)
-            if run.withdrawn is not None and (run.record is None or not run.record.is_fenced):
-                self._take_back_withdrawn(run, rest, reached, turn.hi)
-            if failure := self._verdict_on(rest):
-                for part in [each for each in lane.runs if each.key < 0 and each.is_part_of(run)]:
-                    self._take_back_waiting(part, part.lo, part.hi, failure)
-        self._close(run, ended)
-        run.link.handed -= turn.hi - turn.lo
-        self._keyed_gone(run.link, ended)
-        self.in_use -= 1
-        self._lanes.give_back(lane)
-        return self._settle(now)
-
-    def turns_ended(self, turns: Sequence[StartTurn], now: float) -> list[Command]:
-        """All calls of these turns, which went on one after another, have ended, however."""
-        first = turns[0]
-        calls = sum(turn.hi - turn.lo for turn in turns)
-        self.service_times.ended(first.run.options.method, calls, first.started_at, now)
-        for turn in turns:
-            run, lane = turn.run, turn.lane
-            lane.turn = None
-            count = turn.hi - turn.lo
-            self._close(run, count)
-            run.link.handed -= count
-            self._keyed_gone(run.link, count)
-            note_progress(run, turn.hi - 1)
-            self._lanes.give_back(lane)
-        self.in_use -= len(turns)
-        return self._settle(now)
-
-    def batch_ended(self, batch: StartBatch, now: float) -> list[Command]:
-        """All calls of the batch have ended, however."""
-        self.service_times.ended(batch.batcher.method, batch.count, batch.started_at, now)
-        batch.batcher.ended(batch)
-        had_room = self._has_room
-        for run, lo, hi in batch.parts:
-            if run.lane is None:
-                if not had_room:
-                    self._vacancies.freed(run.link, now)
-                self.in_use -= hi - lo
-                run.link.unkeyed -= hi - lo
-                if run.slot is not None:
-                    self._vacate(run.slot, run.link)
-            else:
-                run.link.handed -= hi - lo
-                self._keyed_gone(run.link, hi - lo)
-                note_progress(run, hi - 1)
-        self._release(batch.lanes)
-        return self._settle(now)
-
-    def returned(self, work: StartCalls | StartBatch, now: float) -> list[Command]:
-        """The calls of this work have not started: their links were not fresh, or they were recalled.
-
-        Those that were withdrawn meanwhile never will.
-        """
-        if isinstance(work, StartCalls):
-            parts: Sequence[Part] = ((work.run, work.lo, work.hi),)
-        else:
-            work.batcher.ended(work)
-            parts = work.parts
-        for run, lo, hi in reversed(parts):
-            part = run.reopen(lo, hi)
-            if run.slot is not None:
-                self._enter(part)
-            elif run.lane is None:
-                self.in_use -= hi - lo
-                self.waiting += hi - lo
-                self._queue.appendleft(part)
-            else:
-                run.link.handed -= hi - lo
-                run.lane.runs.appendleft(part)
-            if failure := self._verdict_on(part):
-                self._take_back_waiting(part, lo, hi, failure)
-            elif run.withdrawn is not None:
-                self._take_back_withdrawn(run, part, lo, hi)
-        if isinstance(work, StartBatch):
-            self._release(work.lanes)
-        return self._settle(now)
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -244,14 +219,12 @@ class Scheduler(Dispatching):
             deadline = self._slots_due
         return deadline
 
-    def passed(self, now: float) -> list[Command]:
-        """Time has passed."""
-        return self._settle(now)
+    def _look_again(self, _event: TimePassed | BatchSettingsChanged, _now: float) -> None:
+        """What is due is seen to after each event."""
 
     # -- the replica -----------------------------------------------------------------------------------------------
 
-    def drain(self, now: float) -> list[Command]:
-        """Takes nothing new from now on, and hands back what has not started. Slots that were given are honoured."""
+    def _drain_began(self, _event: DrainBegan | GraceEnded, _now: float) -> None:
         self.draining = True
         self._unpark_all()
         for run in [*self._queue, *(run for run in self._uploading if run.lane is None)]:
@@ -262,10 +235,8 @@ class Scheduler(Dispatching):
                     self._take_back(entry.run, entry.run.begin, entry.run.end, verdicts.DRAINING)
         for lane in self._lanes.all():
             self._hand_back(lane, verdicts.DRAINING)
-        return self._settle(now)
 
-    def end(self, now: float) -> list[Command]:
-        """Drains, and honours slots no longer: a call in one is handed back, if it has not started."""
+    def _grace_ended(self, event: GraceEnded, now: float) -> None:
         self.ended = True
         self._unpark_all()
         for run in list(self._entered):
@@ -274,7 +245,7 @@ class Scheduler(Dispatching):
             for entry in list(batcher.gathered.queue):
                 if not isinstance(entry, Lane):
                     self._take_back(entry.run, entry.run.begin, entry.run.end, verdicts.DRAINING)
-        return self.drain(now)
+        self._drain_began(event, now)
 
     def about_to_end(self, link: Link) -> int:
         """How many of the router's calls are about to end, while others wait here for their permits.
@@ -298,35 +269,30 @@ class Scheduler(Dispatching):
         """The newest epoch of an owner that was heard of."""
         return self._ownership.newest
 
-    def configure(self, *, max_ongoing: int, prefetch: int, now: float) -> list[Command]:
-        """New settings. What runs goes on; where there are fewer permits than that, nothing starts until there are."""
-        self.max_ongoing, self.prefetch = max_ongoing, prefetch
+    def _limits_changed(self, event: LimitsChanged, _now: float) -> None:
+        self.max_ongoing, self.prefetch = event.max_ongoing, event.prefetch
         for batcher in self._batchers.values():
-            batcher.gathered.limit(max_ongoing)
-        return self._settle(now)
+            batcher.gathered.limit(event.max_ongoing)
 
-    def revoke(self, endpoint: str, epochs: Mapping[int, int], now: float) -> list[Command]:
-        """Partitions move away: nothing of them that was sent at these epochs or older ones starts from now on."""
+    def _partitions_revoked(self, event: PartitionsRevoked, _now: float) -> None:
+        endpoint, epochs = event.endpoint, event.epochs
         self._unpark_all()
         self._ownership.revoke(endpoint, epochs)
         for lane in self._lanes.of(endpoint, epochs):
             self._hand_back(lane, verdicts.STALE, through_epoch=epochs[lane.partition])
         self._lanes.forget_empty()
         self._lanes.leave(endpoint, epochs)
-        return self._settle(now)
 
     def is_emptied(self, endpoint: str, partition: int) -> bool:
         """Whether nothing of a partition that was revoked runs or waits."""
         return not self._lanes.is_left(endpoint, partition)
 
-    def fence(self, epoch: int, now: float) -> list[Command]:
-        """All partitions move away: nothing that was sent at this epoch or an older one starts from now on."""
+    def _epoch_fenced(self, event: EpochFenced, _now: float) -> None:
         self._unpark_all()
-        self._ownership.fence(epoch)
+        self._ownership.fence(event.epoch)
         for lane in self._lanes.all():
-            self._hand_back(lane, verdicts.STALE, through_epoch=epoch)
+            self._hand_back(lane, verdicts.STALE, through_epoch=event.epoch)
         self._lanes.forget_empty()
-        return self._settle(now)
 
     def busy(self) -> dict[str, set[int]]:
         """The partitions, by endpoint, of which something runs or waits."""

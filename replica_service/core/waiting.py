@@ -33,7 +33,7 @@ DEFAULT_KEYED_WINDOW = 8192
 """Keyed calls that one router may have unanswered."""
 
 
-def _no_secrets() -> bytes:
+def no_secrets() -> bytes:
     raise RuntimeError("new_secret: needed where slots are reserved")
 
 
@@ -50,7 +50,7 @@ class Waiting:
         keyed_window: int = DEFAULT_KEYED_WINDOW,
         capacity_gap_s: float = CAPACITY_GAP_S,
         chance: Callable[[], float] = lambda: 0.5,
-        new_secret: Callable[[], bytes] = _no_secrets,
+        new_secret: Callable[[], bytes] = no_secrets,
     ) -> None:
         """`methods`: those that can be called, by name, with the settings of batch methods.
 

@@ -368,7 +368,7 @@ _REPLICA: Final = (
         "owners_fenced",
         (
             "replica_service.shell.engine:Engine.fence",
-            "self._carry_out(self.scheduler.fence(epoch, self._now()))\n    return self.scheduler.busy()",
+            "self.post(EpochFenced(epoch))\n    return self.scheduler.busy()",
             "return {}",
         ),
     ),

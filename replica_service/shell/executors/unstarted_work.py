@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartBatch, StartCalls
+from replica_service.core.events import WorkReturned
 from replica_service.core.lane_history import note_failure
 from replica_service.core.ranges import Range, common, merged
 from replica_service.core.scheduler import Scheduler
@@ -30,13 +31,13 @@ class Recalls:
         scheduler: Scheduler,
         sessions: Sessions,
         executors: ExecutorSet,
-        returned: Callable[[Unstarted], None],
+        post: Callable[[WorkReturned], None],
     ) -> None:
-        """`returned` brings back to the scheduler what was not started."""
+        """`post` tells the scheduler what was not started."""
         self._scheduler = scheduler
         self._sessions = sessions
         self._executors = executors
-        self._returned = returned
+        self._post = post
 
     def hold(self, runs: Iterable[Run]) -> None:
         """No further call of their turns starts."""
@@ -63,7 +64,7 @@ class Recalls:
         for executor in self._executors.all:
             for work in executor.recall(is_one_of_them):
                 prepare(work)
-                self._returned(work)
+                self._post(WorkReturned(work))
 
     def cancel(self, link: Link, own: Iterable[Range], ranges: Iterable[Range]) -> list[Range]:
         """These run ids were taken back, of which `own` are not those of calls that went on elsewhere.

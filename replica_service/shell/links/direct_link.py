@@ -59,8 +59,7 @@ class DirectLink:
     """Stands in for an outbox. What waits for a reservation is a function of its answer."""
 
     def __init__(self) -> None:
-        self.link = Link(outbox=self)
-        self.link.stream_id = new_id(STREAM_ID_BYTES)
+        self.link = Link(outbox=self, stream_id=new_id(STREAM_ID_BYTES))
         self._calls: dict[int, DirectCall] = {}
         self._reservations: dict[int, Callable[[Granted | Failure], None]] = {}
 
