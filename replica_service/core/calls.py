@@ -247,6 +247,12 @@ class Run:
             part.record.runs.append(part)
         return part
 
+    def close(self, count: int) -> None:
+        """So many of its calls can no longer be taken back."""
+        self.open -= count
+        if not self.open:
+            del self.link.waiting[self.key]
+
     def is_part_of(self, run: Run) -> bool:
         """Whether its calls are some of those of a run, which it may be split off."""
         return self.payloads is run.payloads and run.begin <= self.begin and self.end <= run.end

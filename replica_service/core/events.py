@@ -1,8 +1,8 @@
 """What happens to the calls of a replica: routers send and take back, executors finish, time passes, settings change.
 
 Purpose: the one way into the scheduler, by `Scheduler.step(event, now)`. Events are data: no behaviour, no clock.
-Invariants: each class is in `Event` and has one handler, which the table in `scheduler.py` names. Lists and mappings
-that an event carries belong to the scheduler from then on.
+Invariants: each class is in `Event` and has one handler, which the table in `scheduler.py` names. No list
+or mapping that an event carries is kept, or changed.
 Owner: whoever something happens to makes the event; the engine brings it to the scheduler.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from replica_service.core.calls import Link, Run, StartTurn
-from replica_service.core.commands import StartBatch, StartCalls
+from replica_service.core.commands import Part, StartBatch, StartCalls
 from slotmesh.errors import Failure
 
 # -- routers -------------------------------------------------------------------------------------------------------
@@ -149,10 +149,12 @@ class BatchEnded:
 class WorkReturned:
     """None of the calls of this work has started: links were not fresh, or the work was recalled.
 
-    Calls that were withdrawn meanwhile never start; the others wait again.
+    Those that were taken back never do; the others wait again.
     """
 
     work: StartCalls | StartBatch
+    cancelled: Sequence[Part] = ()
+    """Parts of it that were taken back just now. More may have been while an executor had the work."""
 
 
 # -- the replica ---------------------------------------------------------------------------------------------------

@@ -346,7 +346,7 @@ _REPLICA: Final = (
         "owners_change keys_move",
         (
             "replica_service.core.scheduler:Scheduler.is_emptied",
-            "not self._lanes.is_left(endpoint, partition)",
+            "not self._state.lanes.is_left(endpoint, partition)",
             "True",
         ),
     ),

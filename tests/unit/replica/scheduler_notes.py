@@ -16,9 +16,8 @@ from replica_service.core.commands import (
     StartCalls,
     TellCapacity,
 )
-from replica_service.core.scheduler import Scheduler
+from replica_service.core.scheduler import DEFAULT_KEYED_WINDOW, Scheduler
 from replica_service.core.slots import Slot
-from replica_service.core.waiting import DEFAULT_KEYED_WINDOW
 from slotmesh.handlers import BatchControl, BatchSettings
 
 GATHER_S = 0.5
