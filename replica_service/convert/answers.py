@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from replica_service.core.capacity import Capacity
+from replica_service.core.permits.capacity import Capacity
+from replica_service.core.permits.service_times import ToldTime
 from replica_service.core.ranges import Range
-from replica_service.core.service_times import ToldTime
-from replica_service.core.sessions import Report
+from replica_service.core.sessions.session_table import Report
 from slotmesh.v1 import call_pb2, replica_service_pb2
 
 MAX_ANSWER_RANGES = 4096

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from replica_service.core.batch_weight import Weighed
+from replica_service.core.batching.batch_weight import Weighed
 from replica_service.core.call_options import CallOptions
-from replica_service.core.records import Record, Taker
-from replica_service.core.slots import Slot
+from replica_service.core.sessions.records import Record, Taker
+from replica_service.core.slots.slot_table import Slot
 from slotmesh.chunks import MAX_INLINE_BYTES
 
 FRESH_S = 3.0

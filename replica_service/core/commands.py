@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from replica_service.core.calls import Lane, Link, Run, StartTurn
-from replica_service.core.slots import Slot
+from replica_service.core.slots.slot_table import Slot
 from slotmesh.errors import Failure
 
 Part: TypeAlias = tuple[Run, int, int]

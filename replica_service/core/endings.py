@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from replica_service.core import verdicts
+from replica_service.core import failures
 from replica_service.core.calls import Run
 from replica_service.core.commands import Part, StartBatch, StartCalls
 from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, TurnsEnded, WorkReturned
-from replica_service.core.lane_history import note_progress
+from replica_service.core.lanes.lane_history import note_progress
+from replica_service.core.permits.service_times import ServiceTimes
 from replica_service.core.scheduler_state import SchedulerState
-from replica_service.core.service_times import ServiceTimes
-from replica_service.core.unstarted_calls import UnstartedCalls
+from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 from slotmesh.errors import Failure
 
 
@@ -146,11 +146,11 @@ class Endings:
     def _must_not_wait(self, run: Run) -> Failure | None:
         """Why calls that came back from an executor cannot wait for another turn, if they cannot."""
         if self._state.ended or (self._state.draining and run.slot is None):
-            return verdicts.DRAINING
+            return failures.DRAINING
         if run.record is not None and run.record.is_fenced:
-            return verdicts.FENCED  # also where its link has ended: who took over may have asked for it meanwhile
+            return failures.FENCED  # also where its link has ended: who took over may have asked for it meanwhile
         if run.link.closed:
-            return verdicts.CANCELLED
+            return failures.CANCELLED
         if run.lane is not None and not self._ownership.serves(run.endpoint, run.partition, run.owner_epoch):
-            return verdicts.STALE
+            return failures.STALE
         return None

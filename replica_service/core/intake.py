@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from replica_service.core import verdicts
+from replica_service.core import failures
 from replica_service.core.calls import Run
 from replica_service.core.commands import Fail, Refuse
 from replica_service.core.events import PayloadCame, PayloadFailed, RunsCame
-from replica_service.core.lane_history import note_failure
+from replica_service.core.lanes.lane_history import note_failure
 from replica_service.core.scheduler_state import SchedulerState
-from replica_service.core.unstarted_calls import UnstartedCalls
+from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 
 
 class Intake:
@@ -54,11 +54,11 @@ class Intake:
         methods = self._methods
         for run in event.runs:
             if self._state.draining:
-                self._out.append(Refuse(run, run.lo, run.hi, verdicts.DRAINING))
+                self._out.append(Refuse(run, run.lo, run.hi, failures.DRAINING))
             elif run.options.method not in methods and not run.lease_s:
                 if run.options.stop_generation:
                     note_failure(run, run.lo)
-                self._out.append(Fail(run, run.lo, run.hi, verdicts.no_such_method(run.options.method, methods)))
+                self._out.append(Fail(run, run.lo, run.hi, failures.no_such_method(run.options.method, methods)))
             elif run.ordering_key:
                 self._take_keyed(run)
             else:
@@ -88,7 +88,7 @@ class Intake:
         room = permits.max_ongoing + permits.prefetch - permits.in_use - permits.waiting
         if count > room:
             room = max(0, room)
-            failure = verdicts.no_room(permits.max_ongoing, permits.prefetch)
+            failure = failures.no_room(permits.max_ongoing, permits.prefetch)
             self._out.append(Refuse(run, run.lo + room, run.hi, failure))
             if not room:
                 return
@@ -105,13 +105,13 @@ class Intake:
     def _take_keyed(self, run: Run) -> None:
         link, count = run.link, run.open
         if not self._ownership.admit(run.endpoint, run.partition, run.owner_epoch):
-            self._out.append(Refuse(run, run.lo, run.hi, verdicts.STALE))
+            self._out.append(Refuse(run, run.lo, run.hi, failures.STALE))
             return
         # What is in a turn may have been answered, and the router may have filled its place.
         if link.overrun or link.keyed - link.handed + count > self.keyed_window:
             # A later run of the same key must not be taken where this one was not: all of them wait outside.
             link.overrun = link.keyed > 0
-            failure = verdicts.past_window(link.keyed, count, self.keyed_window)
+            failure = failures.past_window(link.keyed, count, self.keyed_window)
             self._out.append(Refuse(run, run.lo, run.hi, failure))
             return
         link.keyed += count

@@ -1,7 +1,8 @@
 """Who runs next: permits, lanes, batches, drain. The replica's decisions, `(event, now) -> commands`.
 
 Purpose: the core that the engine feeds with what routers send and what executors finish. Each event has one handler,
-which changes the state of its part; what can start after it is started once, at the end of the step (`starting.py`).
+which changes the state of its part; what can start after it is started once, at the end of the step
+(`starting/starting.py`).
 Invariants: `in_use <= max_ongoing` unless `max_ongoing` was lowered meanwhile, then nothing starts until it holds
 again; an unkeyed call holds one permit from its start, or its way into a batcher, to its end, a lane one for its turn,
 a slot one from its grant to its end, or that of the call in it; no permit is free while something waits for one; each
@@ -16,9 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
-from replica_service.core.batcher import Batcher
+from replica_service.core.batching.batcher import Batcher
+from replica_service.core.batching.gathering import Weigh
 from replica_service.core.calls import Link, Run, StartTurn
-from replica_service.core.capacity import Capacity
 from replica_service.core.commands import Command, Part
 from replica_service.core.endings import Endings
 from replica_service.core.events import (
@@ -46,18 +47,18 @@ from replica_service.core.events import (
     TurnsEnded,
     WorkReturned,
 )
-from replica_service.core.gathering import Weigh
-from replica_service.core.handing_back import HandingBack
 from replica_service.core.intake import Intake
-from replica_service.core.parking import Parking
+from replica_service.core.permits.capacity import Capacity
+from replica_service.core.permits.service_times import ServiceTimes
+from replica_service.core.permits.vacancies import CAPACITY_GAP_S
 from replica_service.core.scheduler_state import SchedulerState
-from replica_service.core.service_times import ServiceTimes
-from replica_service.core.slot_operations import SlotOperations
-from replica_service.core.slots import SlotTable
-from replica_service.core.starting import Starting
-from replica_service.core.unstarted_calls import UnstartedCalls
-from replica_service.core.vacancies import CAPACITY_GAP_S
-from replica_service.core.withdrawals import Withdrawals
+from replica_service.core.slots.slot_operations import SlotOperations
+from replica_service.core.slots.slot_table import SlotTable
+from replica_service.core.starting.parking import Parking
+from replica_service.core.starting.starting import Starting
+from replica_service.core.unstarted.handing_back import HandingBack
+from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
+from replica_service.core.unstarted.withdrawals import Withdrawals
 from slotmesh.handlers import BatchControl
 
 DEFAULT_KEYED_WINDOW = 8192

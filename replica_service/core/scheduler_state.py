@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from replica_service.core.awaited_payloads import AwaitedPayloads
-from replica_service.core.batching import Batching
+from replica_service.core.batching.batchers import Batching
+from replica_service.core.batching.gathering import Weigh
 from replica_service.core.commands import Command
-from replica_service.core.gathering import Weigh
-from replica_service.core.lanes import Lanes
-from replica_service.core.ownership import Ownership
-from replica_service.core.permits import Permits
-from replica_service.core.slot_calls import SlotCalls
-from replica_service.core.vacancies import Vacancies
+from replica_service.core.lanes.lanes import Lanes
+from replica_service.core.lanes.ownership import Ownership
+from replica_service.core.permits.permits import Permits
+from replica_service.core.permits.vacancies import Vacancies
+from replica_service.core.slots.slot_calls import SlotCalls
+from replica_service.core.starting.awaited_payloads import AwaitedPayloads
 from slotmesh.handlers import BatchControl
 
 

@@ -39,9 +39,9 @@ from replica_service.core.events import (
     SessionsMoved,
     TimePassed,
 )
-from replica_service.core.moved import without_moved
 from replica_service.core.scheduler import Scheduler
-from replica_service.core.sessions import RESUME_TTL_S, Report
+from replica_service.core.sessions.moved import without_moved
+from replica_service.core.sessions.session_table import RESUME_TTL_S, Report
 from replica_service.shell.conditions import Conditions
 from replica_service.shell.counters import Counters
 from replica_service.shell.deadline_timer import DeadlineTimer

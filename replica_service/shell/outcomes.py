@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from replica_service.core.calls import Run
 from replica_service.core.events import Ended
-from replica_service.core.records import Mark
+from replica_service.core.sessions.records import Mark
 from replica_service.shell.counters import Counters
 from replica_service.shell.executors.encoding import Encoding
 from replica_service.shell.handler.failures import too_large

@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, NamedTuple
 
-from replica_service.core.health import HealthSettings
-from replica_service.core.lifecycle import LifecycleEvent, State, next_state
-from replica_service.core.sessions import RESUME_TTL_S
+from replica_service.core.health.health import HealthSettings
+from replica_service.core.health.lifecycle import LifecycleEvent, State, next_state
+from replica_service.core.sessions.session_table import RESUME_TTL_S
 from replica_service.shell.drain import Drain
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.asking import asks_for_contexts

@@ -18,7 +18,7 @@ from replica_service.core.calls import Link, Run
 from replica_service.core.commands import AnswerRenewal, Fail, Grant
 from replica_service.core.events import DispatchCame, Event, ReleaseCame, RenewalCame, RunsCame
 from replica_service.core.scheduler import Scheduler
-from replica_service.core.slots import Slot
+from replica_service.core.slots.slot_table import Slot
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import replica_service_pb2
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
-from replica_service.core.batch_weight import Weighed
+from replica_service.core.batching.batch_weight import Weighed
 from replica_service.core.calls import FRESH_S, Link, Run, StartTurn
 from replica_service.core.commands import (
     AnswerRenewal,
@@ -20,9 +20,9 @@ from replica_service.core.commands import (
     TellCapacity,
 )
 from replica_service.core.events import BatchEnded, CallsEnded, DrainBegan, TurnEnded
-from replica_service.core.lanes import MAX_TURN_CALLS
+from replica_service.core.lanes.lanes import MAX_TURN_CALLS
+from replica_service.core.permits.vacancies import CAPACITY_GAP_S
 from replica_service.core.scheduler import Scheduler
-from replica_service.core.vacancies import CAPACITY_GAP_S
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
 

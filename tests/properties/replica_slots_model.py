@@ -12,7 +12,7 @@ from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Lane, Run
 from replica_service.core.commands import Command, Grant, StartCalls
 from replica_service.core.events import DispatchCame, ReleaseCame, StampEchoed, TimePassed
-from replica_service.core.slots import Slot, SlotState
+from replica_service.core.slots.slot_table import Slot, SlotState
 from slotmesh.errors import Reason
 from tests.properties.replica_model import Call, ReplicaModel, Router
 

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.batch_weight import Weighed
+from replica_service.core.batching.batch_weight import Weighed
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import Command, Fail, StartBatch

@@ -14,7 +14,7 @@ from replica_service.core.calls import Link, Run
 from replica_service.core.commands import Command, Fail, Grant, StartCalls
 from replica_service.core.events import CallsEnded, DispatchCame, RunsCame, TimePassed
 from replica_service.core.scheduler import Scheduler
-from replica_service.core.slots import SlotState
+from replica_service.core.slots.slot_table import SlotState
 from slotmesh.errors import Reason
 
 TRIALS = 100_000

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from replica_service.core.calls import Link, Run, StartTurn
 from replica_service.core.commands import StartBatch, StartCalls
 from replica_service.core.events import CallsEnded, TurnEnded, WorkReturned
-from replica_service.core.lane_history import is_stopped
-from replica_service.core.verdicts import CANCELLED
+from replica_service.core.failures import CANCELLED
+from replica_service.core.lanes.lane_history import is_stopped
 from replica_service.shell.executors.protocol import Sink
 from slotmesh.errors import Failure
 

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 from replica_service.core.call_options import MAX_CREDIT
 from replica_service.core.calls import Link, Run, StartTurn
-from replica_service.core.claims import Skip, Start, TurnClaims, claim, may_begin
 from replica_service.core.commands import StartBatch, StartCalls, Work
 from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
-from replica_service.core.verdicts import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, TAKEN_BACK
+from replica_service.core.failures import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, TAKEN_BACK
+from replica_service.core.starting.claims import Skip, Start, TurnClaims, claim, may_begin
 from replica_service.shell.executors.batch_invocations import Invocation, invocations
 from replica_service.shell.executors.call_context import SinglePlace, batch_place
 from replica_service.shell.executors.generator_drives import Drive, Script, Stage

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from replica_service.core.calls import StartTurn
-from replica_service.core.claims import Start, TurnClaims
 from replica_service.core.events import TurnEnded, TurnsEnded
+from replica_service.core.starting.claims import Start, TurnClaims
 from replica_service.shell.executors.call_context import SinglePlace
 from replica_service.shell.executors.protocol import Sink
 from replica_service.shell.executors.runners import LARGE_BYTES, Runners, is_dropped, this_task

@@ -16,11 +16,11 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from replica_service.core.calls import Link, StartTurn
-from replica_service.core.claims import TurnClaims
 from replica_service.core.commands import StartCalls, Work
 from replica_service.core.events import CallsEnded, TurnEnded, WorkReturned
+from replica_service.core.failures import CANCELLED
 from replica_service.core.ranges import Range, common, merged, without
-from replica_service.core.verdicts import CANCELLED
+from replica_service.core.starting.claims import TurnClaims
 from replica_service.shell.executors.on_loop import AsyncExecutor
 from replica_service.shell.executors.posting_sink import PostingSink
 from replica_service.shell.executors.protocol import CLOSE_S, Sink

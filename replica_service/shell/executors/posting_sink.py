@@ -18,7 +18,7 @@ from typing import Any
 
 from replica_service.core.calls import Run
 from replica_service.core.events import CallsEnded, Ended
-from replica_service.core.lane_history import mark_failure
+from replica_service.core.lanes.lane_history import mark_failure
 from replica_service.shell.executors.encoding import Encoding
 from replica_service.shell.executors.protocol import Sink
 from slotmesh.errors import Failure

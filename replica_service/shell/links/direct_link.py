@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from replica_service.convert import Granted, SlotAnswer
 from replica_service.core.calls import Link
-from replica_service.core.verdicts import CUT_OFF, ENDED
+from replica_service.core.failures import CUT_OFF, ENDED
 from slotmesh.errors import Failure
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 

@@ -15,7 +15,7 @@ from replica_service.convert import Granted, Released, reservation_run
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Run
 from replica_service.core.events import DispatchCame, RenewalCame, RunsCame
-from replica_service.core.verdicts import EXPIRED, OVERDUE
+from replica_service.core.failures import EXPIRED, OVERDUE
 from replica_service.shell.engine import Engine
 from replica_service.shell.links.direct_link import DirectCall, DirectLink, WriteValue
 from replica_service.shell.links.slot_requests import Reservation, SlotRequests, Wish

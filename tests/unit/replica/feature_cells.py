@@ -13,7 +13,7 @@ from replica_service.convert import Granted
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Run
 from replica_service.core.events import DispatchCame, StampEchoed, TimePassed
-from replica_service.core.records import Record
+from replica_service.core.sessions.records import Record
 from replica_service.shell.links.direct_slots import DirectSlots
 from replica_service.shell.links.slot_requests import Wish
 from slotmesh.codec import JSON, OCTET_STREAM

@@ -17,7 +17,7 @@ from replica_service.core.commands import (
     TellCapacity,
 )
 from replica_service.core.scheduler import DEFAULT_KEYED_WINDOW, Scheduler
-from replica_service.core.slots import Slot
+from replica_service.core.slots.slot_table import Slot
 from slotmesh.handlers import BatchControl, BatchSettings
 
 GATHER_S = 0.5

@@ -7,8 +7,8 @@ import pytest
 from replica_service.convert import Issuer
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run
-from replica_service.core.capacity import Capacity
 from replica_service.core.events import RunsCame
+from replica_service.core.permits.capacity import Capacity
 from replica_service.core.scheduler import Scheduler
 from replica_service.shell.links.router_outbox import Outbox
 from slotmesh.codec import OCTET_STREAM

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from replica_service.convert import Issuer, Released
-from replica_service.core.capacity import Capacity
+from replica_service.core.permits.capacity import Capacity
 from replica_service.shell.links.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS
 from replica_service.shell.links.router_outbox import Outbox, Response
 from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES

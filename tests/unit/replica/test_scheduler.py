@@ -14,7 +14,7 @@ from replica_service.core.events import (
     TimePassed,
     TurnEnded,
 )
-from replica_service.core.vacancies import CAPACITY_GAP_S
+from replica_service.core.permits.vacancies import CAPACITY_GAP_S
 from slotmesh.errors import Reason
 from tests.unit.replica.scheduler_notes import run, scheduler, told, turn_of
 

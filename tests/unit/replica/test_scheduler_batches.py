@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replica_service.core.batch_weight import Weighed
+from replica_service.core.batching.batch_weight import Weighed
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import StartCalls
 from replica_service.core.events import (

@@ -15,7 +15,7 @@ from replica_service.core.events import (
     SessionsMoved,
     TurnEnded,
 )
-from replica_service.core.lanes import MAX_TURN_CALLS
+from replica_service.core.lanes.lanes import MAX_TURN_CALLS
 from tests.unit.replica.scheduler_notes import run, scheduler, told, turn_of
 
 

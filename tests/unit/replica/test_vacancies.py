@@ -9,7 +9,7 @@ from math import inf
 import pytest
 
 from replica_service.core.calls import Link
-from replica_service.core.vacancies import Vacancies
+from replica_service.core.permits.vacancies import Vacancies
 
 
 def vacancies(*waiting: Link, draws: Sequence[float] = (0.5,)) -> Vacancies:

@@ -12,7 +12,7 @@ from collections import deque
 from math import inf
 
 from replica_service.core.calls import FRESH_S, Link, Run
-from replica_service.core.slots import Slot, SlotTable
+from replica_service.core.slots.slot_table import Slot, SlotTable
 
 
 class SlotCalls:

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import inf
 
-from replica_service.core import verdicts
+from replica_service.core import failures
 from replica_service.core.commands import AnswerRenewal, Fail
 from replica_service.core.events import DispatchCame, ReleaseCame, RenewalCame
 from replica_service.core.scheduler_state import SchedulerState
-from replica_service.core.unstarted_calls import UnstartedCalls
+from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 from slotmesh.errors import Failure
 
 
@@ -36,7 +36,7 @@ class SlotOperations:
 
     def dispatch_came(self, event: DispatchCame, now: float) -> None:
         run, slots = event.run, self._slots
-        slot = verdicts.DRAINING if self._state.ended else slots.table.dispatch(event.secret, run.endpoint, now)
+        slot = failures.DRAINING if self._state.ended else slots.table.dispatch(event.secret, run.endpoint, now)
         if isinstance(slot, Failure):
             self._out.append(Fail(run, run.lo, run.hi, slot))
             return
@@ -48,7 +48,7 @@ class SlotOperations:
         if run.options.method in methods:
             slots.enter(run)
         else:
-            failure = verdicts.no_such_method(run.options.method, methods)
+            failure = failures.no_such_method(run.options.method, methods)
             self._unstarted.answer_waiting(run, run.lo, run.hi, failure)
         slots.due = -inf
 

@@ -6,12 +6,12 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from replica_service.core import verdicts
+from replica_service.core import failures
 from replica_service.core.calls import Lane
 from replica_service.core.events import DrainBegan, EpochFenced, GraceEnded, PartitionsRevoked
-from replica_service.core.parking import Parking
 from replica_service.core.scheduler_state import SchedulerState
-from replica_service.core.unstarted_calls import UnstartedCalls
+from replica_service.core.starting.parking import Parking
+from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 
 
 class HandingBack:
@@ -45,7 +45,7 @@ class HandingBack:
         self._parking.unpark_all()
         self._ownership.revoke(endpoint, epochs)
         for lane in self._lanes.of(endpoint, epochs):
-            self._unstarted.hand_back(lane, verdicts.STALE, through_epoch=epochs[lane.partition])
+            self._unstarted.hand_back(lane, failures.STALE, through_epoch=epochs[lane.partition])
         self._lanes.forget_empty()
         self._lanes.leave(endpoint, epochs)
 
@@ -53,7 +53,7 @@ class HandingBack:
         self._parking.unpark_all()
         self._ownership.fence(event.epoch)
         for lane in self._lanes.all():
-            self._unstarted.hand_back(lane, verdicts.STALE, through_epoch=event.epoch)
+            self._unstarted.hand_back(lane, failures.STALE, through_epoch=event.epoch)
         self._lanes.forget_empty()
 
     def drain_began(self, _event: DrainBegan, _now: float) -> None:
@@ -71,10 +71,10 @@ class HandingBack:
         if slots_too:
             waiting += self._slots.entered
         for run in waiting:
-            unstarted.answer_waiting(run, run.lo, run.hi, verdicts.DRAINING)
+            unstarted.answer_waiting(run, run.lo, run.hi, failures.DRAINING)
         for batcher in self._batching.gathering:
             for entry in list(batcher.gathered.queue):
                 if not isinstance(entry, Lane) and (slots_too or entry.run.slot is None):
-                    unstarted.take_back(entry.run, entry.run.begin, entry.run.end, verdicts.DRAINING)
+                    unstarted.take_back(entry.run, entry.run.begin, entry.run.end, failures.DRAINING)
         for lane in self._lanes.all():
-            unstarted.hand_back(lane, verdicts.DRAINING)
+            unstarted.hand_back(lane, failures.DRAINING)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from replica_service.core.batcher import Batcher
+from replica_service.core.batching.batcher import Batcher
+from replica_service.core.batching.gathering import Weigh
 from replica_service.core.calls import Lane
-from replica_service.core.gathering import Weigh
-from replica_service.core.lanes import Lanes
-from replica_service.core.permits import Permits
+from replica_service.core.lanes.lanes import Lanes
+from replica_service.core.permits.permits import Permits
 from slotmesh.handlers import BatchControl
 
 

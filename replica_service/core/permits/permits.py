@@ -1,8 +1,8 @@
 """Permits: how many calls may run, how many do, and which unkeyed calls wait for a permit.
 
 Invariants: `in_use <= max_ongoing` unless `max_ongoing` was lowered meanwhile; `waiting` counts the unkeyed calls in
-the queue, and those whose payloads are under way. Lanes wait in a queue of their own (`lanes.py`); a call in a slot has
-the slot's permit and waits for none.
+the queue, and those whose payloads are under way. Lanes wait in a queue of their own (`lanes/lanes.py`); a call in a
+slot has the permit of the slot and waits for none.
 Owner: the scheduler, whose parts take permits here and give them back.
 """
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from math import inf
 
-from replica_service.core import verdicts
+from replica_service.core import failures
 from replica_service.core.events import LinkClosed, RunsCancelled, SessionsMoved
-from replica_service.core.moved import note_moved
-from replica_service.core.parking import Parking
 from replica_service.core.ranges import Range, common, merged
 from replica_service.core.scheduler_state import SchedulerState
-from replica_service.core.unstarted_calls import UnstartedCalls
+from replica_service.core.sessions.moved import note_moved
+from replica_service.core.starting.parking import Parking
+from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 
 
 class Withdrawals:
@@ -35,14 +35,14 @@ class Withdrawals:
         for first, last in event.ranges:
             run = link.waiting.get(first)
             if run is not None and last - first + 1 == run.end - run.begin == run.hi - run.begin and not run.is_split:
-                take_back(run, run.begin, run.end, verdicts.CANCELLED)
+                take_back(run, run.begin, run.end, failures.CANCELLED)
             else:
                 others.append((first, last))
         if wanted := merged(others):
             for run in list(link.waiting.values()):
                 # From the last one on: what is taken out in the middle splits off what follows.
                 for first, last in reversed(common(run.first + run.begin, run.first + run.end - 1, wanted)):
-                    take_back(run, first - run.first, last + 1 - run.first, verdicts.CANCELLED)
+                    take_back(run, first - run.first, last + 1 - run.first, failures.CANCELLED)
         self._lanes.forget_those_that_left()
 
     def link_closed(self, event: LinkClosed, _now: float) -> None:
@@ -52,7 +52,7 @@ class Withdrawals:
         self._vacancies.told(link, is_full=False)
         self._parking.unpark(link)
         for run in list(link.waiting.values()):
-            self._unstarted.take_back(run, run.begin, run.end, verdicts.CANCELLED)
+            self._unstarted.take_back(run, run.begin, run.end, failures.CANCELLED)
         self._lanes.forget_those_that_left()
 
     def sessions_moved(self, event: SessionsMoved, _now: float) -> None:
@@ -60,5 +60,5 @@ class Withdrawals:
         for run in event.runs:
             if run.link.waiting.get(run.key) is run:
                 self._parking.unpark(run.link)
-                self._unstarted.take_back(run, run.begin, run.end, verdicts.FENCED)
+                self._unstarted.take_back(run, run.begin, run.end, failures.FENCED)
         self._lanes.forget_those_that_left()

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replica_service.core import verdicts
+from replica_service.core import failures
 from replica_service.core.calls import Run, StartTurn
 from replica_service.core.commands import Grant, StartCalls, TellCapacity
-from replica_service.core.lane_history import is_passed, is_stopped
-from replica_service.core.lanes import MAX_TURN_CALLS
-from replica_service.core.parking import Parking
+from replica_service.core.lanes.lane_history import is_passed, is_stopped
+from replica_service.core.lanes.lanes import MAX_TURN_CALLS
 from replica_service.core.scheduler_state import SchedulerState
-from replica_service.core.unstarted_calls import UnstartedCalls
+from replica_service.core.starting.parking import Parking
+from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 
 
 class Starting:
@@ -68,7 +68,7 @@ class Starting:
         """The end of each step: starts all that can be started."""
         if self._payloads.due <= now:
             for run in self._payloads.late(now):
-                self._unstarted.answer_waiting(run, run.lo, run.hi, verdicts.EXPIRED)
+                self._unstarted.answer_waiting(run, run.lo, run.hi, failures.EXPIRED)
         slots = self._slots
         if slots.due <= now:
             self._see_to_slots(now)
@@ -107,16 +107,16 @@ class Starting:
         while (run := lane.head()) is not None:
             if run.deadline <= now:
                 lo, run.lo = run.lo, run.hi
-                answer(run, lo, run.hi, verdicts.EXPIRED)
+                answer(run, lo, run.hi, failures.EXPIRED)
             elif run.awaits:
                 lane.is_blocked = True
                 return
             elif run.options.stop_generation and is_stopped(run, run.lo):
                 lo, run.lo = run.lo, run.hi
-                answer(run, lo, run.hi, verdicts.STOPPED)
+                answer(run, lo, run.hi, failures.STOPPED)
             elif is_passed(run):
                 lo, run.lo = run.lo, run.lo + 1
-                answer(run, lo, run.lo, verdicts.PASSED)
+                answer(run, lo, run.lo, failures.PASSED)
             elif run.link.fresh_until <= now:
                 lane.runs.popleft()
                 self._parking.park(run)
@@ -148,7 +148,7 @@ class Starting:
                 queue.popleft()
                 permits.waiting -= count
                 run.lo = hi
-                self._unstarted.answer(run, lo, hi, verdicts.EXPIRED)
+                self._unstarted.answer(run, lo, hi, failures.EXPIRED)
                 continue
             if run.link.fresh_until <= now and count:
                 queue.popleft()
@@ -207,7 +207,7 @@ class Starting:
             if lo == hi:
                 continue
             if run.deadline <= now:
-                self._unstarted.answer_waiting(run, lo, hi, verdicts.EXPIRED)
+                self._unstarted.answer_waiting(run, lo, hi, failures.EXPIRED)
             elif run.link.fresh_until <= now:
                 self._parking.park(run)
             else:
@@ -229,7 +229,7 @@ class Starting:
                 for run, lo, hi in expired:
                     if run.lane is None:
                         permits.in_use -= hi - lo
-                    answer(run, lo, hi, verdicts.EXPIRED)
+                    answer(run, lo, hi, failures.EXPIRED)
                 for run, index, failure in failed:
                     if run.lane is None:
                         permits.in_use -= 1

@@ -7,11 +7,11 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from replica_service.core import verdicts
+from replica_service.core import failures
 from replica_service.core.calls import FRESH_S, Link, Run
 from replica_service.core.events import StampEchoed
 from replica_service.core.scheduler_state import SchedulerState
-from replica_service.core.unstarted_calls import UnstartedCalls
+from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 
 
 class Parking:
@@ -82,5 +82,5 @@ class Parking:
             run.link.parked.remove(run)
             if not run.link.parked:
                 del self.links[run.link]
-            failure = verdicts.EXPIRED if run.deadline <= now else verdicts.HELD_UP
+            failure = failures.EXPIRED if run.deadline <= now else failures.HELD_UP
             self._unstarted.answer_waiting(run, run.lo, run.hi, failure)

@@ -1,7 +1,7 @@
 """How calls are answered that have not started: taken back by their router, handed back by the replica, or too late.
 
 Invariants: each call is answered once; the permit that a call or its lane holds comes free with the answer. Whoever
-looks for runs in queues unparks them first (`parking.py`).
+looks for runs in queues unparks them first (`starting/parking.py`).
 Owner: the scheduler.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from math import inf
 
-from replica_service.core import verdicts
+from replica_service.core import failures
 from replica_service.core.calls import Lane, Run
 from replica_service.core.commands import Fail, Refuse
-from replica_service.core.lane_history import note_failure
+from replica_service.core.lanes.lane_history import note_failure
 from replica_service.core.scheduler_state import SchedulerState
 from slotmesh.errors import Failure
 
@@ -73,7 +73,7 @@ class UnstartedCalls:
         # From the last one on: what is taken out in the middle splits off what follows.
         for index in sorted(run.withdrawn or (), reverse=True):
             if lo <= index < hi:
-                self.answer_waiting(part, index, index + 1, verdicts.CANCELLED)
+                self.answer_waiting(part, index, index + 1, failures.CANCELLED)
 
     def hand_back(self, lane: Lane, failure: Failure, *, through_epoch: float = inf) -> None:
         """Answers what waits in the lane and was sent at this owner epoch, or an older one."""
@@ -83,7 +83,7 @@ class UnstartedCalls:
 
     def answer(self, run: Run, lo: int, hi: int, failure: Failure) -> None:
         """Calls never start that were taken out of where they waited; they have their answer."""
-        if run.options.stop_generation and not run.link.closed and not verdicts.hands_back(failure):
+        if run.options.stop_generation and not run.link.closed and not failures.hands_back(failure):
             note_failure(run, lo)  # at once: what follows is decided before anybody hears of it
         count = hi - lo
         run.close(count)
@@ -95,5 +95,5 @@ class UnstartedCalls:
                 self._slots.vacate(run.slot, run.link)
         else:
             self._lanes.gone(run.link, count)
-        command = Refuse if verdicts.hands_back(failure) else Fail
+        command = Refuse if failures.hands_back(failure) else Fail
         self._out.append(command(run, lo, hi, failure))
