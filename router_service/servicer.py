@@ -20,7 +20,6 @@ from router_service.core.unread import Unread
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, joined
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.duplex import read_request, run_stream
@@ -29,6 +28,8 @@ from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from slotmesh.version import VERSION
+from slotmesh.wire.chunks import joined
+from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 StreamRequest = router_service_pb2.StreamCallsRequest
 StreamResponse = router_service_pb2.StreamCallsResponse

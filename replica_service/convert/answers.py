@@ -9,9 +9,7 @@ from replica_service.core.ranges import Range
 from replica_service.core.service_times import ToldTime
 from replica_service.core.sessions import Report
 from slotmesh.v1 import call_pb2, replica_service_pb2
-
-MAX_ANSWER_RANGES = 4096
-"""Of sessions that share a frame. A range has 20 bytes at most."""
+from slotmesh.wire.limits import MAX_FRAME_RANGES
 
 
 def capacity_to_wire(capacity: Capacity) -> call_pb2.Capacity:
@@ -53,7 +51,7 @@ def reconciled_to_wire(answers: Iterable[tuple[str, int, Report]]) -> Iterator[r
     ranges = 0
     for session_id, epoch, report in answers:
         size = len(report.running) + len(report.kept) + len(report.evicted)
-        if wire.joined and ranges + size > MAX_ANSWER_RANGES:
+        if wire.joined and ranges + size > MAX_FRAME_RANGES:
             yield wire
             wire, ranges = replica_service_pb2.Reconciled(), 0
         ranges += size

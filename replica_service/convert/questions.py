@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from replica_service.convert.options import bad_request
 from replica_service.core.ranges import Range
-from slotmesh.frame_bounds import MAX_ELEMENTS
 from slotmesh.status import to_exception
 from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.wire.limits import MAX_ELEMENTS
 
 
 def ranges_of(ranges: Iterable[call_pb2.IdRange]) -> list[tuple[int, int]]:

@@ -14,10 +14,11 @@ from router_service.core.replicas.capacity import Capacity
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.slicing import MethodTime
 from router_service.core.streaming.credits import CREDITS
-from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, Announced, Payload
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.wire.chunks import Announced, Payload
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_INLINE_BYTES
 
 
 def too_large(size: int, limit: int = MAX_INLINE_BYTES) -> Failure:

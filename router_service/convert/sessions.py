@@ -10,19 +10,17 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from router_service.convert.runs import ranges_of
 from router_service.convert.spans import Spans, asked_of
-from router_service.core.callers import MAX_CALL_ID
 from router_service.core.routing.rosters import RosterVersion
 from router_service.core.sessions.found_calls import Found
 from router_service.core.sessions.session import Session
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import replica_service_pb2, router_service_pb2
+from slotmesh.wire.limits import MAX_CALL_ID, MAX_ROSTERS
 
 MAX_UNANSWERED_RANGES = 16_384
 """Twice the calls of the usual window; where windows are larger, as many as a window has calls."""
 STEP_RANGES = 1024
 """That are dealt with at a time: some milliseconds."""
-MAX_ROSTERS = 64
-"""One for each generation, of which there is a new one only where a controller that does not remember has started."""
 _SESSION_ID = re.compile("[0-9a-f]{32}")
 
 

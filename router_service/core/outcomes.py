@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from router_service.core.replicas.replica import Replica
     from router_service.core.runs import CallerBook, Run, Sent, SliceHolder
     from router_service.core.slots.slot import Slot
-    from slotmesh.chunks import Payload
+    from slotmesh.wire.chunks import Payload
 
 
 class Outcomes:

@@ -41,7 +41,7 @@ from router_service.core.slots.operations import SlotOperations
 from router_service.core.submissions import Submissions
 from router_service.core.uploads.events import UploadEvents
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES, Uploads
-from slotmesh.chunks import Announced
+from slotmesh.wire.chunks import Announced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,12 +13,12 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.partitions import partition_of
 from slotmesh.status import from_wire, to_wire
 from slotmesh.testing.pipe import Pipe
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
+from slotmesh.wire.partitions import partition_of
 
 WINDOW_CALLS: Final = 8192
 """Calls that the client may have unanswered."""

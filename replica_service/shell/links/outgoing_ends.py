@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from replica_service import convert
-from replica_service.shell.links.outgoing_values import MAX_FRAME_CALLS, End
+from replica_service.shell.links.outgoing_values import End
 from slotmesh.errors import Failure
 from slotmesh.status import to_wire
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.limits import MAX_FRAME_CALLS
 
 
 class OutgoingEnds:

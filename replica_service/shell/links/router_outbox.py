@@ -1,7 +1,7 @@
 """What one router is to be told, until a frame takes it along.
 
 Purpose: results of many runs leave as one frame; while a frame is written, the next one fills, and a small one waits
-for a moment where more calls are about to end (`slotmesh.pacing`).
+for a moment where more calls are about to end (`slotmesh.wire.pacing`).
 Large results go before the frame that speaks of them, in chunks: at most one of these between two other frames, and
 several results take turns. What handlers yield leaves in order, and what ends a call after its last value.
 Invariants: within a frame the ids of one content type are together; a frame stays near `MAX_FRAME_BYTES` and below
@@ -22,12 +22,13 @@ from replica_service.core.capacity import Capacity
 from replica_service.core.service_times import ServiceTimes
 from replica_service.shell.handler.failures import too_large
 from replica_service.shell.links.outgoing_ends import OutgoingEnds
-from replica_service.shell.links.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS, Batch, OutgoingValues, Owner
-from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, ChunkRota
+from replica_service.shell.links.outgoing_values import Batch, OutgoingValues, Owner
 from slotmesh.errors import Failure
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.status import to_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.wire.chunks import ChunkRota
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES
 
 Response = replica_service_pb2.ExecuteResponse
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from replica_service.core.calls import Link, Run
-from slotmesh.chunks import BadChunk, JoinedAssembly
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.chunks import BadChunk, JoinedAssembly
 
 if TYPE_CHECKING:
     from replica_service.shell.engine import Engine

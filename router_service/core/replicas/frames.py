@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from router_service.core.calls import NO_CALLS, Origin
-from slotmesh.chunks import MAX_PAYLOAD_BYTES
+from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
     from router_service.core.calls import CallOptions
     from router_service.core.replicas.replica import Replica
     from router_service.core.runs import KeyOrder, Run, Sent
     from router_service.core.sessions.session import Session
-    from slotmesh.chunks import Payload
+    from slotmesh.wire.chunks import Payload
 
 
 MAX_FRAME_SLICES = 128

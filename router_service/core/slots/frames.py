@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from router_service.core.calls import CallOptions
     from router_service.core.replicas.replica import Replica
     from router_service.core.runs import Sent
-    from slotmesh.chunks import Payload
+    from slotmesh.wire.chunks import Payload
 
 MAX_FRAME_OPS = 128
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from itertools import islice
 
 from router_service import convert
-from router_service.core.callers import MAX_CALL_ID, Caller, Window
+from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch
 from router_service.core.commands import Delivery
 from router_service.core.routing.rosters import RosterVersion
@@ -24,13 +24,13 @@ from router_service.shell.clients.call_reader import MAX_STEP, CallReader
 from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.clients.uploads import Uploads
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.wire.limits import MAX_CALL_ID, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 Response = router_service_pb2.StreamCallsResponse
 

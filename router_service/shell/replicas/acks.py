@@ -11,13 +11,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from slotmesh.wire.limits import MAX_FRAME_RANGES
+
 Span = tuple[int, int]
 """Run ids from first to last, both included."""
 
 ACK_GAP_S = 0.05
 """Between two frames of acknowledgements, at least: each costs as much as a hundred calls."""
-MAX_FRAME_SPANS = 4096
-"""What is more leaves in the next frame."""
 
 
 class RunAcks:
@@ -40,7 +40,7 @@ class RunAcks:
         """What was gathered, up to the bound of a frame, once its time has come: disjoint, ascending."""
         if not self._is_due:
             return None
-        spans = [self._spans.popleft() for _ in range(min(len(self._spans), MAX_FRAME_SPANS))]
+        spans = [self._spans.popleft() for _ in range(min(len(self._spans), MAX_FRAME_RANGES))]
         self._is_due = bool(self._spans)
         return merged(spans)
 

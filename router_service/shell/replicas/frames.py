@@ -1,7 +1,7 @@
 """What one replica is to be told, cut into frames: the writing half of a link.
 
 Purpose: everything that waits for the replica waits as what it means, and becomes a frame when one can leave, so that
-what comes meanwhile joins, and few calls wait for a moment where more are about to come (`slotmesh.pacing`). The
+what comes meanwhile joins, and few calls wait for a moment where more are about to come (`slotmesh.wire.pacing`). The
 replica's own queues are the core's; what else there is to say is kept here.
 Invariants: signs of life go first, then what makes room and slots, then questions, runs and chunks: no two questions
 without runs between them, where there are any. Run ids are those of the link that is up, and nothing is kept beyond it.
@@ -21,19 +21,15 @@ from router_service.core.replicas.replica import Replica
 from router_service.core.sessions.session import Session
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.acks import RunAcks
-from slotmesh.chunks import ChunkRota
-from slotmesh.pacing import COUNTED_FRAMES
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.wire.chunks import ChunkRota
+from slotmesh.wire.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_FRAME_RANGES
+from slotmesh.wire.pacing import COUNTED_FRAMES
 
 Request = replica_service_pb2.ExecuteRequest
-
-MAX_FRAME_CALLS = 16_384
-MAX_FRAME_BYTES = 1024 * 1024
-MAX_FRAME_RANGES = 4096
-"""Ranges of cancels and questions, and calls of which values were taken: each costs the replica as much as a call."""
 
 
 class LinkFrames:

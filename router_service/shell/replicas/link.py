@@ -22,7 +22,6 @@ from router_service.core.sessions.session import Session
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.frames import LinkFrames
 from router_service.shell.replicas.result_chunks import Arrivals
-from slotmesh.chunks import BadChunk
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.clock import Clock
@@ -34,6 +33,7 @@ from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.version import VERSION
+from slotmesh.wire.chunks import BadChunk
 
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse

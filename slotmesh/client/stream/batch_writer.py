@@ -13,9 +13,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.client.stream.outgoing_chunks import OutgoingChunks
 from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.wire.limits import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from slotmesh.client.calls.call_spec import CallSpec

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slotmesh.chunks import ChunkRota
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.chunks import ChunkRota
 
 if TYPE_CHECKING:
     from slotmesh.client.calls.sent_parts import Part

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.outbox import FRAME_BYTES, FRAME_CALLS, LargeCalls
+from slotmesh.client.calls.outbox import FRAME_CALLS, LargeCalls
 from slotmesh.client.calls.sent_parts import Part
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Resends:
         next of that size waits for it, and so does what comes after that, as order is kept.
         """
         taken: list[ResentCalls] = []
-        calls, room = min(calls, FRAME_CALLS), FRAME_BYTES
+        calls, room = min(calls, FRAME_CALLS), MAX_FRAME_BYTES
         while self._parts:
             part = self._parts[0][0]
             places: list[int] = []

@@ -35,8 +35,8 @@ from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions.found_calls import Found
 from router_service.core.sessions.session import Session, Span
-from slotmesh.chunks import Announced, Payload, joined
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.chunks import Announced, Payload, joined
 from tests.unit.router.world_callers import SESSION, caller, options
 from tests.unit.router.world_table import routing_table
 

@@ -8,7 +8,7 @@ from typing import Any
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
 from router_service.core.sessions.session import Session, Span
-from slotmesh.partitions import partition_of
+from slotmesh.wire.partitions import partition_of
 
 SESSION = "5e55" * 8
 
