@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from replica_service.core.capacity import Capacity
-from replica_service.core.ranges import Range
 from replica_service.core.service_times import ToldTime
 from replica_service.core.sessions import Report
+from slotmesh.id_ranges import ranges_to_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.wire.limits import MAX_FRAME_RANGES
+from slotmesh.wire.ranges import Range
 
 
 def capacity_to_wire(capacity: Capacity) -> call_pb2.Capacity:
@@ -34,15 +35,9 @@ def service_times_to_wire(times: Iterable[ToldTime]) -> replica_service_pb2.Serv
     return wire
 
 
-def id_ranges(ids: Sequence[tuple[int, int]]) -> list[call_pb2.IdRange]:
-    """Ranges given as (first, count)."""
-    return [call_pb2.IdRange(first=first, last=first + count - 1) for first, count in ids]
-
-
 def lanes_stopped_to_wire(ranges: Iterable[Range]) -> replica_service_pb2.LanesStopped:
     """Where lanes have stopped, by run ids."""
-    runs = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
-    return replica_service_pb2.LanesStopped(runs=runs)
+    return replica_service_pb2.LanesStopped(runs=ranges_to_wire(ranges))
 
 
 def reconciled_to_wire(answers: Iterable[tuple[str, int, Report]]) -> Iterator[replica_service_pb2.Reconciled]:
@@ -67,5 +62,4 @@ def reconciled_to_wire(answers: Iterable[tuple[str, int, Report]]) -> Iterator[r
 
 
 def _session_calls(session_id: str, epoch: int, ranges: Iterable[Range]) -> replica_service_pb2.SessionCalls:
-    calls = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
-    return replica_service_pb2.SessionCalls(session_id=session_id, epoch=epoch, calls=calls)
+    return replica_service_pb2.SessionCalls(session_id=session_id, epoch=epoch, calls=ranges_to_wire(ranges))

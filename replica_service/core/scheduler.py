@@ -22,8 +22,8 @@ from replica_service.core.capacity import Capacity
 from replica_service.core.commands import Command, Fail, Part, Refuse, StartBatch, StartCalls
 from replica_service.core.dispatching import Dispatching
 from replica_service.core.lane_history import note_failure, note_progress
-from replica_service.core.ranges import Range, common, merged
 from slotmesh.errors import Failure
+from slotmesh.wire.ranges import Range, common, merged
 
 
 class Scheduler(Dispatching):

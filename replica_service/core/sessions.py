@@ -22,8 +22,8 @@ from replica_service.core.kept_outcomes import MAX_KEPT_BYTES, MAX_KEPT_RUNS, Ke
 from replica_service.core.lane_book import LaneBook
 from replica_service.core.lane_stops import Stops
 from replica_service.core.progress import Progress
-from replica_service.core.ranges import Range, common, merged, without
 from replica_service.core.records import Mark, Outcome, Piece, Record, Session, Taker
+from slotmesh.wire.ranges import Range, common, merged, without
 
 RunSession: TypeAlias = Session[Run, Link]
 

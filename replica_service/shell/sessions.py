@@ -15,10 +15,10 @@ from replica_service.core import verdicts
 from replica_service.core.calls import Link, Run, RunRecord
 from replica_service.core.kept_outcomes import bytes_of
 from replica_service.core.lane_history import note_failure
-from replica_service.core.ranges import Range, common, merged
 from replica_service.core.records import Mark, Outcome
 from replica_service.core.sessions import Report, SessionTable
 from slotmesh.errors import Executed, Failure
+from slotmesh.wire.ranges import Range, common, merged
 
 SWEEPS = 4
 """Sweeps in a session's time to live."""

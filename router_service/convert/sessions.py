@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 
-from router_service.convert.runs import ranges_of
 from router_service.convert.spans import Spans, asked_of
 from router_service.core.routing.rosters import RosterVersion
 from router_service.core.sessions.found_calls import Found
 from router_service.core.sessions.session import Session
 from slotmesh.errors import Failure, Reason
+from slotmesh.id_ranges import ranges_from_wire
 from slotmesh.v1 import replica_service_pb2, router_service_pb2
 from slotmesh.wire.limits import MAX_CALL_ID, MAX_ROSTERS
 
@@ -107,7 +107,7 @@ def found_of(answer: replica_service_pb2.Reconciled) -> Iterator[tuple[str, int,
 def _by_session(
     sessions: Iterable[replica_service_pb2.SessionCalls],
 ) -> dict[tuple[str, int], Sequence[tuple[int, int]]]:
-    return {(each.session_id, each.epoch): ranges_of(each.calls) for each in sessions}
+    return {(each.session_id, each.epoch): ranges_from_wire(each.calls) for each in sessions}
 
 
 def _bad(field: str, what: str) -> Failure:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from replica_service.core.calls import Link, StartTurn
 from replica_service.core.claims import TurnClaims
 from replica_service.core.commands import StartCalls, Work
-from replica_service.core.ranges import Range, common, merged, without
 from replica_service.core.verdicts import CANCELLED
 from replica_service.shell.executors.on_loop import AsyncExecutor
 from replica_service.shell.executors.posting_sink import PostingSink
@@ -26,6 +25,7 @@ from replica_service.shell.executors.protocol import CLOSE_S, Sink
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import Method
+from slotmesh.wire.ranges import Range, common, merged, without
 
 
 class OwnLoopExecutor(AsyncExecutor):

@@ -19,6 +19,7 @@ from replica_service import convert
 from replica_service.shell.engine import Engine
 from replica_service.shell.links.uploads import Uploads
 from slotmesh.errors import Failure, Reason, SlotmeshError
+from slotmesh.id_ranges import ranges_from_wire
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import read_request, run_stream
 from slotmesh.runtime.pump import StreamPump
@@ -142,11 +143,11 @@ class RouterStream:
                 self._uploads.add(request.chunk)
             case "cancel":
                 cancel = request.cancel
-                self._engine.cancel(self._link, convert.ranges_of(cancel.runs), tells_stopped=cancel.tell_stopped)
+                self._engine.cancel(self._link, ranges_from_wire(cancel.runs), tells_stopped=cancel.tell_stopped)
             case "take":
                 self._engine.take(self._link, request.take.call_ids, request.take.counts)
             case "ack":
-                self._engine.acknowledge(self._link, convert.ranges_of(request.ack.runs))
+                self._engine.acknowledge(self._link, ranges_from_wire(request.ack.runs))
             case "reconcile":
                 answers = self._engine.reconcile(convert.questions_of(request.reconcile))
                 for answer in convert.reconciled_to_wire(answers):

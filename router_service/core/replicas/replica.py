@@ -17,6 +17,7 @@ from router_service.core.replicas.capacity import Capacity
 from router_service.core.replicas.slicing import QUICK_NS
 from router_service.core.routing import routing_hooks
 from router_service.core.runs import Bound, Run, Sent
+from slotmesh.wire.ranges import run_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -204,8 +205,8 @@ class Replica:
                 continue
             offset = first - sent.first
             count = min(sent.count - offset, end - at)
-            if count > 1 and ids[at : at + count] != list(range(first, first + count)):
-                count = _run_length(ids, at, count)
+            if count > 1 and ids[at : at + count] != list(range(first, first + count)):  # mostly it is all of a slice
+                count = run_length(ids, at, count)
             yield sent, offset, at, count
             at += count
 
@@ -304,12 +305,3 @@ class Replica:
             return None
         sent = self.inflight.get(self._starts[index])
         return sent if sent is not None and run_id < sent.first + sent.count else None
-
-
-def _run_length(ids: list[int], at: int, most: int) -> int:
-    """How many of `ids[at:at+most]` are consecutive."""
-    first = ids[at]
-    count = 1
-    while count < most and ids[at + count] == first + count:
-        count += 1
-    return count

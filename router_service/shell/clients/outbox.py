@@ -28,6 +28,7 @@ from router_service.shell.clients.singly import results_singly, singly, values_s
 from router_service.shell.clients.taken_values import Taking
 from router_service.shell.clients.unacknowledged import UnacknowledgedRuns
 from router_service.shell.dispatcher import Dispatcher
+from slotmesh.id_ranges import ids_to_wire
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_OUT
@@ -223,7 +224,7 @@ class ResultOutbox:
                 batch.call_ids.extend(outcome.ids)
                 batch.payloads.extend(outcome.payloads)  # type: ignore[arg-type]  # parts leave in chunks
             elif isinstance(outcome, DeliverDone):
-                frame.done.extend(convert.ranges_of_ids(outcome.ids))
+                frame.done.extend(ids_to_wire(outcome.ids))
             else:
                 frame.errors.add(call_ids=outcome.ids, failure=to_wire(outcome.failure))
         self._unread_bytes -= size

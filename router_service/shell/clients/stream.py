@@ -25,6 +25,7 @@ from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.clients.uploads import Uploads
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.id_ranges import ranges_from_wire
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
@@ -131,7 +132,7 @@ class ClientStream:
         """The client takes calls back; each that is open is answered now. In steps, as `accept`."""
         last_ids = [run.ids[-1] for run in islice(self.caller.runs, MAX_STEP - 1, None, MAX_STEP) if run.ids]
         for at in range(0, len(frame.calls), MAX_STEP):
-            ranges = convert.ranges_of(frame.calls[at : at + MAX_STEP])
+            ranges = ranges_from_wire(frame.calls[at : at + MAX_STEP])
             first = 0
             for last in (*last_ids, MAX_CALL_ID):
                 part = [(max(first, lo), min(last, hi)) for lo, hi in ranges if lo <= last and hi >= first]

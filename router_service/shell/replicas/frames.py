@@ -21,6 +21,7 @@ from router_service.core.replicas.replica import Replica
 from router_service.core.sessions.session import Session
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.acks import RunAcks
+from slotmesh.id_ranges import ids_from_wire, ranges_to_wire
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.telemetry.names import DIRECTION_OUT
@@ -28,6 +29,7 @@ from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.wire.chunks import ChunkRota
 from slotmesh.wire.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_FRAME_RANGES
 from slotmesh.wire.pacing import COUNTED_FRAMES
+from slotmesh.wire.ranges import Range
 
 Request = replica_service_pb2.ExecuteRequest
 
@@ -140,19 +142,16 @@ class LinkFrames:
             return Request(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
         if self._cancels:
             taken = [self._cancels.popleft() for _ in range(min(len(self._cancels), MAX_FRAME_RANGES))]
-            ranges = [
-                call_pb2.IdRange(first=each.sent.first + each.lo, last=each.sent.first + each.lo + each.count - 1)
-                for each in taken
-            ]
+            ranges = ranges_to_wire(_run_ids_of(each) for each in taken)
             asks = any(each.asks for each in taken)
             if self._chunks:
-                self._chunks.discard(convert.run_ids_of(ranges))
+                self._chunks.discard(ids_from_wire(ranges))
             return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges, tell_stopped=asks))
         if self._takes:
             takes = {run_id: self._takes.pop(run_id) for run_id in list(islice(self._takes, MAX_FRAME_RANGES))}
             return Request(take=convert.takes_to_wire(takes))
         if (acked := self._acks.take()) is not None:
-            return Request(ack=replica_service_pb2.AckRuns(runs=convert.ranges_to_wire(acked)))
+            return Request(ack=replica_service_pb2.AckRuns(runs=ranges_to_wire(acked)))
         return self._slots_frame() if self._is_up and self._replica.ops else None
 
     def _question_frame(self) -> Request:
@@ -215,3 +214,8 @@ class LinkFrames:
         are_quick = replica.is_quick(outbox[-1].run.options.method)
         unanswered = replica.count_quick(calls * COUNTED_FRAMES) if are_quick else replica.owed - calls
         return self._pacer.holds(calls, unanswered, are_quick=are_quick)
+
+
+def _run_ids_of(command: CancelRun) -> Range:
+    first = command.sent.first + command.lo
+    return first, first + command.count - 1

@@ -36,8 +36,9 @@ from slotmesh.client.stream.routers import Routers
 from slotmesh.client.stream.rpc_failures import refusal_of
 from slotmesh.client.values.incoming_values import TAKE_ITEMS
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.id_ranges import ranges_to_wire
 from slotmesh.status import from_rpc_error
-from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.v1 import router_service_pb2
 
 SESSIONS: Final = "sessions"
 """The feature of routers that keep sessions."""
@@ -254,9 +255,7 @@ class Connection:
         opening.epoch = self._epoch
         opening.features.extend((SESSIONS, RESENT_ALL))
         if self._epoch > 1:
-            opening.unanswered.extend(
-                call_pb2.IdRange(first=first, last=last) for first, last in self._pending.unanswered()
-            )
+            opening.unanswered.extend(ranges_to_wire(self._pending.unanswered()))
             opening.rosters.extend(self._rosters.at_opening(is_resuming=self._pending.calls > 0))
 
     # -- serving ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from slotmesh.client.calls.sent_parts import Part
+from slotmesh.wire.ranges import Range, append, run_length
 
 if TYPE_CHECKING:
     from slotmesh.v1 import call_pb2, router_service_pb2
@@ -68,7 +69,7 @@ class PendingCalls:
                 start += 1
                 continue
             at = first - part.first_id
-            count = _consecutive(ids, start, min(total - start, part.count - at))
+            count = run_length(ids, start, min(total - start, part.count - at))
             if part.answered is None or 1 not in part.answered[at : at + count]:
                 self._mark(part, at, count)
                 yield part, at, start, count
@@ -114,12 +115,12 @@ class PendingCalls:
         """All that have unanswered calls, in the order of their ids."""
         return list(self._parts.values())
 
-    def unanswered(self) -> list[tuple[int, int]]:
+    def unanswered(self) -> list[Range]:
         """Ranges of the ids of unanswered calls, both ends included, ascending."""
-        ranges: list[tuple[int, int]] = []
+        ranges: list[Range] = []
         for first_id, part in self._parts.items():
             for at, count in part.open_spans():
-                _extend(ranges, first_id + at, first_id + at + count - 1)
+                append(ranges, first_id + at, first_id + at + count - 1)
         return ranges
 
     def oversize(self, limit: int) -> tuple[list[int], list[int]]:
@@ -145,25 +146,25 @@ class PendingCalls:
                 ids.extend(range(max(first, part.first_id), min(last, part.first_id + part.count - 1) + 1))
         return ids
 
-    def take_unwanted(self, before: int) -> list[tuple[int, int]]:
+    def take_unwanted(self, before: int) -> list[Range]:
         """Ranges of ids, both ends included, below `before`: calls that nobody waits for any more. Each is told once.
 
         They stay unanswered until their outcome is there.
         """
-        ranges: list[tuple[int, int]] = []
+        ranges: list[Range] = []
         for first_id, part in self._parts.items():
             if first_id >= before:
                 break
             for at in part.take_unwanted():
-                _extend(ranges, first_id + at, first_id + at)
+                append(ranges, first_id + at, first_id + at)
         return ranges
 
-    def take_untold(self) -> list[tuple[int, int]]:
+    def take_untold(self) -> list[Range]:
         """As `take_unwanted`, but of all unanswered calls, whoever waits for them."""
-        ranges: list[tuple[int, int]] = []
+        ranges: list[Range] = []
         for first_id, part in self._parts.items():
             for at in part.untold():
-                _extend(ranges, first_id + at, first_id + at)
+                append(ranges, first_id + at, first_id + at)
         return ranges
 
     def drain(self) -> Iterator[Settled]:
@@ -267,29 +268,3 @@ class PendingCalls:
                 yield part, at + index, start + index, 1
             else:
                 self.strays += 1
-
-
-def _extend(ranges: list[tuple[int, int]], first: int, last: int) -> None:
-    """Appends a range; neighbours become one."""
-    if ranges and ranges[-1][1] == first - 1:
-        ranges[-1] = (ranges[-1][0], last)
-    else:
-        ranges.append((first, last))
-
-
-def _consecutive(ids: list[int], start: int, limit: int) -> int:
-    """How many of the next `limit` ids, one at least, follow one by one. May say 1 where ids are out of order."""
-    if limit == 1 or ids[start + 1] != ids[start] + 1:
-        return 1
-    base = ids[start] - start
-    if ids[start + limit - 1] - (start + limit - 1) != base:
-        low, high = 2, limit - 1  # where it ends, if the ids ascend
-        while low < high:
-            middle = (low + high + 1) // 2
-            if ids[start + middle - 1] - (start + middle - 1) == base:
-                low = middle
-            else:
-                high = middle - 1
-        limit = low
-    first = ids[start]
-    return limit if ids[start : start + limit] == list(range(first, first + limit)) else 1
