@@ -15,6 +15,7 @@ from router_service.core.sessions.session import Session
 from slotmesh.errors import Failure, Reason
 from slotmesh.id_ranges import ranges_from_wire
 from slotmesh.v1 import replica_service_pb2, router_service_pb2
+from slotmesh.wire.features import RESENT_ALL
 from slotmesh.wire.limits import MAX_CALL_ID, MAX_ROSTERS
 
 MAX_UNANSWERED_RANGES = 16_384
@@ -22,10 +23,6 @@ MAX_UNANSWERED_RANGES = 16_384
 STEP_RANGES = 1024
 """That are dealt with at a time: some milliseconds."""
 _SESSION_ID = re.compile("[0-9a-f]{32}")
-
-
-RESENT_ALL = "resent_all"
-"""The feature of clients that say when they have sent all again that was unanswered."""
 
 
 def session_of(

@@ -18,13 +18,14 @@ from slotmesh.id_ranges import ids_from_wire, ids_to_wire
 from slotmesh.status import from_wire, to_wire
 from slotmesh.testing.pipe import Pipe
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.wire.features import CHUNKS, LARGE_BESIDE, ORDERING_KEYS
 from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 from slotmesh.wire.partitions import partition_of
 
 WINDOW_CALLS: Final = 8192
 """Calls that the client may have unanswered."""
 WINDOW_BYTES: Final = 64 * 1024 * 1024
-FEATURES: Final = ("chunks", "ordering_keys", "large_beside")
+FEATURES: Final = (CHUNKS, ORDERING_KEYS, LARGE_BESIDE)
 OWNER_EPOCH: Final = 1
 LAST_CHANCE_TURNS: Final = 50
 """Turns of the event loop in which the replica says that an overdue call had not started; else it had. Some ten are
@@ -55,7 +56,7 @@ class RouterStandIn:
         self.down.put(
             ToReplica(
                 open=replica_service_pb2.OpenExecute(
-                    router_id=router_id, replica_id=replica_id, incarnation=incarnation, features=["chunks"]
+                    router_id=router_id, replica_id=replica_id, incarnation=incarnation, features=[CHUNKS]
                 )
             )
         )

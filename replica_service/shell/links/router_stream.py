@@ -26,21 +26,13 @@ from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_exception
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.version import VERSION
+from slotmesh.wire.features import CHUNKS, HEARTBEATS, SERVICE_TIMES
 
 LAST_WRITE_S = 1.0
 """How long a router that broke the contract has to read what it is owed, before it reads why the stream ends."""
 
 HEARTBEAT_S = 1.0
 """How often a router that echoes hears from here."""
-HEARTBEATS = "heartbeats"
-"""The feature of routers that echo heartbeats: their runs start only while they do."""
-
-CHUNKS = "chunks"
-"""The feature of routers that take large results in chunks."""
-
-SERVICE_TIMES = "service_times"
-"""The feature of routers that choose by service times how many calls travel together."""
-
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
 

@@ -31,14 +31,11 @@ from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.wire.features import CHUNKS, TAKE_ITEMS
 from slotmesh.wire.limits import MAX_CALL_ID, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 Response = router_service_pb2.StreamCallsResponse
 
-CHUNKS = "chunks"
-"""The feature of clients that put large results together."""
-TAKE_ITEMS = "take_items"
-"""The feature of clients that say which values of handlers that yield they have taken."""
 MAX_UNREAD_REJECTIONS = 16_384
 """Rejected batches that may wait likewise; they cost the client nothing to cause, so more of them end the stream."""
 MAX_UNREAD_REJECTED_IDS = 1024 * 1024

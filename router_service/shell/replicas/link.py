@@ -35,6 +35,7 @@ from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.version import VERSION
 from slotmesh.wire.chunks import BadChunk
+from slotmesh.wire.features import OF_ROUTERS_TO_REPLICAS
 
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
@@ -280,7 +281,7 @@ class ReplicaLink:
                 replica_id=replica_id,
                 incarnation=incarnation,
                 version=VERSION,
-                features=["heartbeats", "chunks", "service_times"],
+                features=OF_ROUTERS_TO_REPLICAS,
                 stream_id=self._stream_id,
             )
         )
