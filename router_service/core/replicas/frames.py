@@ -156,12 +156,12 @@ def _follows(sent: Sent, group: Sequence[Sent]) -> bool:
 
 
 def _batches(group: list[Sent], replica: Replica, most: int, level: int) -> list[OutgoingBatch]:
-    first = replica.number(group[0])
+    first = replica.inflight.number(group[0])
     payloads = _payloads(group[0])
     if len(group) > 1:
         payloads = list(payloads)
         for sent in group[1:]:
-            replica.number(sent)
+            replica.inflight.number(sent)
             payloads += _payloads(sent)
     run = group[0].run
     ids = _ids(group, _call_ids) if run.session is not None else NO_CALLS

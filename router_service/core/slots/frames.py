@@ -78,7 +78,7 @@ def cut_ops(replica: Replica, max_bytes: int) -> list[OutgoingOp]:
         if ops and size > max_bytes:
             break
         sent = waiting.popleft()
-        replica.number(sent)
+        replica.inflight.number(sent)
         ops.append(_op(sent))
     return ops
 

@@ -44,11 +44,11 @@ class BatchWriter:
         """Calls that leave for the first time."""
         if part.made_at is not None:
             before = len(frame.batches)
-            self._add(frame, part, range(part.first_id, part.first_id + part.count), part.payloads, part.specs)
+            self._add(frame, part, range(part.first, part.first + part.count), part.payloads, part.specs)
             for batch in frame.batches[before:]:
                 self._shorten(batch, part)
             return
-        first, payloads = part.first_id, part.payloads
+        first, payloads = part.first, part.payloads
         if self.cuts and part.nbytes > CHUNK_BYTES:
             ids: Sequence[int] = range(first, first + part.count)
             self._add(frame, part, ids, payloads, part.specs)

@@ -237,7 +237,7 @@ class OutgoingFrames:
         for part in parts:
             pending.add(part, now, roster)
             if large is not None and part.nbytes > large.over:
-                self._large = part.first_id, part.nbytes
+                self._large = part.first, part.nbytes
             self._batches.add(frame, part)
         self._recalls.start()
         if self._closing:

@@ -74,7 +74,7 @@ class Resends:
             for place in (each for at, count in part.open_spans(self._at) for each in range(at, at + count)):
                 size = len(part.payloads[place])
                 if part.spec.stop_generation and part.is_after_failure(place):
-                    self.stopped.append(part.first_id + place)
+                    self.stopped.append(part.first + place)
                     self._left(1, size)
                     continue
                 weight = 0 if cuts and size > CHUNK_BYTES else size
@@ -125,7 +125,7 @@ class Resends:
 def _resent(part: Part, places: list[int]) -> ResentCalls:
     return ResentCalls(
         part,
-        [part.first_id + at for at in places],
+        [part.first + at for at in places],
         [part.payloads[at] for at in places],
         None if part.specs is None else [part.specs[at] for at in places],
     )

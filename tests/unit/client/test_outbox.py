@@ -155,7 +155,7 @@ def test_what_is_never_sent_comes_out_in_order() -> None:
     taken(outbox, calls=1)
     parts = list(outbox.drain())
     assert [sink.name for part in parts for sink in part.sinks] == [b"1", b"2", b"3"]
-    assert all(part.first_id == 0 for part in parts)
+    assert all(part.first == 0 for part in parts)
     assert not outbox
     make_call(outbox, spec, b"4")
     assert taken(outbox) == [[b"4"]]
