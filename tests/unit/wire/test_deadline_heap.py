@@ -1,29 +1,35 @@
-"""The heap of moments at which somebody must look at a run."""
+"""The heap of moments at which somebody must look at something."""
 
 from __future__ import annotations
 
 import weakref
+from math import inf
 
-from router_service.core.queueing.deadlines import DeadlineHeap
-from tests.unit.router.parts import run
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 
-def test_due_runs_come_in_order_of_time_and_ended_ones_do_not() -> None:
-    heap = DeadlineHeap()
-    late, soon, ended = run(1), run(2), run(3)
+class Item:
+    def __init__(self) -> None:
+        self.alarm = inf
+
+
+def test_due_items_come_in_order_of_time_and_ended_ones_do_not() -> None:
+    heap: DeadlineHeap[Item] = DeadlineHeap()
+    late, soon, ended = Item(), Item(), Item()
     heap.watch(2.0, late)
     heap.watch(1.0, soon)
     heap.watch(0.5, ended)
-    ended.unanswered = 0
+    ended.alarm = inf
     assert heap.next_deadline() == 1.0
     assert heap.pop_due(0.9) == []
     assert heap.pop_due(2.0) == [soon, late]
+    assert (soon.alarm, late.alarm) == (inf, inf)
     assert heap.next_deadline() is None
 
 
-def test_a_run_has_one_entry_that_counts_the_earliest() -> None:
-    heap = DeadlineHeap()
-    each = run(1)
+def test_an_item_has_one_entry_that_counts_the_earliest() -> None:
+    heap: DeadlineHeap[Item] = DeadlineHeap()
+    each = Item()
     heap.watch(3.0, each)
     heap.watch(5.0, each)
     assert heap.next_deadline() == 3.0
@@ -34,20 +40,39 @@ def test_a_run_has_one_entry_that_counts_the_earliest() -> None:
     assert heap.pop_due(4.0) == [each]
 
 
-def test_a_deadline_does_not_keep_an_answered_call_alive() -> None:
-    heap = DeadlineHeap()
-    answered = run(1)
-    heap.watch(30.0, answered)
-    reference = weakref.ref(answered)
-    del answered
+def test_what_is_put_off_is_due_then_and_not_before() -> None:
+    heap: DeadlineHeap[Item] = DeadlineHeap()
+    each = Item()
+    heap.watch(3.0, each)
+    heap.put_off(5.0, each)
+    assert heap.next_deadline() == 5.0
+    assert heap.pop_due(4.9) == []
+    assert heap.pop_due(5.0) == [each]
+
+
+def test_a_deadline_does_not_keep_an_item_alive() -> None:
+    heap: DeadlineHeap[Item] = DeadlineHeap()
+    each = Item()
+    heap.watch(30.0, each)
+    reference = weakref.ref(each)
+    del each
     assert reference() is None
     assert heap.next_deadline() is None
 
 
-def test_ended_runs_do_not_pile_up() -> None:
-    heap = DeadlineHeap()
-    for number in range(50_000):
-        each = run(number)
+def test_ended_items_do_not_pile_up() -> None:
+    heap: DeadlineHeap[Item] = DeadlineHeap()
+    items = [Item() for _ in range(50_000)]
+    for each in items:
         heap.watch(30.0, each)
-        each.unanswered = 0
-    assert len(heap) < 5_000
+        each.alarm = inf
+    assert len(heap) < 100
+
+
+def test_neither_do_moments_that_were_put_off() -> None:
+    heap: DeadlineHeap[Item] = DeadlineHeap()
+    each = Item()
+    for number in range(50_000):
+        heap.put_off(float(number), each)
+    assert len(heap) < 100
+    assert heap.pop_due(49_999.0) == [each]
