@@ -94,7 +94,7 @@ async def open_controller(
     """Starts a controller, and stops it in order. `on_failure` is called when a part of it fails."""
     lease_s = settings.lease.total_seconds()
     clock = MonotonicClock()
-    feed, queue, board = EventFeed(), WorkQueue[Key](), TableBoard()
+    feed, queue, board = EventFeed(secrets.token_hex(8)), WorkQueue[Key](), TableBoard()
     state = MeshState(clock, queue, feed)
     store = MemoryStore(generation=secrets.token_hex(16), epoch_floor=int(clock.time_of_day() * 1e3))
     replicas = ReplicaLinks(state, store, lease_s=lease_s)

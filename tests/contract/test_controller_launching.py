@@ -98,7 +98,7 @@ async def test_a_broken_handler_is_listed_with_its_traceback_and_tried_again_lat
         assert (state_name(listed), listed.error) == ("FAILED", traceback)
         assert len(mesh.launcher.started) == 1  # the next start waits
         async with asyncio.timeout(5.0):
-            while (event := await watching.read()).kind != "replica_failed":
+            while (event := await watching.read()).kind != pb.EVENT_KIND_REPLICA_FAILED:
                 pass
         assert "no model" in event.message
         watching.cancel()
