@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
+from slotmesh.wire.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
+
 NO_METADATA: Mapping[str, str] = MappingProxyType({})
 
 
@@ -17,7 +19,7 @@ class Credit(NamedTuple):
     bytes: int
 
 
-MAX_CREDIT = Credit(256, 1024 * 1024)
+MAX_CREDIT = Credit(MAX_VALUES_AHEAD, MAX_BYTES_AHEAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

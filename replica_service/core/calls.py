@@ -21,7 +21,7 @@ from replica_service.core.batching.batch_weight import Weighed
 from replica_service.core.call_options import CallOptions
 from replica_service.core.sessions.records import Record, Taker
 from replica_service.core.slots.slot_table import Slot
-from slotmesh.chunks import MAX_INLINE_BYTES
+from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 FRESH_S = 3.0
 """Seconds for which a router's echo of a stamp lets its runs start, counted from the stamp."""

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from replica_service.core import failures
 from replica_service.core.calls import Link, Run, RunRecord
 from replica_service.core.lanes.lane_history import note_failure
-from replica_service.core.ranges import Range, common, merged
 from replica_service.core.sessions.kept_outcomes import bytes_of
 from replica_service.core.sessions.records import Mark, Outcome
 from replica_service.core.sessions.session_table import Report, SessionTable
 from slotmesh.errors import Executed, Failure
+from slotmesh.wire.ranges import Range, common, merged
 
 SWEEPS = 4
 """Sweeps in a session's time to live."""

@@ -15,8 +15,8 @@ from router_service.core.calls import CallOptions
 from slotmesh.call_options import bad_option, key_problem, option_mistake
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure, Reason
-from slotmesh.partitions import partition_of
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.partitions import partition_of
 
 MAX_KNOWN_OPTIONS_BYTES = 512
 """Larger options are converted each time: what is remembered must stay small, whatever clients send."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from slotmesh.chunks import Announced, Payload
 from slotmesh.errors import Failure
+from slotmesh.wire.chunks import Announced, Payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

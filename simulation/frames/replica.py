@@ -17,7 +17,7 @@ from router_service.core.replicas.slicing import MethodTime
 from simulation.frames.machine import Process
 from simulation.frames.pump import Pump
 from simulation.ledger import Violation
-from slotmesh.chunks import joined
+from slotmesh.wire.chunks import joined
 
 if TYPE_CHECKING:
     from router_service.core.replicas.frames import OutgoingBatch

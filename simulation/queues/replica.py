@@ -17,7 +17,7 @@ from replica_service.core.events import CallsEnded, RunsCame, TimePassed
 from replica_service.core.scheduler import Scheduler
 from simulation.ledger import Violation
 from simulation.payloads import call_of
-from slotmesh.chunks import joined
+from slotmesh.wire.chunks import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -36,6 +36,7 @@ from router_service.core.runs import CallerBook, SliceHolder
 from router_service.core.scheduler import Scheduler
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import describe
+from slotmesh.id_ranges import ids_from_wire, ranges_from_wire, ranges_to_wire
 from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from tests.support.fakes.clock import FakeClock
@@ -110,10 +111,10 @@ class ReplicaNode:
                 self.engine.submit(runs, rejected)
             case "cancel":
                 cancel = request.cancel
-                ranges = replica_convert.ranges_of(cancel.runs)
+                ranges = ranges_from_wire(cancel.runs)
                 self.engine.cancel(wire.link, ranges, tells_stopped=cancel.tell_stopped)
             case "ack":
-                self.engine.acknowledge(wire.link, replica_convert.ranges_of(request.ack.runs))
+                self.engine.acknowledge(wire.link, ranges_from_wire(request.ack.runs))
             case "reconcile":
                 answers = self.engine.reconcile(replica_convert.questions_of(request.reconcile))
                 for answer in replica_convert.reconciled_to_wire(answers):
@@ -210,13 +211,13 @@ class RouterNode:
         """Replicas need not keep these outcomes."""
         wire = self.wires.get(replica)
         if wire is not None and replica.links == links and wire.is_up:
-            runs = router_convert.ranges_to_wire([(first, first + count - 1)])
+            runs = ranges_to_wire([(first, first + count - 1)])
             wire.down.append(Request(ack=replica_service_pb2.AckRuns(runs=runs)))
 
     def cancel(self, replica: SliceHolder, first: int, count: int, *, asks: bool) -> None:
         """Nobody waits for these runs."""
         if (wire := self.wires.get(replica)) is not None:
-            runs = router_convert.ranges_to_wire([(first, first + count - 1)])
+            runs = ranges_to_wire([(first, first + count - 1)])
             wire.down.append(Request(cancel=replica_service_pb2.CancelRuns(runs=runs, tell_stopped=asks)))
 
     def cut_all(self) -> None:
@@ -247,16 +248,16 @@ class RouterNode:
                 frame = response.results
                 results = router_convert.results_of(frame, lambda batch: list(batch.payloads))
                 failures = router_convert.failures_of(frame)
-                done = router_convert.run_ids_of(frame.done)
+                done = ids_from_wire(frame.done)
                 capacity = router_convert.capacity_from_wire(frame.capacity)
                 self.do(core.completed(replica, results, failures, capacity, self.now, done))
             case "refused":
                 refused = response.refused
                 capacity = router_convert.capacity_from_wire(refused.capacity)
-                ids = router_convert.run_ids_of(refused.runs)
+                ids = ids_from_wire(refused.runs)
                 self.do(core.refused(replica, ids, from_wire(refused.failure), capacity, self.now))
             case "stopped":
-                self.do(core.stopped(replica, router_convert.ranges_of(response.stopped.runs), self.now))
+                self.do(core.stopped(replica, ranges_from_wire(response.stopped.runs), self.now))
             case "reconciled":
                 for session_id, epoch, found in router_convert.found_of(response.reconciled):
                     self.do(core.reconciled(replica, session_id, epoch, found, self.now))

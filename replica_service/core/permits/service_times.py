@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from slotmesh.frame_costs import QUICK_S
+from slotmesh.wire.frame_costs import QUICK_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from replica_service.core.calls import RunRecord
-from replica_service.core.ranges import merged
 from replica_service.core.sessions.records import Mark, Outcome
-from slotmesh.chunks import MAX_PAYLOAD_BYTES
+from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
+from slotmesh.wire.ranges import merged
 
 MAX_KEPT_BYTES = 2 * MAX_PAYLOAD_BYTES
 MAX_KEPT_RUNS = 65_536

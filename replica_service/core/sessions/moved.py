@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from replica_service.core.calls import Link, Run
-from replica_service.core.ranges import Range, merged, without
+from slotmesh.wire.ranges import Range, merged, without
 
 
 def note_moved(runs: Sequence[Run]) -> None:

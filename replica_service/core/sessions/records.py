@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 
 from replica_service.core.lanes.lane_stops import Stops
 from replica_service.core.lanes.progress import Progress
-from replica_service.core.ranges import Range
 from slotmesh.errors import Failure
+from slotmesh.wire.ranges import Range, stretches
 
 RunT = TypeVar("RunT")
 LinkT = TypeVar("LinkT")
@@ -130,15 +130,7 @@ class Record(Generic[RunT, LinkT]):
 
     def stretches(self) -> Iterator[tuple[int, int, int]]:
         """First and last id of consecutive calls, and the index of the first."""
-        ids = self.call_ids
-        if isinstance(ids, range):
-            yield ids[0], ids[-1], 0
-            return
-        begin = 0
-        for index in range(1, len(ids) + 1):
-            if index == len(ids) or ids[index] != ids[index - 1] + 1:
-                yield ids[begin], ids[index - 1], begin
-                begin = index
+        return stretches(self.call_ids)
 
     def ids_of(self, lo: int, hi: int) -> Iterator[Range]:
         """The ids of the calls from index `lo` up to `hi`."""

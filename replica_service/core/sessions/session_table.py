@@ -20,7 +20,6 @@ from replica_service.core.calls import Link, Run, RunRecord, RunTaker
 from replica_service.core.lanes.lane_book import LaneBook
 from replica_service.core.lanes.lane_stops import Stops
 from replica_service.core.lanes.progress import Progress
-from replica_service.core.ranges import Range, common, merged, without
 from replica_service.core.sessions.forgotten import MAX_FORGOTTEN, ForgottenSessions, Remnant
 from replica_service.core.sessions.kept_outcomes import (
     MAX_KEPT_BYTES,
@@ -30,6 +29,7 @@ from replica_service.core.sessions.kept_outcomes import (
     disconnect,
 )
 from replica_service.core.sessions.records import Mark, Outcome, Piece, Record, Session, Taker
+from slotmesh.wire.ranges import Range, common, merged, without
 
 RunSession: TypeAlias = Session[Run, Link]
 

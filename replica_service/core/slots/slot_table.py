@@ -12,7 +12,6 @@ Owner: the scheduler, which keeps the permits. All times are monotonic seconds.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from enum import Enum
 from math import inf
@@ -21,6 +20,7 @@ from replica_service.core import failures
 from slotmesh.errors import Failure
 from slotmesh.histogram import Histogram
 from slotmesh.slots.limits import MAX_LEASE_S
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 REMEMBERED_S = 300.0
 """How long the end of a slot is remembered at most."""
@@ -28,8 +28,6 @@ MAX_REMEMBERED = 65_536
 """How many ended slots are remembered at most; the oldest are forgotten first."""
 HELD_TIMES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Bounds of the histogram of times from grant to dispatch, seconds."""
-_MIN_STALE = 64
-"""Entries of the heap that speak of no lease any more are dropped once they are more than this, and than the others."""
 
 
 class SlotState(Enum):
@@ -48,7 +46,7 @@ class SlotState(Enum):
 class Slot:
     """One permit that was reserved. Compared by identity."""
 
-    __slots__ = ("endpoint", "expires_at", "forget_at", "granted_at", "secret", "state")
+    __slots__ = ("__weakref__", "alarm", "endpoint", "expires_at", "forget_at", "granted_at", "secret", "state")
 
     def __init__(self, secret: bytes, endpoint: str, granted_at: float, expires_at: float) -> None:
         self.secret = secret
@@ -59,6 +57,8 @@ class Slot:
         self.granted_at = granted_at
         self.expires_at = expires_at
         """Exclusive. Says nothing any more once the slot was dispatched."""
+        self.alarm = inf
+        """When its lease is looked at; infinite once it is reserved no more."""
         self.forget_at = inf
         """When its end need not be remembered any more."""
 
@@ -77,7 +77,6 @@ class SlotTable:
         "_by_secret",
         "_ended",
         "_leases",
-        "_ordinal",
         "dispatched",
         "expired",
         "granted",
@@ -88,9 +87,7 @@ class SlotTable:
     def __init__(self) -> None:
         self._by_secret: dict[bytes, Slot] = {}
         """Those that live, and those whose end is remembered."""
-        self._leases: list[tuple[float, int, Slot]] = []
-        """A heap: end of a lease, a number that tells equal ones apart, the slot. Stale where that says otherwise."""
-        self._ordinal = 0
+        self._leases: DeadlineHeap[Slot] = DeadlineHeap()
         self._ended: deque[Slot] = deque()
         """Those whose end is remembered, by age."""
         self.granted = 0
@@ -121,7 +118,7 @@ class SlotTable:
             raise ValueError(f"lease_s: must be more than 0, is {lease_s}")
         slot = self._by_secret[secret] = Slot(secret, endpoint, now, now + min(lease_s, MAX_LEASE_S))
         self.granted += 1
-        self._watch(slot)
+        self._leases.put_off(slot.expires_at, slot)
         return slot
 
     def renew(self, secret: bytes, lease_s: float, now: float) -> Slot | Failure:
@@ -129,7 +126,7 @@ class SlotTable:
         slot = self._reserved(secret, now)
         if isinstance(slot, Slot):
             slot.expires_at = min(now + lease_s, slot.granted_at + MAX_LEASE_S)
-            self._watch(slot)
+            self._leases.put_off(slot.expires_at, slot)
         return slot
 
     def dispatch(self, secret: bytes, endpoint: str, now: float) -> Slot | Failure:
@@ -140,6 +137,7 @@ class SlotTable:
         if endpoint and endpoint != slot.endpoint:
             return failures.slot_of_another(slot.endpoint, endpoint)
         slot.state = SlotState.DISPATCHED
+        slot.alarm = inf
         self.held_times.observe(now - slot.granted_at, 1)
         self.dispatched += 1
         return slot
@@ -161,23 +159,15 @@ class SlotTable:
 
     def expire(self, now: float) -> int:
         """Ends the slots whose leases are over; returns how many."""
-        count = 0
-        while (expires_at := self.next_deadline()) is not None and expires_at <= now:
-            _, _, slot = heapq.heappop(self._leases)
+        over = self._leases.pop_due(now)
+        for slot in over:
             self._end(slot, SlotState.EXPIRED, now)
-            self.expired += 1
-            count += 1
-        return count
+        self.expired += len(over)
+        return len(over)
 
     def next_deadline(self) -> float | None:
         """When the next lease ends; None where there is none."""
-        leases = self._leases
-        while leases:
-            expires_at, _, slot = leases[0]
-            if slot.state is SlotState.RESERVED and slot.expires_at == expires_at:
-                return expires_at
-            heapq.heappop(leases)
-        return None
+        return self._leases.next_deadline()
 
     # -- within ----------------------------------------------------------------------------------------------------
 
@@ -191,17 +181,9 @@ class SlotTable:
             return slot if now < slot.expires_at else failures.SLOT_EXPIRED
         return _ENDS[slot.state]
 
-    def _watch(self, slot: Slot) -> None:
-        """Sees to the end of its lease."""
-        self._ordinal += 1
-        heapq.heappush(self._leases, (slot.expires_at, self._ordinal, slot))
-        if len(self._leases) > 2 * self.reserved + _MIN_STALE:
-            reserved = dict.fromkeys(slot for _, _, slot in self._leases if slot.state is SlotState.RESERVED)
-            self._leases = [(slot.expires_at, number, slot) for number, slot in enumerate(reserved)]
-            heapq.heapify(self._leases)
-
     def _end(self, slot: Slot, state: SlotState, now: float) -> None:
         slot.state = state
+        slot.alarm = inf
         slot.forget_at = now + REMEMBERED_S
         self._ended.append(slot)
         self._forget(now)

@@ -10,11 +10,11 @@ from math import inf
 
 from replica_service.core import failures
 from replica_service.core.events import LinkClosed, RunsCancelled, SessionsMoved
-from replica_service.core.ranges import Range, common, merged
 from replica_service.core.scheduler_state import SchedulerState
 from replica_service.core.sessions.moved import note_moved
 from replica_service.core.starting.parking import Parking
 from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
+from slotmesh.wire.ranges import Range, common, merged
 
 
 class Withdrawals:

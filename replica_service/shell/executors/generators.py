@@ -38,6 +38,7 @@ from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import Method
 from slotmesh.errors import Failure
+from slotmesh.wire.ranges import among
 
 
 class _Entry(NamedTuple):
@@ -116,9 +117,8 @@ class GeneratorExecutor:
         """Cancels those of the router's calls that run, by run ids, both ends included."""
         if running := self._running.get(link):
             for first, last in ranges:
-                ids = range(first, last + 1) if last - first < len(running) else list(running)
-                for run_id in ids:
-                    if first <= run_id <= last and (entry := running.get(run_id)) is not None:
+                for run_id in among(running, first, last):
+                    if (entry := running.get(run_id)) is not None:  # cancelling one may end others
                         entry.drive.cancel(entry.recipient, CANCELLED, TAKEN_BACK)
 
     def abandon(self, link: Link) -> None:

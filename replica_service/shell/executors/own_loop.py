@@ -19,7 +19,6 @@ from replica_service.core.calls import Link, StartTurn
 from replica_service.core.commands import StartCalls, Work
 from replica_service.core.events import CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.failures import CANCELLED
-from replica_service.core.ranges import Range, common, merged, without
 from replica_service.core.starting.claims import TurnClaims
 from replica_service.shell.executors.on_loop import AsyncExecutor
 from replica_service.shell.executors.posting_sink import PostingSink
@@ -27,6 +26,7 @@ from replica_service.shell.executors.protocol import CLOSE_S, Sink
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import Method
+from slotmesh.wire.ranges import Range, common, merged, without
 
 
 class OwnLoopExecutor(AsyncExecutor):

@@ -15,10 +15,10 @@ from replica_service.core.calls import Link, Run
 from replica_service.core.commands import Part, StartBatch, StartCalls
 from replica_service.core.events import WorkReturned
 from replica_service.core.lanes.lane_history import note_failure
-from replica_service.core.ranges import Range, common, merged
 from replica_service.core.scheduler import Scheduler
 from replica_service.shell.executors.executor_set import ExecutorSet
 from replica_service.shell.sessions import Sessions
+from slotmesh.wire.ranges import Range, common, merged
 
 Unstarted = StartCalls | StartBatch
 

@@ -28,11 +28,11 @@ from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.runtime.tasks import Supervisor
-from slotmesh.sendable_text import sendable_text
 from slotmesh.status import from_rpc_error
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.v1 import membership_service_pb2_grpc
+from slotmesh.wire.sendable_text import sendable_text
 
 Request = wire.AttachReplicaRequest
 Response = wire.AttachReplicaResponse

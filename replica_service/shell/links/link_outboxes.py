@@ -9,8 +9,8 @@ from replica_service.convert import Issuer
 from replica_service.core.calls import FRESH_S, Link
 from replica_service.core.scheduler import Scheduler
 from replica_service.shell.links.router_outbox import Outbox
-from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.ids import STREAM_ID_BYTES, new_id
+from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 
 def connect_link(

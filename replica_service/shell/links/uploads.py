@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from replica_service.core.calls import Link, Run
 from replica_service.core.events import PayloadCame, PayloadFailed
-from slotmesh.chunks import BadChunk, JoinedAssembly
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.chunks import BadChunk, JoinedAssembly
 
 if TYPE_CHECKING:
     from replica_service.shell.engine import Engine

@@ -6,26 +6,21 @@ nothing for small ones. Who counts does so in steps, with others between them.
 Invariants: what passes has at most `MAX_ELEMENTS` elements in the frame, and in what it consists of directly (batches,
 ranges, columns); in one of more than `LARGE_BYTES`, also in each of these. What is no message at all passes: the parser
 says so.
-Owner: pure functions of bytes, for whoever parses frames of a peer.
+Owner: pure functions of bytes, for whoever parses frames of a peer; `slotmesh/runtime/frame_shapes.py` has the shapes.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from google.protobuf.descriptor import FieldDescriptor
+from slotmesh.wire.limits import MAX_ELEMENTS, MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from google.protobuf.descriptor import Descriptor
-
-MAX_ELEMENTS: Final = 50_000
-"""Batches, payloads, keys, ranges and ids of one frame, in all. Clients send 8,192 calls in a frame at most."""
 MAX_FIELDS: Final = 2 * MAX_ELEMENTS
 """The same with fields that a message has once."""
-LARGE_BYTES: Final = 1024 * 1024
+LARGE_BYTES: Final = MAX_FRAME_BYTES
 """Frames are cut at this size, unless one payload alone is larger: so one beyond it has few elements."""
 MAX_COLUMN_BYTES: Final = LARGE_BYTES
 """Of all columns of numbers in one frame."""
@@ -34,7 +29,6 @@ STEP_FIELDS: Final = 4096
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _HIGH: Final = bytes(range(128, 256))
-_NUMBERS: Final = frozenset({FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64})
 
 
 class Field(NamedTuple):
@@ -63,11 +57,6 @@ class TooMuch(NamedTuple):
     field: str
     """Where, as `calls.batches`."""
     problem: str
-
-
-def shape_of(message: Descriptor) -> Shape:
-    """What `too_much` looks at in messages of this kind."""
-    return Shape(_fields(message, 2), _fields(message, 3))
 
 
 def is_small(raw: bytes) -> bool:
@@ -170,18 +159,3 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return value, at
     raise IndexError(at)
-
-
-@cache
-def _fields(message: Descriptor, depth: int) -> Mapping[int, Field]:
-    if not depth:
-        return {}
-    return {
-        each.number: Field(
-            each.name,
-            _fields(each.message_type, depth - 1) if each.message_type is not None else {},
-            is_repeated=each.is_repeated,
-            is_column=each.is_packed and each.cpp_type in _NUMBERS,
-        )
-        for each in message.fields
-    }

@@ -10,8 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from io import BytesIO
 
-from slotmesh.chunks.payload import PayloadParts
-from slotmesh.chunks.sizes import CHUNK_BYTES, MIN_CHUNK_BYTES
+from slotmesh.wire.chunks.payload import PayloadParts
+from slotmesh.wire.limits import CHUNK_BYTES, MIN_CHUNK_BYTES
 
 
 class BadChunk(ValueError):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
-from slotmesh.chunks.payload import Payload, cut
+from slotmesh.wire.chunks.payload import Payload, cut
 
 OwnerT = TypeVar("OwnerT", bound=Hashable)
 

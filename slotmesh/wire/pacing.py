@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from slotmesh.frame_costs import FULL_CALLS, MESSAGES_S
+from slotmesh.wire.frame_costs import FULL_CALLS, MESSAGES_S
 
 HALF_CALLS: Final = 16
 """Calls of a half that is worth a message of its own, at least."""

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from slotmesh.frame_bounds import LARGE_BYTES, MAX_COLUMN_BYTES, MAX_ELEMENTS, STEP_FIELDS, TooMuch, shape_of, too_much
+from slotmesh.runtime.frame_shapes import shape_of
 from slotmesh.v1 import call_pb2, membership_service_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.wire.frame_bounds import LARGE_BYTES, MAX_COLUMN_BYTES, STEP_FIELDS, TooMuch, too_much
+from slotmesh.wire.limits import MAX_ELEMENTS
 
 Request = router_service_pb2.StreamCallsRequest
 CallBatch = router_service_pb2.CallBatch

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotmesh.chunks import (
-    CHUNK_BYTES,
-    MIN_CHUNK_BYTES,
+from slotmesh.wire.chunks import (
     Assembly,
     BadChunk,
     ChunkRota,
@@ -19,6 +17,7 @@ from slotmesh.chunks import (
     cut,
     joined,
 )
+from slotmesh.wire.limits import CHUNK_BYTES, MIN_CHUNK_BYTES
 
 SIZES = st.one_of(
     st.integers(1, 3),

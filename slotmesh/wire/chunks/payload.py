@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from slotmesh.chunks.sizes import CHUNK_BYTES
+from slotmesh.wire.limits import CHUNK_BYTES
 
 
 class PayloadParts:

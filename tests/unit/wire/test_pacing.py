@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotmesh.frame_costs import FULL_CALLS, MESSAGES_S
-from slotmesh.pacing import COUNTED_FRAMES, HALF_CALLS, QUICK, STEADY, Pace, Pacing, most_calls
+from slotmesh.wire.frame_costs import FULL_CALLS, MESSAGES_S
+from slotmesh.wire.pacing import COUNTED_FRAMES, HALF_CALLS, QUICK, STEADY, Pace, Pacing, most_calls
 
 PACES = pytest.mark.parametrize("pace", [QUICK, STEADY], ids=["quick", "steady"])
 
