@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from replica_service.core.capacity import Capacity
-from replica_service.core.service_times import ToldTime
-from replica_service.core.sessions import Report
+from replica_service.core.permits.capacity import Capacity
+from replica_service.core.permits.service_times import ToldTime
+from replica_service.core.sessions.session_table import Report
 from slotmesh.id_ranges import ranges_to_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.wire.limits import MAX_FRAME_RANGES

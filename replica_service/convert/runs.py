@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from replica_service.convert.options import NO_OPTIONS, bad_request, options_from_wire, with_credit
 from replica_service.core.calls import Link, Origin, Run, RunRecord
-from replica_service.core.records import Record
+from replica_service.core.sessions.records import Record
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
 from slotmesh.v1 import replica_service_pb2

@@ -12,6 +12,7 @@ from typing import Any, Final
 from replica_service import convert as replica_convert
 from replica_service.core.calls import Link, StartTurn
 from replica_service.core.commands import StartCalls
+from replica_service.core.events import PartitionsRevoked, StampEchoed
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.methods import bind_methods
 from replica_service.shell.links.router_outbox import Outbox
@@ -85,7 +86,7 @@ class ReplicaNode:
         """It stands still, and time goes on."""
         self.wires: list[Wire] = []
         self.engine = loop.run_until_complete(_make_engine(time))
-        self.executor = HandExecutor(self.engine, time.now)
+        self.executor = HandExecutor(self.engine.outcomes, time.now)
         executors: Any = self.engine._executors
         executors.by_method[METHOD] = self.executor  # instead of those that run by themselves
         executors.all = (self.executor,)
@@ -124,7 +125,7 @@ class ReplicaNode:
 
     def echoed(self, wire: Wire) -> None:
         """The router has answered a sign of life of this very moment."""
-        self.engine.echoed(wire.link, self._time.now())
+        self.engine.post(StampEchoed(wire.link, self._time.now()))
         self.flush()
 
     def close(self, wire: Wire) -> None:
@@ -144,8 +145,7 @@ class ReplicaNode:
 
     def revoke(self, partition: int, epoch: int) -> None:
         """The partition is about to move away."""
-        core: Any = self.engine
-        core._carry_out(self.engine.scheduler.revoke(ENDPOINT, {partition: epoch}, self._time.now()))
+        self.engine.post(PartitionsRevoked(ENDPOINT, {partition: epoch}))
         self.flush()
 
     def is_emptied(self, partition: int) -> bool:

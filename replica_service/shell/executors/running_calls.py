@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from replica_service.core.calls import Link
-from replica_service.core.verdicts import CUT_OFF, TAKEN_BACK
+from replica_service.core.failures import CUT_OFF, TAKEN_BACK
 from replica_service.shell.executors.call_context import TaskPlace
 from replica_service.shell.executors.runners import Runners
 from replica_service.shell.handler.failures import HandlerErrors

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 import grpc
 from google.protobuf import duration_pb2
 
-from replica_service.core.lifecycle import State
+from replica_service.core.health.lifecycle import State
 from slotmesh.codec.json_values import struct_from_wire
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.backoff import Backoff

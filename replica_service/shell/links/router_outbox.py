@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from replica_service import convert
 from replica_service.convert import Issuer, SlotAnswer
-from replica_service.core.capacity import Capacity
-from replica_service.core.service_times import ServiceTimes
+from replica_service.core.permits.capacity import Capacity
+from replica_service.core.permits.service_times import ServiceTimes
 from replica_service.shell.handler.failures import too_large
 from replica_service.shell.links.outgoing_ends import OutgoingEnds
 from replica_service.shell.links.outgoing_values import Batch, OutgoingValues, Owner

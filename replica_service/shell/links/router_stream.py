@@ -16,6 +16,7 @@ from collections.abc import Collection
 import grpc
 
 from replica_service import convert
+from replica_service.core.events import StampEchoed
 from replica_service.shell.engine import Engine
 from replica_service.shell.links.uploads import Uploads
 from slotmesh.errors import Failure, Reason, SlotmeshError
@@ -172,7 +173,7 @@ class RouterStream:
     def _heard(self, heartbeat: call_pb2.Heartbeat) -> None:
         self._heard_stamp = heartbeat.stamp or self._heard_stamp
         if self._echoes and heartbeat.echoed_stamp:
-            self._engine.echoed(self._link, heartbeat.echoed_stamp / 1e9)
+            self._engine.post(StampEchoed(self._link, heartbeat.echoed_stamp / 1e9))
 
     def _next_frame(self) -> Response | None:
         frame = self._outbox.next_frame()

@@ -11,7 +11,7 @@ import pytest
 from replica_service import convert
 from replica_service.core.call_options import MAX_CREDIT, NO_METADATA
 from replica_service.core.calls import Link
-from replica_service.core.sessions import Report
+from replica_service.core.sessions.session_table import Report
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import BadRequest, DuplicateCallId, Executed, Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2

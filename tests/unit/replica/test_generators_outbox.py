@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica_service.convert import Issuer
-from replica_service.core.capacity import Capacity
+from replica_service.core.permits.capacity import Capacity
 from replica_service.shell.links.router_outbox import Outbox, Response
 from slotmesh.codec import JSON, MSGPACK
 from slotmesh.errors import Executed, Failure, Reason

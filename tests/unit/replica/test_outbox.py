@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from replica_service.convert import Issuer, Released
-from replica_service.core.capacity import Capacity
+from replica_service.core.permits.capacity import Capacity
 from replica_service.shell.links.router_outbox import Outbox, Response
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Failure, Reason

@@ -35,9 +35,9 @@ class Vacancies:
         """`gap_s` is the longest gap between two capacity frames to one router; `chance` draws from [0, 1)."""
         self._gap_s = gap_s
         self._chance = chance
-        self._full: dict[Link, None] = {}
-        """Links that were told that there is no room: a set that keeps its order."""
-        self._tell_at = inf
+        self.full: dict[Link, None] = {}
+        """Links that were told that there is no room: a set that keeps its order. Nothing is due while it is empty."""
+        self.tell_at = inf
         """When the next one is told, if there is still room then; infinite while there is none, or nobody waits."""
         self._reaction_s = gap_s
         """How soon a router comes that hears of room: about a round trip. The quickest that was seen lately."""
@@ -45,13 +45,15 @@ class Vacancies:
     def told(self, link: Link, *, is_full: bool) -> None:
         """A frame tells the router how things stand."""
         if is_full:
-            self._full[link] = None
+            self.full[link] = None
         else:
-            self._full.pop(link, None)
+            self.full.pop(link, None)
+            if not self.full:
+                self.tell_at = inf
 
     def freed(self, link: Link, now: float) -> None:
         """A call of the router has ended, and that made room."""
-        if self._full:
+        if self.full:
             link.freed_at = now
 
     def came(self, link: Link, now: float) -> None:
@@ -63,26 +65,22 @@ class Vacancies:
 
     def due(self, now: float, *, has_room: bool) -> Link | None:
         """The router that has to be told now, if any; ask again until there is none."""
-        if not has_room or not self._full:
-            self._tell_at = inf
+        if not has_room or not self.full:
+            self.tell_at = inf
             return None
-        if self._tell_at == inf:
-            self._tell_at = now if self._chance() < _NO_HEAD_START else now + self._head_start_s()
-        if now < self._tell_at:
+        if self.tell_at == inf:
+            self.tell_at = now if self._chance() < _NO_HEAD_START else now + self._head_start_s()
+        if now < self.tell_at:
             return None
-        may_hear = [link for link in self._full if link.untold_until <= now]
+        may_hear = [link for link in self.full if link.untold_until <= now]
         if not may_hear:
-            self._tell_at = min(link.untold_until for link in self._full)
+            self.tell_at = min(link.untold_until for link in self.full)
             return None
         link = may_hear[int(self._chance() * len(may_hear))]
-        del self._full[link]
+        del self.full[link]
         link.untold_until = now + self._gap_s * (1.0 + self._chance()) / 2
-        self._tell_at = now + self._head_start_s() if self._full else inf
+        self.tell_at = now + self._head_start_s() if self.full else inf
         return link
-
-    def next_deadline(self) -> float | None:
-        """When `due` should be asked next; None where nobody waits for time to pass."""
-        return None if self._tell_at == inf else self._tell_at
 
     def _head_start_s(self) -> float:
         return min(self._reaction_s * _HEAD_START, self._gap_s)

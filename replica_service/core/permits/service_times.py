@@ -21,7 +21,7 @@ from slotmesh.wire.frame_costs import QUICK_S
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from replica_service.core.batcher import Batcher
+    from replica_service.core.batching.batcher import Batcher
 
 LEAST_S = 1e-6
 """What is shorter is told as this: in a frame, other things cost as much."""

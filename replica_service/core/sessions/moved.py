@@ -2,7 +2,7 @@
 
 A router that a session has left may not know so yet. It finds that the time of a call is over, and takes it back, when
 another router has been told that the call runs, and waits for its outcome.
-Owner: the engine, which notes in `Link.moved` what has gone.
+Owner: the scheduler, which notes in `Link.moved` what has gone; the engine asks before it takes calls back.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Container
 
-from replica_service.core.calls import Lane, Run
+from replica_service.core.calls import Lane, Link, Run
 
 MAX_TURN_CALLS = 256
 """Calls that a lane executes before others get their turn."""
@@ -23,12 +23,14 @@ MAX_TURN_S = 0.050
 class Lanes:
     """All lanes that have calls, and those of them that wait for a permit."""
 
-    __slots__ = ("_by_key", "_leaving", "ready")
+    __slots__ = ("_by_key", "_leaving", "calls", "ready")
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[str, str], Lane] = {}
         self._leaving: dict[tuple[str, int], int] = {}
         """Lanes that are left of each partition (endpoint, number) that moves away; no entry where there is none."""
+        self.calls = 0
+        """Keyed calls that are here, running or not."""
         self.ready: deque[Lane] = deque()
         """In the order of their turns."""
 
@@ -67,6 +69,13 @@ class Lanes:
         if lane.is_blocked:
             lane.is_blocked = False
             self.ready.append(lane)
+
+    def gone(self, link: Link, count: int) -> None:
+        """So many keyed calls of the link have ended, or were answered."""
+        self.calls -= count
+        link.keyed -= count
+        if not link.keyed:
+            link.overrun = False
 
     def give_back(self, lane: Lane) -> None:
         """The lane's turn is over: it goes to the back, or is forgotten where nothing waits in it."""

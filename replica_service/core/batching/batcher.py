@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from replica_service.core.batching.gathering import Gathering, Weigh, weighed
 from replica_service.core.calls import Lane
 from replica_service.core.commands import Part, StartBatch
-from replica_service.core.gathering import Gathering, Weigh, weighed
-from replica_service.core.lane_history import is_passed, is_stopped, note_failure
+from replica_service.core.lanes.lane_history import is_passed, is_stopped, note_failure
 from slotmesh.errors import Failure
 
 if TYPE_CHECKING:

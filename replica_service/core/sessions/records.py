@@ -3,7 +3,7 @@
 Invariants: of each call exactly one holds: it is pending (it waits or runs), its outcome is kept, or it is gone (its
 outcome was acknowledged or evicted, or it never started, or nobody wants it any more); `pending` and `left` count them.
 A record says which runs its calls wait in, and which links its outcomes go to, and looks into neither: they are
-parameters of its type (`calls.py` names the record of runs and links).
+parameters of its type (`core/calls.py` names the record of runs and links).
 Owner: the session table.
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Generic, TypeVar
 
-from replica_service.core.lane_stops import Stops
-from replica_service.core.progress import Progress
+from replica_service.core.lanes.lane_stops import Stops
+from replica_service.core.lanes.progress import Progress
 from slotmesh.errors import Failure
 from slotmesh.wire.ranges import Range, stretches
 

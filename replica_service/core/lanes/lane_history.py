@@ -1,7 +1,7 @@
 """What the past of its lane says of a call: whether later calls have run, and whether an earlier one has failed.
 
 Purpose: reads and notes, for runs, what their session remembers of lanes (`Progress`, `Stops`). Who asks whether a call
-may start, asks `turns.py`.
+may start, asks `starting/claims.py`.
 Owner: the scheduler's parts and the shell's sessions note; executors mark and read.
 """
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from replica_service.core.batch_weight import Weighed
+from replica_service.core.batching.batch_weight import Weighed
 from replica_service.core.calls import Lane, Run
-from replica_service.core.verdicts import too_heavy
+from replica_service.core.failures import too_heavy
 from slotmesh.errors import Failure
 
 if TYPE_CHECKING:

@@ -17,12 +17,18 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from replica_service.core.calls import Link, Run, RunRecord, RunTaker
-from replica_service.core.forgotten import MAX_FORGOTTEN, ForgottenSessions, Remnant
-from replica_service.core.kept_outcomes import MAX_KEPT_BYTES, MAX_KEPT_RUNS, KeptOutcomes, bytes_of, disconnect
-from replica_service.core.lane_book import LaneBook
-from replica_service.core.lane_stops import Stops
-from replica_service.core.progress import Progress
-from replica_service.core.records import Mark, Outcome, Piece, Record, Session, Taker
+from replica_service.core.lanes.lane_book import LaneBook
+from replica_service.core.lanes.lane_stops import Stops
+from replica_service.core.lanes.progress import Progress
+from replica_service.core.sessions.forgotten import MAX_FORGOTTEN, ForgottenSessions, Remnant
+from replica_service.core.sessions.kept_outcomes import (
+    MAX_KEPT_BYTES,
+    MAX_KEPT_RUNS,
+    KeptOutcomes,
+    bytes_of,
+    disconnect,
+)
+from replica_service.core.sessions.records import Mark, Outcome, Piece, Record, Session, Taker
 from slotmesh.wire.ranges import Range, common, merged, without
 
 RunSession: TypeAlias = Session[Run, Link]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from replica_service.core.calls import RunRecord
-from replica_service.core.records import Mark, Outcome
+from replica_service.core.sessions.records import Mark, Outcome
 from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 from slotmesh.wire.ranges import merged
 

@@ -16,7 +16,7 @@ from collections import deque
 from enum import Enum
 from math import inf
 
-from replica_service.core import verdicts
+from replica_service.core import failures
 from slotmesh.errors import Failure
 from slotmesh.histogram import Histogram
 from slotmesh.slots.limits import MAX_LEASE_S
@@ -135,7 +135,7 @@ class SlotTable:
         if isinstance(slot, Failure):
             return slot
         if endpoint and endpoint != slot.endpoint:
-            return verdicts.slot_of_another(slot.endpoint, endpoint)
+            return failures.slot_of_another(slot.endpoint, endpoint)
         slot.state = SlotState.DISPATCHED
         slot.alarm = inf
         self.held_times.observe(now - slot.granted_at, 1)
@@ -176,9 +176,9 @@ class SlotTable:
         self._forget(now)
         slot = self._by_secret.get(secret)
         if slot is None:
-            return verdicts.SLOT_UNKNOWN
+            return failures.SLOT_UNKNOWN
         if slot.state is SlotState.RESERVED:
-            return slot if now < slot.expires_at else verdicts.SLOT_EXPIRED
+            return slot if now < slot.expires_at else failures.SLOT_EXPIRED
         return _ENDS[slot.state]
 
     def _end(self, slot: Slot, state: SlotState, now: float) -> None:
@@ -195,9 +195,9 @@ class SlotTable:
 
 
 _ENDS = {
-    SlotState.DISPATCHED: verdicts.SLOT_USED,
-    SlotState.DONE: verdicts.SLOT_USED,
-    SlotState.RELEASED: verdicts.SLOT_RELEASED,
-    SlotState.EXPIRED: verdicts.SLOT_EXPIRED,
+    SlotState.DISPATCHED: failures.SLOT_USED,
+    SlotState.DONE: failures.SLOT_USED,
+    SlotState.RELEASED: failures.SLOT_RELEASED,
+    SlotState.EXPIRED: failures.SLOT_EXPIRED,
 }
 """What is said of slots that are not reserved any more."""

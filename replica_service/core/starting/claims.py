@@ -16,9 +16,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 from replica_service.core.calls import Run, StartTurn
 from replica_service.core.commands import Part
-from replica_service.core.lane_history import is_stopped
-from replica_service.core.lanes import MAX_TURN_S
-from replica_service.core.verdicts import CANCELLED, EXPIRED, UNHEARD
+from replica_service.core.failures import CANCELLED, EXPIRED, UNHEARD
+from replica_service.core.lanes.lane_history import is_stopped
+from replica_service.core.lanes.lanes import MAX_TURN_S
 from slotmesh.errors import Failure
 
 

@@ -25,7 +25,7 @@ class State(Enum):
     """The handler could not be constructed."""
 
 
-class Event(Enum):
+class LifecycleEvent(Enum):
     """What moves a replica on."""
 
     CONSTRUCTED = "constructed"
@@ -36,19 +36,21 @@ class Event(Enum):
     """What ran has ended, or its time was over."""
 
 
-TRANSITIONS: Mapping[State, Mapping[Event, State]] = MappingProxyType(
+TRANSITIONS: Mapping[State, Mapping[LifecycleEvent, State]] = MappingProxyType(
     {
         State.STARTING: MappingProxyType(
             {
-                Event.CONSTRUCTED: State.READY,
-                Event.CONSTRUCTION_FAILED: State.FAILED,
-                Event.STOP_ASKED: State.STOPPED,
+                LifecycleEvent.CONSTRUCTED: State.READY,
+                LifecycleEvent.CONSTRUCTION_FAILED: State.FAILED,
+                LifecycleEvent.STOP_ASKED: State.STOPPED,
             }
         ),
-        State.READY: MappingProxyType({Event.STOP_ASKED: State.DRAINING}),
-        State.DRAINING: MappingProxyType({Event.STOP_ASKED: State.DRAINING, Event.EMPTIED: State.STOPPED}),
-        State.STOPPED: MappingProxyType({Event.STOP_ASKED: State.STOPPED}),
-        State.FAILED: MappingProxyType({Event.STOP_ASKED: State.FAILED}),
+        State.READY: MappingProxyType({LifecycleEvent.STOP_ASKED: State.DRAINING}),
+        State.DRAINING: MappingProxyType(
+            {LifecycleEvent.STOP_ASKED: State.DRAINING, LifecycleEvent.EMPTIED: State.STOPPED}
+        ),
+        State.STOPPED: MappingProxyType({LifecycleEvent.STOP_ASKED: State.STOPPED}),
+        State.FAILED: MappingProxyType({LifecycleEvent.STOP_ASKED: State.FAILED}),
     }
 )
 """State -> event -> next state."""
@@ -58,7 +60,7 @@ class IllegalTransition(Exception):
     """An event that cannot happen in this state: a defect."""
 
 
-def next_state(state: State, event: Event) -> State:
+def next_state(state: State, event: LifecycleEvent) -> State:
     """Where the event leads.
 
     Raises:

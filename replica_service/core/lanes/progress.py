@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from replica_service.core.lane_book import LaneBook
+from replica_service.core.lanes.lane_book import LaneBook
 
 
 class Progress:
