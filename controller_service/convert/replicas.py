@@ -21,11 +21,11 @@ from controller_service.convert.checks import (
 from controller_service.convert.times import timestamp
 from controller_service.core.observed import Replica, ReplicaState
 from controller_service.core.transitions import Hello, Report
-from slotmesh.partitions import PARTITIONS
 from slotmesh.spec.model import Backend
 from slotmesh.spec.rules import is_name, show
 from slotmesh.spec.wire import backend_to_wire, duration_to_wire, repeat_for_older_peers
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.wire.partitions import PARTITIONS
 
 _MAX_ERROR_CHARS: Final = 16_384
 """Of a traceback, the end is kept: it says what went wrong."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from slotmesh.call_options.model import StatedOptions
+from slotmesh.wire.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
 
 
 class Credit(NamedTuple):
@@ -15,7 +16,7 @@ class Credit(NamedTuple):
     bytes: int
 
 
-MAX_CREDIT = Credit(256, 1024 * 1024)
+MAX_CREDIT = Credit(MAX_VALUES_AHEAD, MAX_BYTES_AHEAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

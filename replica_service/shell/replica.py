@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, NamedTuple
 
-from replica_service.core.health import HealthSettings
-from replica_service.core.lifecycle import Event, State, next_state
-from replica_service.core.sessions import RESUME_TTL_S
+from replica_service.core.health.health import HealthSettings
+from replica_service.core.health.lifecycle import LifecycleEvent, State, next_state
+from replica_service.core.sessions.session_table import RESUME_TTL_S
 from replica_service.shell.drain import Drain
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.asking import asks_for_contexts
@@ -175,7 +175,7 @@ class Replica:
         if self._backend.user_config != user_config:
             self._reconfigure(self._upkeep)
         self._watch(self.engine)
-        self._move(Event.CONSTRUCTED)
+        self._move(LifecycleEvent.CONSTRUCTED)
         _log.info("ready", handler=self._handler, address=self.address, max_ongoing=max_ongoing, prefetch=prefetch)
         return True
 
@@ -192,7 +192,7 @@ class Replica:
         """Drains. False where calls went on when the grace was over and they were cancelled: threads cannot be."""
         if self.engine is None or self._upkeep is None:
             return True
-        self._move(Event.STOP_ASKED)
+        self._move(LifecycleEvent.STOP_ASKED)
         if self._giving_up is not None:
             self._giving_up.cancel()
         grace_s = self._backend.graceful_timeout_s if self.configured.is_set() else self._graceful_timeout_s
@@ -200,7 +200,7 @@ class Replica:
 
     def stopped(self) -> None:
         """Nothing runs any more, and nothing is left to be said to routers."""
-        self._move(Event.EMPTIED if self.state is State.DRAINING else Event.STOP_ASKED)
+        self._move(LifecycleEvent.EMPTIED if self.state is State.DRAINING else LifecycleEvent.STOP_ASKED)
 
     def _watch(self, engine: Engine) -> None:
         """The handler's loop is watched from now on, unless its decorator says never."""
@@ -278,9 +278,9 @@ class Replica:
 
     def _failed(self, error: str) -> None:
         self._error = error
-        self._move(Event.CONSTRUCTION_FAILED)
+        self._move(LifecycleEvent.CONSTRUCTION_FAILED)
 
-    def _move(self, event: Event) -> None:
+    def _move(self, event: LifecycleEvent) -> None:
         self.state = next_state(self.state, event)
         self.on_change()
 

@@ -16,8 +16,8 @@ from slotmesh.call_options.option import Reader
 from slotmesh.call_options.rules import bad_option, key_problem, option_mistake
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure, Reason
-from slotmesh.partitions import partition_of
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.partitions import partition_of
 
 MAX_KNOWN_OPTIONS_BYTES = 512
 """Larger options are converted each time: what is remembered must stay small, whatever clients send."""

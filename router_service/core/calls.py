@@ -11,8 +11,8 @@ from math import inf
 from typing import NamedTuple
 
 from slotmesh.call_options.model import StatedOptions
-from slotmesh.chunks import Announced, Payload
 from slotmesh.errors import Failure
+from slotmesh.wire.chunks import Announced, Payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,6 @@ from router_service.core.calls import Batch, Failures, Results
 from router_service.core.conclusions import Conclusions
 from router_service.core.counters import Counters
 from router_service.core.outcomes import Outcomes
-from router_service.core.queueing.deadlines import DeadlineHeap
 from router_service.core.queueing.expiry import Expiry
 from router_service.core.replicas import frames
 from router_service.core.replicas.answers import Answers
@@ -41,7 +40,8 @@ from router_service.core.slots.operations import SlotOperations
 from router_service.core.submissions import Submissions
 from router_service.core.uploads.events import UploadEvents
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES, Uploads
-from slotmesh.chunks import Announced
+from slotmesh.wire.chunks import Announced
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -69,7 +69,7 @@ class Scheduler:
         self._numbers = count(1)
         """Ages of runs."""
         self._out: list[Command] = []
-        self._deadlines = DeadlineHeap()
+        self._deadlines: DeadlineHeap[Run] = DeadlineHeap(sweep_from=1024)
         self.counters = Counters()
         self.topology = Topology(self._out, self.counters, chance)
         self._outcomes = Outcomes(self._out, self.counters)

@@ -42,9 +42,9 @@ from router_service.core.sessions.found_calls import Found
 from router_service.core.slots.frames import OutgoingOp
 from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve, SlotAnswer
 from router_service.shell.receivers import Link, SessionSink, Sink, SlotSink
-from slotmesh.chunks import Payload
 from slotmesh.errors import Failure
 from slotmesh.runtime.clock import Clock
+from slotmesh.wire.chunks import Payload
 
 TABLE_WAIT_S = 3.0
 """How long whoever comes before the first routing table waits for it, at most."""

@@ -15,7 +15,7 @@ from simulation.frames.machine import Process
 from simulation.frames.pump import Pump
 from simulation.ledger import Violation
 from simulation.payloads import payload_of
-from slotmesh.pacing import COUNTED_FRAMES
+from slotmesh.wire.pacing import COUNTED_FRAMES
 
 if TYPE_CHECKING:
     from router_service.core.replicas.capacity import Capacity

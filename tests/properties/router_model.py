@@ -30,11 +30,11 @@ from router_service.core.routing.rosters import ReplicaKey, Roster, RosterVersio
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
-from slotmesh.chunks import joined
 from slotmesh.errors import Failure, Reason
-from slotmesh.partitions import PARTITIONS, partition_of
 from slotmesh.spec import model
 from slotmesh.spec.model import BalancerName
+from slotmesh.wire.chunks import joined
+from slotmesh.wire.partitions import PARTITIONS, partition_of
 
 MAX_ONGOING = 4
 KEYED_WINDOW = 6

@@ -28,10 +28,10 @@ from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
 from router_service.core.slots.frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew, OutgoingReserve
 from router_service.core.slots.slot import Released, Reserve, Slot
-from slotmesh.chunks import joined
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec import model
 from slotmesh.spec.model import BalancerName
+from slotmesh.wire.chunks import joined
 from tests.properties.router_slots_operations import (
     MAX_ONGOING,
     MAX_QUEUED,

@@ -13,8 +13,8 @@ from typing import Final
 
 from router_service.core.routing.rosters import Departure, ReplicaKey, Roster, RosterVersion
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from slotmesh.partitions import PARTITIONS, partition_of
 from slotmesh.spec.model import Backend
+from slotmesh.wire.partitions import PARTITIONS, partition_of
 from tests.support.fakes.clock import FakeClock
 from tests.support.memory_nodes import ENDPOINT, MAX_ONGOING, ReplicaNode, RouterNode, Wire
 

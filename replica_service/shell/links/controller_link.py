@@ -19,20 +19,20 @@ from typing import Protocol
 
 import grpc
 
-from replica_service.core.lifecycle import State
+from replica_service.core.health.lifecycle import State
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.runtime.tasks import Supervisor
-from slotmesh.sendable_text import sendable_text
 from slotmesh.spec.model import Backend
 from slotmesh.spec.wire import backend_from_wire, backend_within
 from slotmesh.status import from_rpc_error
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.v1 import membership_service_pb2_grpc
+from slotmesh.wire.sendable_text import sendable_text
 
 Request = wire.AttachReplicaRequest
 Response = wire.AttachReplicaResponse

@@ -68,7 +68,7 @@ class Answers:
         service_time = replica.backend.account.service_time
         for ids, payloads, content_type in results:
             replica.backend.retries.answered(len(ids), now)
-            for sent, offset, at, count in replica.slices(ids):
+            for sent, offset, at, count in replica.inflight.slices(ids):
                 observe(now - sent.sent_at, count)
                 service_time.observe(now - sent.sent_at)
                 if count == sent.count and sent.states is None:
@@ -84,7 +84,7 @@ class Answers:
                 if not sent.remaining and sent.run.partition is not None:
                     self.settle_partition(sent, now)
         self._failed(replica, failed, now)
-        for sent, offset, _, count in replica.slices(done) if done else ():
+        for sent, offset, _, count in replica.inflight.slices(done) if done else ():
             replica.backend.retries.answered(count, now)
             observe(now - sent.sent_at, count)
             service_time.observe(now - sent.sent_at)
@@ -99,7 +99,7 @@ class Answers:
         returned: list[Run] = []
         emptied: list[Sent] = []
         replica.draining = replica.draining or failure.reason is Reason.DRAINING
-        for sent, offset, _, count in replica.slices(ids):
+        for sent, offset, _, count in replica.inflight.slices(ids):
             before = sent.remaining
             parts = replica.answer(sent, offset, count)
             if routing_hooks.is_counted(sent):
@@ -198,7 +198,7 @@ class Answers:
                 self._cut_off(replica, ids, now)
                 continue
             located = failures.located(failure, replica)
-            for sent, offset, _, count in replica.slices(ids):
+            for sent, offset, _, count in replica.inflight.slices(ids):
                 observe(now - sent.sent_at, count)
                 told = located
                 if sent.run.recovers and failure.reason is Reason.CANCELLED and sent.run.deadline < inf:
@@ -216,7 +216,7 @@ class Answers:
         failure = failures.replica_ended(replica)
         returned: list[Run] = []
         emptied: list[Sent] = []
-        for sent, offset, _, count in replica.slices(ids):
+        for sent, offset, _, count in replica.inflight.slices(ids):
             for lo, fresh in self._answer(replica, sent, offset, count, now):
                 if sent.run.recovers or not (sent.valued or set()).isdisjoint(range(lo, lo + fresh)):
                     self._outcomes.answered_with(sent, lo, fresh, failure)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from router_service.core.routing.rosters import ReplicaKey
     from router_service.core.slots.frames import OutgoingOp
     from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve, SlotAnswer, SlotWork
-    from slotmesh.chunks import Payload
+    from slotmesh.wire.chunks import Payload
 
 
 class SlotEvents:

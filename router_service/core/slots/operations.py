@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from router_service.core.cancellation import Withdrawn
     from router_service.core.commands import Command
     from router_service.core.outcomes import Outcomes
-    from router_service.core.queueing.deadlines import DeadlineHeap
     from router_service.core.replicas.answers import Answers
     from router_service.core.replicas.capacity import Capacity
     from router_service.core.replicas.replica import Replica
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from router_service.core.routing.topology import Topology
     from router_service.core.runs import Sent
     from router_service.core.slots.slot import SlotAnswer
+    from slotmesh.wire.deadline_heap import DeadlineHeap
 
 LINK_WAIT_S = 2.0
 """What is bound to a replica that cannot be reached waits so long for the link."""
@@ -62,7 +62,7 @@ class SlotOperations:
         out: list[Command],
         topology: Topology,
         outcomes: Outcomes,
-        deadlines: DeadlineHeap,
+        deadlines: DeadlineHeap[Run],
         sender: Sender,
         intake: Intake,
         answers: Answers,

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from router_service.core.outcomes import Outcomes
     from router_service.core.submissions import Submissions
     from router_service.core.uploads.uploads import Uploads
-    from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
+    from slotmesh.wire.chunks import Payload
 
 
 class UploadEvents:

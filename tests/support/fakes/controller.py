@@ -10,10 +10,10 @@ from typing import Any
 
 import grpc
 
-from slotmesh.partitions import PARTITIONS
 from slotmesh.runtime.duplex import read_request
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc, mesh_pb2
+from slotmesh.wire.partitions import PARTITIONS
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

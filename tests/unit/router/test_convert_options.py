@@ -14,9 +14,9 @@ from router_service import convert
 from router_service.core.calls import CallOptions
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.partitions import partition_of
 from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.partitions import partition_of
 
 
 def options(**fields: Any) -> CallOptions:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure
-from slotmesh.chunks import PayloadParts
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.chunks import PayloadParts
 from tests.unit.router.world import DONE, OK, World
 from tests.unit.router.world_callers import Fields, caller
 

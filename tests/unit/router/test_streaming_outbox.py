@@ -18,11 +18,12 @@ from router_service.core.unread import Unread
 from router_service.shell.clients.outbox import MAX_UNREAD_BYTES, ResultOutbox
 from router_service.shell.clients.taken_values import TAKE_BYTES, TAKE_VALUES
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import CHUNK_BYTES, Payload, PayloadParts
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.spec.model import Backend
 from slotmesh.v1 import router_service_pb2
+from slotmesh.wire.chunks import Payload, PayloadParts
+from slotmesh.wire.limits import CHUNK_BYTES
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.world_callers import options, session_caller
 

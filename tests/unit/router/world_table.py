@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from router_service.core.routing.rosters import Roster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from slotmesh.partitions import PARTITIONS
 from slotmesh.spec.model import Backend
+from slotmesh.wire.partitions import PARTITIONS
 
 if TYPE_CHECKING:
     from tests.unit.router.world import World
