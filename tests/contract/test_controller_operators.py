@@ -178,7 +178,7 @@ async def test_shadows_balancers_and_batch_sizes_reach_the_routers() -> None:
         )
         digits = next(it for it in table.endpoints if it.name == "digits")
         assert digits.traffic == shadowed
-        backends = {backend.name: backend for backend in table.backends}
+        backends = {route.name: route.backend for route in table.backends}
         assert backends["v3"].balancer == mesh_pb2.BALANCER_ROUND_ROBIN
         assert (backends["v3"].max_batch_size, backends["v1"].max_batch_size) == (7, 1024)
         code, reason, error = await refused(mesh.operator.DeleteBackend(pb.DeleteBackendRequest(name="v2")))

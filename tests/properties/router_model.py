@@ -27,10 +27,12 @@ from router_service.core.replicas.capacity import Capacity
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import Replica
 from router_service.core.routing.rosters import ReplicaKey, Roster, RosterVersion
-from router_service.core.routing.table import BackendRoute, BalancerName, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
 from slotmesh.errors import Failure, Reason
+from slotmesh.spec import model
+from slotmesh.spec.model import BalancerName
 from slotmesh.wire.chunks import joined
 from slotmesh.wire.partitions import PARTITIONS, partition_of
 
@@ -129,16 +131,18 @@ class RouterModel:
         route = EndpointRoute(name="e", weights=self.policy, shadows=self.shadows, owners=owners)
         backends = {
             name: BackendRoute(
-                name=name,
+                settings=model.Backend(
+                    name=name,
+                    max_queued_calls=MAX_QUEUED,
+                    max_queue_time_s=QUEUE_TIME_S,
+                    balancer=self.balancer,
+                    max_batch_size=MAX_BATCH_SIZE,
+                ),
                 replicas=[
                     ReplicaRoute(key=key, address="", max_ongoing=MAX_ONGOING)
                     for key, backend in self.listed.items()
                     if backend == name
                 ],
-                max_queued_calls=MAX_QUEUED,
-                max_queue_time_s=QUEUE_TIME_S,
-                balancer=self.balancer,
-                max_batch_size=MAX_BATCH_SIZE,
             )
             for name in ("b1", "b2", DARK)
         }

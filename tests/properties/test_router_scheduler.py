@@ -16,8 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from router_service.core.calls import CallOptions
 from router_service.core.replicas.capacity import Capacity
 from router_service.core.replicas.slicing import MethodTime
-from router_service.core.routing.table import BalancerName, RoutingTable
+from router_service.core.routing.table import RoutingTable
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.spec.model import BalancerName
 from slotmesh.wire.partitions import partition_of
 from tests.properties.router_invariants import ALWAYS, nothing_is_left
 from tests.properties.router_model import (

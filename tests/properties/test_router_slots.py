@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from router_service.core.calls import CallOptions
-from router_service.core.routing.table import BalancerName
 from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot, SlotAnswer
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.spec.model import BalancerName
 from tests.properties.router_slots_invariants import ALWAYS, nothing_is_left
 from tests.properties.router_slots_model import RouterSlotsModel
 from tests.properties.router_slots_operations import (

@@ -62,7 +62,7 @@ def table(
                     )
                     for each, address in named.items()
                 ],
-                **bounds,
+                backend=mesh_pb2.Backend(name=name, **bounds),
             )
             for name, named in {"b": replicas, **others}.items()
         ],

@@ -168,6 +168,6 @@ async def test_what_has_ended_without_a_result_is_none() -> None:
 @pytest.mark.asyncio
 async def test_results_that_nobody_asked_for_are_not_looked_at() -> None:
     waiting = futures(1)
-    spec = CallSpec("digits", "add", ViewOptions(reply=False), CallQueue())
+    spec = CallSpec("digits", "add", ViewOptions(no_reply=True), CallQueue())
     deliver(Part(spec, [b""], 0, list(waiting)), 0, [b"\xc1"], "no content type")
     assert await waiting[0] is None

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from replica_service import convert
-from replica_service.core.call_options import MAX_CREDIT, NO_METADATA
+from replica_service.core.call_options import MAX_CREDIT
 from replica_service.core.calls import Link
 from replica_service.core.sessions.session_table import Report
+from slotmesh.call_options.model import NO_METADATA
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import BadRequest, DuplicateCallId, Executed, Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2

@@ -20,6 +20,7 @@ from router_service.shell.clients.taken_values import TAKE_BYTES, TAKE_VALUES
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.pacer import Pacer
+from slotmesh.spec.model import Backend
 from slotmesh.v1 import router_service_pb2
 from slotmesh.wire.chunks import Payload, PayloadParts
 from slotmesh.wire.limits import CHUNK_BYTES
@@ -64,7 +65,7 @@ class Client:
         clock = FakeClock()
         dispatcher = Dispatcher(Scheduler(lambda: 0.5), clock, lambda _replica, _dispatcher: self.link)
         route = ReplicaRoute(key=("r", "life"), address="", max_ongoing=4)
-        backend = BackendRoute(name="b", replicas=[route])
+        backend = BackendRoute(settings=Backend(name="b"), replicas=[route])
         dispatcher.apply(RoutingTable(generation="g", revision=1, endpoints={}, backends={"b": backend}))
         self.replica: Replica = next(iter(dispatcher.scheduler.topology.replicas.values()))
         self.caller = session_caller()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from router_service.core.routing.table import BalancerName
 from simulation.ledger import Violation
 from simulation.payloads import payload_of
 from simulation.queues.figures import Figures
@@ -15,6 +14,7 @@ from simulation.queues.link import Link
 from simulation.queues.mesh import Mesh
 from simulation.queues.settings import Settings
 from simulation.queues.theory import probability_of_waiting, waiting_time
+from slotmesh.spec.model import BalancerName
 
 if TYPE_CHECKING:
     from router_service.core.replicas.replica import Replica
