@@ -80,10 +80,11 @@ check-protos: $(VENV)/.dev-ready
 # --- change ---------------------------------------------------------------------------------------------------------
 
 .PHONY: format
-format: $(VENV)/.dev-ready ## Format the code and the protos, fix what can be fixed safely
+format: $(VENV)/.dev-ready ## Format the code and the protos, fix what can be fixed safely, write generated tables
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 	$(BIN)/buf format --write protos
+	$(BIN)/python tools/generate_settings_table.py
 
 .PHONY: protos
 protos: $(VENV)/.dev-ready ## Generate slotmesh/v1 from protos/

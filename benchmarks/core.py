@@ -29,6 +29,7 @@ from router_service.core.routing.events import TableReceived
 from router_service.core.routing.rosters import Roster, RosterVersion
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.scheduler import Scheduler
+from slotmesh.spec.model import Backend
 
 FEW: Final = 10
 MANY: Final = 10_000
@@ -55,7 +56,7 @@ class CoreDrive:
             endpoints={"e": EndpointRoute(name="e", weights={"b": 1.0})},
             backends={
                 "b": BackendRoute(
-                    name="b",
+                    settings=Backend(name="b"),
                     replicas=[
                         ReplicaRoute(key=(f"replica-{number}", "1"), address="", max_ongoing=_CAPACITY.max_ongoing)
                         for number in range(replicas)

@@ -29,13 +29,21 @@ from router_service.slot_servicer import SlotServicer
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.clock import MonotonicClock
+from slotmesh.runtime.info_servicer import InfoServicer
 from slotmesh.runtime.parent import watch_parent
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.telemetry.setup import setup_metrics
-from slotmesh.v1 import membership_service_pb2, router_service_pb2_grpc, slot_service_pb2_grpc
+from slotmesh.v1 import (
+    info_service_pb2,
+    info_service_pb2_grpc,
+    membership_service_pb2,
+    router_service_pb2_grpc,
+    slot_service_pb2_grpc,
+)
 from slotmesh.version import VERSION
+from slotmesh.wire.features import OF_ROUTERS_TO_CLIENTS
 
 LAST_ANSWERS_S = 1.0
 """How long clients have to read what was answered when the router stops."""
@@ -77,11 +85,15 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         slots = SlotServicer(SlotCalls(dispatcher, unary))
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
         server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)
+        info = InfoServicer(
+            info_service_pb2.SERVER_KIND_ROUTER, server_id=settings.router_id, features=OF_ROUTERS_TO_CLIENTS
+        )
+        server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, info)
         metrics = setup_metrics("router", settings.metrics_host, settings.metrics_port)
         observe(metrics, scheduler, dispatcher.counts)
         try:
             await server.start()
-            servicer.address = settings.advertise or server.address
+            info.address = servicer.address = settings.advertise or server.address
             hello = membership_service_pb2.RouterHello(
                 router_id=settings.router_id,
                 address=servicer.address,

@@ -20,7 +20,6 @@ from router_service.core.unread import Unread
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, joined
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.duplex import read_request, run_stream
@@ -29,13 +28,13 @@ from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from slotmesh.version import VERSION
+from slotmesh.wire import features
+from slotmesh.wire.chunks import joined
+from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 StreamRequest = router_service_pb2.StreamCallsRequest
 StreamResponse = router_service_pb2.StreamCallsResponse
 Context = grpc.aio.ServicerContext[Any, Any]
-
-FEATURES = ("sessions", "chunks", "take_items", "ordering_keys", "stop_generation", "large_beside")
-"""Optional behaviours that clients may rely on."""
 
 MAX_ENDPOINT_CHARS = 1024
 MAX_FEATURES = 256
@@ -233,7 +232,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
                 window=router_service_pb2.Window(calls=self._window.calls, bytes=self._window.bytes),
                 alternates=self._alternates(),
                 max_payload_bytes=self._max_payload_bytes,
-                features=FEATURES,
+                features=features.OF_ROUTERS_TO_CLIENTS,
                 roster=convert.roster_to_wire(table.roster.version) if in_session and table.revision else None,
             )
         )

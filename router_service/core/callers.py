@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING
 
 from router_service.core.flows import Flow
 from router_service.core.streaming.credits import level_of
-from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.errors import Failure, Reason
+from slotmesh.wire.limits import (
+    MAX_CALL_ID,
+    MAX_PAYLOAD_BYTES,
+    MAX_STOP_GENERATIONS,
+    START_WINDOW_BYTES,
+    START_WINDOW_CALLS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from router_service.core.runs import Run
     from router_service.core.sessions.session import Session
-
-MAX_CALL_ID = 2**53 - 1
-"""Largest id: JSON numbers carry it without loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +40,12 @@ class Window:
     """Payload bytes."""
 
 
-START_WINDOW = Window(calls=1024, bytes=4 * 1024 * 1024)
+START_WINDOW = Window(START_WINDOW_CALLS, START_WINDOW_BYTES)
 """What clients keep to before a window arrives."""
 
 
 MAX_STOPS = 65_536
 """Ordering keys of one caller that are known to have stopped; of more, the oldest are forgotten."""
-MAX_GENERATIONS = 16
-"""Of one key, as many as its client knows: calls of some that are over may wait, or come back from replicas."""
 
 
 class Caller:
@@ -150,7 +151,7 @@ class Caller:
         if known.get(generation, call_id + 1) <= call_id:
             return False
         known[generation] = call_id
-        if len(known) > MAX_GENERATIONS:
+        if len(known) > MAX_STOP_GENERATIONS:
             del known[min(known)]
         return generation in known
 

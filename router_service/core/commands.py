@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from router_service.core.runs import CallerBook, Sent, SliceHolder
     from router_service.core.sessions.session import Session
     from router_service.core.slots.slot import Released, Slot
-    from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
+    from slotmesh.wire.chunks import Payload
 
 
 @dataclass(slots=True, eq=False)

@@ -10,6 +10,7 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from router_service.core import failures
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from router_service.core.runs import CallerBook, Run, Sent, SliceHolder
     from router_service.core.slots.slot import Slot
     from router_service.core.streaming.events import StreamedOutcomesLeft
-    from slotmesh.chunks import Payload
+    from slotmesh.wire.chunks import Payload
 
 
 class Outcomes:
@@ -247,6 +248,7 @@ class Outcomes:
     def _settle(self, run: Run, count: int) -> None:
         run.unanswered -= count
         if not run.unanswered:
+            run.alarm = inf
             del run.caller.runs[run]
             if run.awaits:
                 self.unbrought.append(run)

@@ -13,7 +13,6 @@ from router_service.core.caller_cancels import CallerCancels
 from router_service.core.conclusions import Conclusions
 from router_service.core.counters import Counters
 from router_service.core.outcomes import Outcomes
-from router_service.core.queueing.deadlines import DeadlineHeap
 from router_service.core.queueing.expiry import Expiry
 from router_service.core.replicas.answers import Answers
 from router_service.core.replicas.link_changes import LinkChanges
@@ -34,10 +33,12 @@ from router_service.core.timers import Timers
 from router_service.core.uploads.arrivals import UploadArrivals
 from router_service.core.uploads.uploads import Uploads
 from router_service.core.withdrawals import Withdrawals
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 if TYPE_CHECKING:
     from router_service.core.commands import Command
     from router_service.core.routing.sampling import Chance
+    from router_service.core.runs import Run
 
 
 class Parts:
@@ -53,7 +54,7 @@ class Parts:
         self.topology = topology = Topology(out, counters, chance)
         self.suspended = suspended = SuspendedRuns()
         self.uploads = uploads = Uploads(max_upload_bytes)
-        deadlines = DeadlineHeap()
+        deadlines: DeadlineHeap[Run] = DeadlineHeap(sweep_from=1024)
         # The way of a call.
         self.outcomes = outcomes = Outcomes(out, counters)
         sender = Sender(out, topology)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from router_service.core import failures
 from router_service.core.runs import Run
-from slotmesh.chunks import Announced
+from slotmesh.wire.chunks import Announced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,14 +12,15 @@ from router_service.core import cancellation
 if TYPE_CHECKING:
     from router_service.core.events import TimePassed
     from router_service.core.outcomes import Outcomes
-    from router_service.core.queueing.deadlines import DeadlineHeap
     from router_service.core.queueing.expiry import Expiry
     from router_service.core.replicas.sender import Sender
+    from router_service.core.runs import Run
     from router_service.core.sessions.acknowledgements import Acknowledgements
     from router_service.core.sessions.resumption import Resumptions
     from router_service.core.slots.operations import SlotOperations
     from router_service.core.uploads.uploads import Uploads
     from router_service.core.withdrawals import Withdrawals
+    from slotmesh.wire.deadline_heap import DeadlineHeap
 
 
 class Timers:
@@ -27,7 +28,7 @@ class Timers:
 
     def __init__(
         self,
-        deadlines: DeadlineHeap,
+        deadlines: DeadlineHeap[Run],
         outcomes: Outcomes,
         sender: Sender,
         withdrawals: Withdrawals,

@@ -132,7 +132,7 @@ class TableWatch:
                     "the backend's balancer is not known to this version, another one stands in: update the router",
                     backend=backend,
                     balancer=number,
-                    stands_in=table.backends[backend].balancer.name.lower(),
+                    stands_in=table.backends[backend].settings.balancer.name.lower(),
                     version=VERSION,
                 )
         self._unknown_balancers = unknown

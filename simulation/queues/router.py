@@ -19,7 +19,7 @@ from router_service.core.routing.events import TableReceived
 from router_service.core.scheduler import Scheduler
 from simulation.ledger import Violation
 from simulation.payloads import call_of, payload_of
-from slotmesh.chunks import joined
+from slotmesh.wire.chunks import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,6 +24,7 @@ FOLDERS = (
     "tests",
 )
 TABLES = {
+    "slotmesh/errors.py": "the table of failures: the reasons, and a class for each",
     "simulation/mesh/defects.py": "the table of seeded defects: one entry each, nothing else",
 }
 """Files that may be as long as what they list, with the reason."""

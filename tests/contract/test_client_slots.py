@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
-from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.codec import JSON, OCTET_STREAM, DecodeError
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.limits import MAX_INLINE_BYTES
 from tests.support.fakes.counting import BROKEN, count
 from tests.support.fakes.slot_service import FakeSlots
 

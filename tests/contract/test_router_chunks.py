@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES, SHARE
-from slotmesh.chunks import CHUNK_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
 from tests.support.fakes.replica import FakeReplica
 from tests.support.router_bench import Call, Request, Response, RouterBench, calls, next_frame, outcomes, router_bench
 from tests.support.wait import wait_until

@@ -11,13 +11,13 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2
 
-from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.v1 import (
     call_pb2,
     replica_service_pb2,
 )
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_INLINE_BYTES
 from tests.contract.slot_caller import (
     SECOND,
     SHORT,

@@ -31,12 +31,14 @@ from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import Replica
 from router_service.core.routing.events import TableReceived
 from router_service.core.routing.rosters import ReplicaKey, Roster, RosterVersion
-from router_service.core.routing.table import BackendRoute, BalancerName, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
-from slotmesh.chunks import joined
 from slotmesh.errors import Failure, Reason
-from slotmesh.partitions import PARTITIONS, partition_of
+from slotmesh.spec import model
+from slotmesh.spec.model import BalancerName
+from slotmesh.wire.chunks import joined
+from slotmesh.wire.partitions import PARTITIONS, partition_of
 
 MAX_ONGOING = 4
 KEYED_WINDOW = 6
@@ -133,16 +135,18 @@ class RouterModel:
         route = EndpointRoute(name="e", weights=self.policy, shadows=self.shadows, owners=owners)
         backends = {
             name: BackendRoute(
-                name=name,
+                settings=model.Backend(
+                    name=name,
+                    max_queued_calls=MAX_QUEUED,
+                    max_queue_time_s=QUEUE_TIME_S,
+                    balancer=self.balancer,
+                    max_batch_size=MAX_BATCH_SIZE,
+                ),
                 replicas=[
                     ReplicaRoute(key=key, address="", max_ongoing=MAX_ONGOING)
                     for key, backend in self.listed.items()
                     if backend == name
                 ],
-                max_queued_calls=MAX_QUEUED,
-                max_queue_time_s=QUEUE_TIME_S,
-                balancer=self.balancer,
-                max_batch_size=MAX_BATCH_SIZE,
             )
             for name in ("b1", "b2", DARK)
         }

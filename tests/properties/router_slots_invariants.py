@@ -54,8 +54,8 @@ def balancers_hear_in_pairs(model: RouterSlotsModel) -> None:
         dispatching = [*replica.ops, *replica.inflight.values()]
         at_work = sum(routing_hooks.is_counted(sent) for sent in dispatching if not sent.takes_room)
         expected[replica] += replica.own + at_work
-    for replica, _ in model.scheduler._parts.slot_operations.routed._slots.values():
-        expected[replica] += 1
+    for slot in model.scheduler._parts.slot_operations.routed._slots.values():
+        expected[slot.replica] += 1
     assert +model.listener.balance == +expected
     assert min(model.listener.balance.values(), default=0) >= 0
 

@@ -26,14 +26,16 @@ from router_service.core.replicas.events import LinkLost, LinkOpened, RunsComple
 from router_service.core.replicas.replica import Replica
 from router_service.core.routing.events import TableReceived
 from router_service.core.routing.rosters import ReplicaKey, Roster, RosterVersion
-from router_service.core.routing.table import BackendRoute, BalancerName, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
 from router_service.core.slots.events import SlotOperationsAnswered, SlotRequested
 from router_service.core.slots.frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew, OutgoingReserve
 from router_service.core.slots.slot import Released, Reserve, Slot
-from slotmesh.chunks import joined
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.spec import model
+from slotmesh.spec.model import BalancerName
+from slotmesh.wire.chunks import joined
 from tests.properties.router_slots_operations import (
     MAX_ONGOING,
     MAX_QUEUED,
@@ -84,15 +86,14 @@ class RouterSlotsModel:
         self.revision += 1
         backends = {
             name: BackendRoute(
-                name=name,
+                settings=model.Backend(
+                    name=name, max_queued_calls=MAX_QUEUED, max_queue_time_s=QUEUE_TIME_S, balancer=self.balancer
+                ),
                 replicas=[
                     ReplicaRoute(key=key, address="", max_ongoing=MAX_ONGOING)
                     for key, backend in self.listed.items()
                     if backend == name
                 ],
-                max_queued_calls=MAX_QUEUED,
-                max_queue_time_s=QUEUE_TIME_S,
-                balancer=self.balancer,
             )
             for name in ("b1", "b2")
         }

@@ -106,7 +106,7 @@ class OutboxMachine(RuleBasedStateMachine):
             self.waiting[queue] = self.waiting[queue][last + 1 :]
             self.pending.add(part)
             for offset, payload in enumerate(part.payloads):
-                self.unanswered[part.first_id + offset] = (queue, len(payload))
+                self.unanswered[part.first + offset] = (queue, len(payload))
         sent = sum(part.count for part in parts)
         assert sent <= max(calls, 0)
         sizes = [part.nbytes for part in parts if large is None or part.nbytes <= self.window_bytes]

@@ -37,7 +37,7 @@ class PendingMachine(RuleBasedStateMachine):
             self.sinks |= dict(enumerate(part.sinks, self.next_id))
         self.pending.add(part)
         self.boundaries.append(self.pending.next_id)
-        assert part.first_id == self.next_id
+        assert part.first == self.next_id
         for size in sizes:
             self.model[self.next_id] = (part, size)
             self.next_id += 1
@@ -81,7 +81,7 @@ class PendingMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_the_stream(self) -> None:
-        left = [part.first_id + at + i for part, at, _, count in self.pending.drain() for i in range(count)]
+        left = [part.first + at + i for part, at, _, count in self.pending.drain() for i in range(count)]
         assert left == sorted(self.model)
         self.model.clear()
 
@@ -92,7 +92,7 @@ class PendingMachine(RuleBasedStateMachine):
             assert count > 0
             for offset in range(count):
                 call_id = ids[start + offset]
-                assert call_id == part.first_id + at + offset
+                assert call_id == part.first + at + offset
                 assert call_id not in heard, "settled twice"
                 heard[call_id] = self.model.pop(call_id)
                 assert heard[call_id][0] is part

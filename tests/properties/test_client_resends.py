@@ -79,8 +79,8 @@ class SessionMachine(RuleBasedStateMachine):
             parts = self.outbox.take(*room, alone=alone, large=large)
             for part in parts:
                 self.pending.add(part)
-            sent = [pair for part in parts for pair in enumerate(part.payloads, part.first_id)]
-            self.unanswered |= {part.first_id + at: sink for part in parts for at, sink in enumerate(part.sinks)}
+            sent = [pair for part in parts for pair in enumerate(part.payloads, part.first)]
+            self.unanswered |= {part.first + at: sink for part in parts for at, sink in enumerate(part.sinks)}
         for call_id, _ in sent:
             assert call_id > self.last_id
             self.last_id = call_id
@@ -113,7 +113,7 @@ class SessionMachine(RuleBasedStateMachine):
         """Results that were under way are lost with it."""
         for part, at, _, count in self.pending.drain_unwanted():
             part.spec.queue.settled(count)
-            for call_id in range(part.first_id + at, part.first_id + at + count):
+            for call_id in range(part.first + at, part.first + at + count):
                 assert self.unanswered.pop(call_id).cancelled
                 self.count_outcome(call_id)
         assert not any(sink.cancelled for sink in self.unanswered.values())
@@ -136,7 +136,7 @@ class SessionMachine(RuleBasedStateMachine):
     def settle(self, ids: list[int]) -> None:
         for part, at, _, count in self.pending.settle(ids):
             part.spec.queue.settled(count)
-            for call_id in range(part.first_id + at, part.first_id + at + count):
+            for call_id in range(part.first + at, part.first + at + count):
                 self.count_outcome(call_id)
         for call_id in ids:
             del self.unanswered[call_id], self.here[call_id]

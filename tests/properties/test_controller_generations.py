@@ -23,8 +23,8 @@ from controller_service.core.reconcile import BROUGHT_WITHIN_S, reconcile_endpoi
 from controller_service.core.roster import Member, Roster
 from controller_service.core.routing import build_routes
 from controller_service.core.transitions import Hello, NamesakeLives, Report, Transition
-from slotmesh.partitions import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from slotmesh.wire.partitions import PARTITIONS
 
 E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))
 WATCHED = range(6)

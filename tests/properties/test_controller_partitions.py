@@ -18,7 +18,7 @@ from controller_service.core.partitions import (
     hand_over,
     shares,
 )
-from slotmesh.partitions import PARTITIONS
+from slotmesh.wire.partitions import PARTITIONS
 
 BACKENDS = ("v1", "v2", "v3")
 WEIGHTS = st.lists(st.integers(0, 10), min_size=3, max_size=3).filter(any)

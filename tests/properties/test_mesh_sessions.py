@@ -18,9 +18,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from replica_service.core.verdicts import TAKEN_BACK
+from replica_service.core.failures import TAKEN_BACK
 from router_service.core import cancellation
-from slotmesh.partitions import partition_of
+from slotmesh.wire.partitions import partition_of
 from tests.properties.mesh_invariants import all_calls_end, answers_belong_to_calls_that_are_here
 from tests.properties.mesh_model import (
     CALL_SHARE,

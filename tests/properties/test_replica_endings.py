@@ -17,6 +17,7 @@ from math import inf
 import pytest
 
 from replica_service.core.calls import Link, Run
+from replica_service.core.events import TimePassed
 from slotmesh.errors import Executed, Failure
 from slotmesh.handlers import batch, deployment
 from tests.support.fakes.clock import FakeClock
@@ -232,7 +233,7 @@ class Story:
                 self.host.handler.finish(count)
             case Advance(seconds=seconds):
                 self.clock.advance(seconds)
-                engine._time_passed()
+                engine.post(TimePassed())
                 self._bar("expired", lambda run, _index: run.deadline <= self.clock.now())
             case Close():
                 if not self.other.closed:

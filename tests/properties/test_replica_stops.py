@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica_service import convert
+from replica_service.core.events import PayloadCame
 from slotmesh.errors import Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from tests.unit.replica.hosting import Hosting, hosting
@@ -139,8 +140,7 @@ async def execute(host: Hosting, batches: Sequence[Batch]) -> Model:
         await asyncio.sleep(0)
     for run_id, payload in sorted(late.items(), key=lambda each: each[0] % 3):
         run = host.link.waiting[run_id]
-        run.payloads = [payload]
-        host.engine.complete(run)
+        host.engine.post(PayloadCame(run, payload))
         await asyncio.sleep(0)
     await host.answered(first - 1)
     return model

@@ -25,9 +25,10 @@ from router_service.core.replicas.events import (
 )
 from router_service.core.replicas.slicing import MethodTime
 from router_service.core.routing.events import TableReceived
-from router_service.core.routing.table import BalancerName, RoutingTable
+from router_service.core.routing.table import RoutingTable
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.partitions import partition_of
+from slotmesh.spec.model import BalancerName
+from slotmesh.wire.partitions import partition_of
 from tests.properties.router_invariants import ALWAYS, nothing_is_left
 from tests.properties.router_model import (
     DARK,

@@ -16,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from router_service.core.calls import CallOptions
 from router_service.core.events import CallerLeft, CallsSubmitted, TimePassed
 from router_service.core.replicas.events import CapacityReported, DrainAnnounced, RunsCompleted, RunsRefused
-from router_service.core.routing.table import BalancerName
 from router_service.core.slots.events import (
     CallDispatched,
     SlotAbandoned,
@@ -25,6 +24,7 @@ from router_service.core.slots.events import (
 )
 from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot, SlotAnswer
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.spec.model import BalancerName
 from tests.properties.router_slots_invariants import ALWAYS, nothing_is_left
 from tests.properties.router_slots_model import RouterSlotsModel
 from tests.properties.router_slots_operations import (

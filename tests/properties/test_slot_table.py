@@ -14,7 +14,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.slots import REMEMBERED_S, Slot, SlotState, SlotTable
+from replica_service.core.slots.slot_table import REMEMBERED_S, Slot, SlotState, SlotTable
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.slots.limits import MAX_LEASE_S
 

@@ -58,7 +58,7 @@ class Answers:
         service_time = backend.account.service_time
         for ids, payloads, content_type in event.results:
             backend.retries.answered(len(ids), now)
-            for sent, offset, at, count in replica.slices(ids):
+            for sent, offset, at, count in replica.inflight.slices(ids):
                 observe(now - sent.sent_at, count)
                 service_time.observe(now - sent.sent_at)
                 if count == sent.count and sent.states is None:
@@ -75,7 +75,7 @@ class Answers:
                     self.settle_partition(sent, now)
         if event.failed:
             self._failed(replica, event.failed, now)
-        for sent, offset, _, count in replica.slices(event.done) if event.done else ():
+        for sent, offset, _, count in replica.inflight.slices(event.done) if event.done else ():
             backend.retries.answered(count, now)
             observe(now - sent.sent_at, count)
             service_time.observe(now - sent.sent_at)
@@ -163,7 +163,7 @@ class Answers:
                 self._cut_off(replica, ids, now)
                 continue
             located = failures.located(failure, replica)
-            for sent, offset, _, count in replica.slices(ids):
+            for sent, offset, _, count in replica.inflight.slices(ids):
                 observe(now - sent.sent_at, count)
                 told = located
                 if sent.run.recovers and failure.reason is Reason.CANCELLED and sent.run.deadline < inf:
@@ -181,7 +181,7 @@ class Answers:
         failure = failures.replica_ended(replica)
         returned: list[Run] = []
         emptied: list[Sent] = []
-        for sent, offset, _, count in replica.slices(ids):
+        for sent, offset, _, count in replica.inflight.slices(ids):
             for lo, fresh in self._answer(replica, sent, offset, count, now):
                 if sent.run.recovers or not (sent.valued or set()).isdisjoint(range(lo, lo + fresh)):
                     self._outcomes.answered_with(sent, lo, fresh, failure)

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from router_service.core.calls import NO_CALLS, Origin
-from slotmesh.chunks import MAX_PAYLOAD_BYTES
-from slotmesh.pacing import COUNTED_FRAMES
+from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
+from slotmesh.wire.pacing import COUNTED_FRAMES
 
 if TYPE_CHECKING:
     from router_service.core.calls import CallOptions
     from router_service.core.replicas.replica import Replica
     from router_service.core.runs import KeyOrder, Run, Sent
     from router_service.core.sessions.session import Session
-    from slotmesh.chunks import Payload
+    from slotmesh.wire.chunks import Payload
 
 
 MAX_FRAME_SLICES = 128
@@ -181,12 +181,12 @@ def _follows(sent: Sent, group: Sequence[Sent]) -> bool:
 
 
 def _batches(group: list[Sent], replica: Replica, most: int, level: int) -> list[OutgoingBatch]:
-    first = replica.number(group[0])
+    first = replica.inflight.number(group[0])
     payloads = _payloads(group[0])
     if len(group) > 1:
         payloads = list(payloads)
         for sent in group[1:]:
-            replica.number(sent)
+            replica.inflight.number(sent)
             payloads += _payloads(sent)
     run = group[0].run
     ids = _ids(group, _call_ids) if run.session is not None else NO_CALLS

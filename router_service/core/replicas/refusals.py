@@ -52,7 +52,7 @@ class Refusals:
         returned: list[Run] = []
         emptied: list[Sent] = []
         replica.draining = replica.draining or failure.reason is Reason.DRAINING
-        for sent, offset, _, count in replica.slices(event.ids):
+        for sent, offset, _, count in replica.inflight.slices(event.ids):
             before = sent.remaining
             parts = replica.answer(sent, offset, count)
             if routing_hooks.is_counted(sent):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from router_service.core.replicas.replica import Replica
     from router_service.core.routing.rosters import ReplicaKey
     from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve, SlotAnswer
-    from slotmesh.chunks import Payload
+    from slotmesh.wire.chunks import Payload
 
 
 @dataclass(slots=True, eq=False)

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from router_service.core.cancellation import Withdrawn
     from router_service.core.commands import Command
     from router_service.core.outcomes import Outcomes
-    from router_service.core.queueing.deadlines import DeadlineHeap
     from router_service.core.replicas.replica import Replica
     from router_service.core.replicas.sender import Sender
     from router_service.core.routing.rosters import ReplicaKey
     from router_service.core.routing.topology import Topology
     from router_service.core.slots.events import SlotAbandoned
+    from slotmesh.wire.deadline_heap import DeadlineHeap
 
 LINK_WAIT_S = 2.0
 """What is bound to a replica that cannot be reached waits so long for the link."""
@@ -53,7 +53,7 @@ class SlotOperations:
         out: list[Command],
         topology: Topology,
         outcomes: Outcomes,
-        deadlines: DeadlineHeap,
+        deadlines: DeadlineHeap[Run],
         sender: Sender,
     ) -> None:
         self._out = out

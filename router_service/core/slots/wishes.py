@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from router_service.core.slots.events import CallDispatched, SlotOperationRequested, SlotRequested
     from router_service.core.slots.operations import SlotOperations
     from router_service.core.slots.slot import SlotWork
-    from slotmesh.chunks import Payload
+    from slotmesh.wire.chunks import Payload
 
 
 class SlotWishes:

@@ -12,8 +12,8 @@ from router_service.core.events import RouterEvent
 
 if TYPE_CHECKING:
     from router_service.core.callers import Caller
-    from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
+    from slotmesh.wire.chunks import Payload
 
 
 @dataclass(slots=True, eq=False)

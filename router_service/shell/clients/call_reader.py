@@ -17,9 +17,10 @@ from router_service.core.events import CallFailedAtEdge
 from router_service.shell.clients.outbox import MAX_UNREAD_BYTES, ResultOutbox
 from router_service.shell.clients.uploads import Uploads
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import MAX_INLINE_BYTES, Announced
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.wire.chunks import Announced
+from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 MAX_STEP = 512
 """Batches, runs or ranges of a frame that are dealt with before others have their turn on the event loop."""

@@ -1,6 +1,6 @@
 """When a frame of results leaves: a few outcomes wait for a moment where more are about to come.
 
-Owner: the outbox of a client's results; `slotmesh.pacing` has the reasoning.
+Owner: the outbox of a client's results; `slotmesh.wire.pacing` has the reasoning.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from router_service.core.callers import Caller
 from router_service.core.commands import DeliverResults, DeliverValues, Delivery
-from slotmesh.pacing import COUNTED_FRAMES, most_calls
 from slotmesh.runtime.pacer import Pacer
+from slotmesh.wire.pacing import COUNTED_FRAMES, most_calls
 
 
 class FrameTiming:

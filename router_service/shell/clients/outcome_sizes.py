@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from router_service.core.commands import DeliverFailure, DeliverResults, DeliverValues, Delivery
 from router_service.core.unread import CALL_BYTES
-from slotmesh.chunks import Announced
+from slotmesh.wire.chunks import Announced
 
 
 def bytes_of(outcome: Delivery) -> int:

@@ -21,9 +21,9 @@ from router_service.core.slots.slot import Dispatch, Release, Released, Renew, R
 from router_service.shell.clients.streaming_call import StreamingCall, WriteValue
 from router_service.shell.clients.unary import Answer, Pending, UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.errors import Failure
 from slotmesh.slots.token import parse_token
+from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 
 class SlotCalls:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator
 
 from router_service import convert
-from router_service.core.callers import MAX_CALL_ID, Caller, Window
+from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch
 from router_service.core.commands import Delivery
 from router_service.core.events import CallsCancelled, CallsSubmitted
@@ -25,20 +25,18 @@ from router_service.shell.clients.call_reader import MAX_STEP, CallReader
 from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.clients.uploads import Uploads
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.id_ranges import ranges_from_wire
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.wire.features import CHUNKS, TAKE_ITEMS
+from slotmesh.wire.limits import MAX_CALL_ID, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 Response = router_service_pb2.StreamCallsResponse
 
-CHUNKS = "chunks"
-"""The feature of clients that put large results together."""
-TAKE_ITEMS = "take_items"
-"""The feature of clients that say which values of handlers that yield they have taken."""
 MAX_UNREAD_REJECTIONS = 16_384
 """Rejected batches that may wait likewise; they cost the client nothing to cause, so more of them end the stream."""
 MAX_UNREAD_REJECTED_IDS = 1024 * 1024
@@ -131,7 +129,7 @@ class ClientStream:
         """The client takes calls back; each that is open is answered now. In steps, as `accept`."""
         last_ids = self.caller.ids_apart(MAX_STEP)
         for at in range(0, len(frame.calls), MAX_STEP):
-            ranges = convert.ranges_of(frame.calls[at : at + MAX_STEP])
+            ranges = ranges_from_wire(frame.calls[at : at + MAX_STEP])
             first = 0
             for last in (*last_ids, MAX_CALL_ID):
                 part = [(max(first, lo), min(last, hi)) for lo, hi in ranges if lo <= last and hi >= first]

@@ -20,8 +20,8 @@ from router_service.core.flows import Flow
 from router_service.shell.clients.streaming_call import StreamingCall, WriteValue
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.receivers import Sink
-from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.errors import Failure, Reason
+from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 _IDS = range(1, 2)
 Answer = DeliverResults | DeliverDone | Failure

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from router_service.core.callers import Caller
 from router_service.core.uploads.events import ChunkArrived, UploadCompleted, UploadFailed
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import CHUNK_BYTES, BadChunk, PartsAssembly, joined
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.chunks import BadChunk, PartsAssembly, joined
+from slotmesh.wire.limits import CHUNK_BYTES
 
 
 class Uploads:

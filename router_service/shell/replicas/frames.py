@@ -1,7 +1,7 @@
 """What one replica is to be told, cut into frames: the writing half of a link.
 
 Purpose: everything that waits for the replica waits as what it means, and becomes a frame when one can leave, so that
-what comes meanwhile joins, and few calls wait for a moment where more are about to come (`slotmesh.pacing`). The
+what comes meanwhile joins, and few calls wait for a moment where more are about to come (`slotmesh.wire.pacing`). The
 replica's own queues are the core's; what else there is to say is kept here.
 Invariants: signs of life go first, then what makes room and slots, then questions, runs and chunks: no two questions
 without runs between them, where there are any. Run ids are those of the link that is up, and nothing is kept beyond it.
@@ -21,18 +21,16 @@ from router_service.core.replicas.replica import Replica
 from router_service.core.sessions.session import Session
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.acks import RunAcks
-from slotmesh.chunks import ChunkRota
+from slotmesh.id_ranges import ids_from_wire, ranges_to_wire
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.wire.chunks import ChunkRota
+from slotmesh.wire.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_FRAME_RANGES
+from slotmesh.wire.ranges import Range
 
 Request = replica_service_pb2.ExecuteRequest
-
-MAX_FRAME_CALLS = 16_384
-MAX_FRAME_BYTES = 1024 * 1024
-MAX_FRAME_RANGES = 4096
-"""Ranges of cancels and questions, and calls of which values were taken: each costs the replica as much as a call."""
 
 
 class LinkFrames:
@@ -143,19 +141,16 @@ class LinkFrames:
             return Request(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
         if self._cancels:
             taken = [self._cancels.popleft() for _ in range(min(len(self._cancels), MAX_FRAME_RANGES))]
-            ranges = [
-                call_pb2.IdRange(first=each.sent.first + each.lo, last=each.sent.first + each.lo + each.count - 1)
-                for each in taken
-            ]
+            ranges = ranges_to_wire(_run_ids_of(each) for each in taken)
             asks = any(each.asks for each in taken)
             if self._chunks:
-                self._chunks.discard(convert.run_ids_of(ranges))
+                self._chunks.discard(ids_from_wire(ranges))
             return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges, tell_stopped=asks))
         if self._takes:
             takes = {run_id: self._takes.pop(run_id) for run_id in list(islice(self._takes, MAX_FRAME_RANGES))}
             return Request(take=convert.takes_to_wire(takes))
         if (acked := self._acks.take()) is not None:
-            return Request(ack=replica_service_pb2.AckRuns(runs=convert.ranges_to_wire(acked)))
+            return Request(ack=replica_service_pb2.AckRuns(runs=ranges_to_wire(acked)))
         return self._slots_frame() if self._is_up and self._replica.has_unsent_ops else None
 
     def _question_frame(self) -> Request:
@@ -214,3 +209,8 @@ class LinkFrames:
             return False
         calls, unanswered, are_quick = pending(self._replica)
         return self._pacer.holds(calls, unanswered, are_quick=are_quick)
+
+
+def _run_ids_of(command: CancelRun) -> Range:
+    first = command.sent.first + command.lo
+    return first, first + command.count - 1

@@ -37,7 +37,7 @@ from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.frames import LinkFrames
 from router_service.shell.replicas.link_report import LinkReport
 from router_service.shell.replicas.result_chunks import Arrivals
-from slotmesh.chunks import BadChunk
+from slotmesh.id_ranges import ids_from_wire, ranges_from_wire
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.clock import Clock
@@ -49,6 +49,8 @@ from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.version import VERSION
+from slotmesh.wire.chunks import BadChunk
+from slotmesh.wire.features import OF_ROUTERS_TO_REPLICAS
 
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
@@ -222,7 +224,7 @@ class ReplicaLink:
                 for session_id, epoch, found in convert.found_of(response.reconciled):
                     post(SessionReconciled(replica, session_id, epoch, found))
             case "stopped":
-                post(LanesStopped(replica, convert.ranges_of(response.stopped.runs)))
+                post(LanesStopped(replica, ranges_from_wire(response.stopped.runs)))
             case "service_times":
                 post(ServiceTimesReported(replica, convert.times_of(response.service_times)))
             case "chunk":
@@ -257,7 +259,7 @@ class ReplicaLink:
         count = sum(max(0, each.last - each.first + 1) for each in ranges)
         if count > (holds := self._replica.owed):
             raise _ProtocolViolation(f"the replica says that {count} calls {what}, and has {holds}")
-        return convert.run_ids_of(ranges)
+        return ids_from_wire(ranges)
 
     # -- signs of life ---------------------------------------------------------------------------------------------
 
@@ -301,7 +303,7 @@ class ReplicaLink:
                 replica_id=replica_id,
                 incarnation=incarnation,
                 version=VERSION,
-                features=["heartbeats", "chunks", "service_times"],
+                features=OF_ROUTERS_TO_REPLICAS,
                 stream_id=self._stream_id,
             )
         )

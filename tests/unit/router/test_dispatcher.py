@@ -19,6 +19,7 @@ from router_service.core.scheduler import Scheduler
 from router_service.core.sessions.session import Session
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.link_report import LinkReport
+from slotmesh.spec.model import Backend
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.world_callers import caller, options, session_caller
 
@@ -88,7 +89,7 @@ class Shell:
             generation="g",
             revision=self._revision,
             endpoints={"e": EndpointRoute(name="e", weights={"b": 1.0})},
-            backends={"b": BackendRoute(name="b", replicas=routes)},
+            backends={"b": BackendRoute(settings=Backend(name="b"), replicas=routes)},
         )
         self.dispatcher.post(TableReceived(table))
 

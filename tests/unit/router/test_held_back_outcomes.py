@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.chunks import CHUNK_BYTES
-from slotmesh.frame_costs import FULL_CALLS
-from slotmesh.pacing import STEADY
+from slotmesh.wire.frame_costs import FULL_CALLS
+from slotmesh.wire.limits import CHUNK_BYTES
+from slotmesh.wire.pacing import STEADY
 from tests.unit.router.test_streaming_outbox import Client
 
 pytestmark = pytest.mark.asyncio

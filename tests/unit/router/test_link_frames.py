@@ -14,8 +14,8 @@ from router_service.core.replicas.replica import Replica
 from router_service.core.runs import Run, Sent
 from router_service.core.sessions.session import Session
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.replicas.acks import MAX_FRAME_SPANS
-from router_service.shell.replicas.frames import MAX_FRAME_RANGES, LinkFrames, Request
+from router_service.shell.replicas.frames import LinkFrames, Request
+from slotmesh.wire.limits import MAX_FRAME_RANGES
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import caller
@@ -92,7 +92,7 @@ async def test_cancels_and_takes_are_cut(frames: LinkFrames, replica: Replica) -
 
 @pytest.mark.asyncio
 async def test_acknowledgements_are_cut(frames: LinkFrames) -> None:
-    for at in range(MAX_FRAME_SPANS + 1):
+    for at in range(MAX_FRAME_RANGES + 1):
         frames.forget(2 * at + 1, 1)
     frames.flush()
-    assert [len(frame.ack.runs) for frame in all_of(frames)] == [MAX_FRAME_SPANS, 1]
+    assert [len(frame.ack.runs) for frame in all_of(frames)] == [MAX_FRAME_RANGES, 1]

@@ -6,8 +6,8 @@ import pytest
 
 from router_service.core.calls import Origin
 from router_service.core.replicas.events import RunsCompleted
-from slotmesh.chunks import joined
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.chunks import joined
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import Fields, caller
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from router_service.core.replicas.events import RunsCompleted
-from router_service.core.routing.table import BalancerName
 from slotmesh.errors import Reason
+from slotmesh.spec.model import BalancerName
 from tests.unit.router.world import OK, World
 
 MakeWorld = Callable[..., World]

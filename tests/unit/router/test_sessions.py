@@ -6,10 +6,10 @@ import pytest
 
 from router_service.core.callers import Caller
 from router_service.core.replicas.events import RunsCompleted
-from router_service.core.routing.table import BalancerName
 from router_service.core.sessions import found_calls
 from router_service.core.sessions.resumption import PATIENCE_S
 from slotmesh.errors import Executed, Reason
+from slotmesh.spec.model import BalancerName
 from tests.unit.router.moving_sessions import asked, pair
 from tests.unit.router.world import DONE, OK, World
 from tests.unit.router.world_callers import SESSION

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from router_service.core.replicas.events import ServiceTimesReported
 from router_service.core.replicas.slicing import SLICE_NS, SLICE_S, MethodTime, joins, slice_calls, worth_calls
-from router_service.core.routing.table import BalancerName
+from slotmesh.spec.model import BalancerName
 from tests.unit.router.world import World
 
 QUICK = MethodTime(2e-6)

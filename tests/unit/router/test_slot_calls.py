@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import cast
 
 import pytest
@@ -23,6 +24,7 @@ from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.receivers import Link
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.token import format_token
+from slotmesh.spec.model import Backend
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.test_streaming_outbox import LinkOnPaper
 
@@ -43,7 +45,9 @@ class Router:
     def __init__(self, *, max_pending: int = 10) -> None:
         link = cast("Link", LinkOnPaper())
         self.dispatcher = Dispatcher(Scheduler(lambda: 0.5), FakeClock(), lambda _replica, _dispatcher: link)
-        backend = BackendRoute(name="b", replicas=[ReplicaRoute(key=("r", "life"), address="", max_ongoing=4)])
+        backend = BackendRoute(
+            settings=Backend(name="b"), replicas=[ReplicaRoute(key=("r", "life"), address="", max_ongoing=4)]
+        )
         endpoint = EndpointRoute(name="e", weights={"b": 1.0}, shadows={}, owners=())
         table = RoutingTable(generation="g", revision=1, endpoints={"e": endpoint}, backends={"b": backend})
         self.dispatcher.post(TableReceived(table))
@@ -156,7 +160,7 @@ async def test_too_many_at_once_are_refused() -> None:
 async def test_a_time_of_day_by_which_it_is_wanted_orders_the_queue() -> None:
     router = Router()
     by = router.dispatcher.clock.time_of_day() + 3.0
-    task, op = await router.reserving_with(CallOptions(slo_at=by))
+    task, op = await router.reserving_with(CallOptions(slo_at=datetime.fromtimestamp(by, UTC)))
     assert op.options.slo_s == pytest.approx(3.0)
     router.grant(op.op_id)
     await task

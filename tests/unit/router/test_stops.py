@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from math import inf
 
-from router_service.core.callers import MAX_GENERATIONS, MAX_STOPS, Caller, Window
+from router_service.core.callers import MAX_STOPS, Caller, Window
 from router_service.core.cancellation import PATIENCE_S
 from router_service.core.events import CallsSubmitted
 from router_service.core.uploads.events import UploadCompleted
-from slotmesh.chunks import Announced
 from slotmesh.errors import Executed, Reason
+from slotmesh.wire.chunks import Announced
+from slotmesh.wire.limits import MAX_STOP_GENERATIONS
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import options
 
@@ -155,7 +156,7 @@ def test_the_first_failure_of_each_generation_counts() -> None:
 
 def test_the_newest_generations_of_a_key_are_known() -> None:
     caller = Caller(Window(1, 1))
-    for generation in range(1, 3 + MAX_GENERATIONS):
+    for generation in range(1, 3 + MAX_STOP_GENERATIONS):
         assert caller.stop("k", generation, 10 * generation)
     assert not caller.has_stopped("k", 2, 25)
     assert caller.has_stopped("k", 3, 35)

@@ -7,8 +7,8 @@ import pytest
 from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure
 from router_service.core.events import CallerLeft
 from router_service.core.replicas.events import RunsCompleted
-from slotmesh.chunks import PayloadParts
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.chunks import PayloadParts
 from tests.unit.router.world import DONE, OK, World
 from tests.unit.router.world_callers import Fields, caller
 

@@ -19,10 +19,12 @@ from router_service.core.unread import Unread
 from router_service.shell.clients.outbox import MAX_UNREAD_BYTES, ResultOutbox
 from router_service.shell.clients.taken_values import TAKE_BYTES, TAKE_VALUES
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import CHUNK_BYTES, Payload, PayloadParts
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.pacer import Pacer
+from slotmesh.spec.model import Backend
 from slotmesh.v1 import router_service_pb2
+from slotmesh.wire.chunks import Payload, PayloadParts
+from slotmesh.wire.limits import CHUNK_BYTES
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.world_callers import options, session_caller
 
@@ -66,7 +68,7 @@ class Client:
         clock = FakeClock()
         dispatcher = Dispatcher(Scheduler(lambda: 0.5), clock, lambda _replica, _dispatcher: self.link)
         route = ReplicaRoute(key=("r", "life"), address="", max_ongoing=4)
-        backend = BackendRoute(name="b", replicas=[route])
+        backend = BackendRoute(settings=Backend(name="b"), replicas=[route])
         table = RoutingTable(generation="g", revision=1, endpoints={}, backends={"b": backend})
         dispatcher.post(TableReceived(table))
         self.replica: Replica = next(iter(dispatcher.scheduler.topology.replicas.values()))

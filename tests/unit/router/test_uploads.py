@@ -10,8 +10,9 @@ from router_service.core.scheduler import Scheduler
 from router_service.core.sessions.events import CallsResent, SessionDisconnected
 from router_service.core.uploads.events import ChunkArrived, UploadCompleted, UploadFailed
 from router_service.core.uploads.uploads import CROWDED, CROWDED_STALL_S, FLOOR_BYTES, MAX_UPLOAD_BYTES, STALL_S
-from slotmesh.chunks import MAX_PAYLOAD_BYTES, Announced, PayloadParts
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.chunks import Announced, PayloadParts
+from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import caller, options
 

@@ -54,9 +54,10 @@ from router_service.core.sessions.events import (
     SessionReconciled,
 )
 from router_service.core.sessions.found_calls import Found
-from router_service.core.sessions.session import Session, Span
-from slotmesh.chunks import Announced, Payload, joined
+from router_service.core.sessions.session import Session
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.chunks import Announced, Payload, joined
+from slotmesh.wire.ranges import Range
 from tests.unit.router.world_callers import SESSION, caller, options
 from tests.unit.router.world_table import routing_table
 
@@ -101,7 +102,7 @@ class World:
         self.failure_commands: list[DeliverFailure] = []
         self.cancelled: dict[str, list[int]] = defaultdict(list)
         """Run ids that each replica was told to cancel."""
-        self.asked_stops: list[Span] = []
+        self.asked_stops: list[Range] = []
         """Run ids, first and last, of calls that replicas were asked about as their lanes stop there."""
         self.asked: list[tuple[str, Session]] = []
         """The replicas that were asked about the calls of a session."""
@@ -154,7 +155,7 @@ class World:
     def connect(
         self,
         epoch: int = 1,
-        *unanswered: Span,
+        *unanswered: Range,
         session_id: str = SESSION,
         rosters: Sequence[RosterVersion] | None = None,
         acknowledges: bool = True,
@@ -233,7 +234,7 @@ class World:
         ids = self._take(name, calls)
         self.step(RunsCompleted(self.replicas[name], [], [(ids, failure)], None))
 
-    def stopped(self, name: str, *spans: Span) -> None:
+    def stopped(self, name: str, *spans: Range) -> None:
         """The replica says that lanes have stopped at these run ids."""
         self.step(LanesStopped(self.replicas[name], spans))
 
@@ -266,7 +267,7 @@ class World:
         ids = self._take(name, calls)
         self.step(RunsRefused(self.replicas[name], ids, failure, self.capacity(**capacity)))
 
-    def reconcile(self, name: str, by: Caller, *, forgotten: bool = False, **found: Sequence[Span]) -> None:
+    def reconcile(self, name: str, by: Caller, *, forgotten: bool = False, **found: Sequence[Range]) -> None:
         """The replica says what it has of the session's calls."""
         session = by.session
         assert session is not None

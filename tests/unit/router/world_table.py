@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from router_service.core.routing.rosters import Roster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from slotmesh.partitions import PARTITIONS
+from slotmesh.spec.model import Backend
+from slotmesh.wire.partitions import PARTITIONS
 
 if TYPE_CHECKING:
     from tests.unit.router.world import World
@@ -26,9 +27,8 @@ def routing_table(world: World, revision: int, roster: Roster) -> RoutingTable:
         endpoints={each.name: each for each in endpoints},
         backends={
             name: BackendRoute(
-                name=name,
+                settings=Backend(name=name, **world.settings),
                 replicas=[ReplicaRoute(key=(each, "life"), address="", max_ongoing=world.slots) for each in names],
-                **world.settings,
             )
             for name, names in world.backends.items()
         },

@@ -19,7 +19,7 @@ from router_service.core.routing.backends import Backend
 from simulation.frames.mesh import FrameFigures, FrameMesh
 from simulation.frames.report import configurations, simulate, table
 from simulation.frames.settings import Settings
-from slotmesh.pacing import Pace, Pacing
+from slotmesh.wire.pacing import Pace, Pacing
 
 ECHO = Settings(service_s=2e-6, calls=20_000, warm_up=10_000)
 

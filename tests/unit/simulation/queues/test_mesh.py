@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from router_service.core.routing.table import BalancerName
 from simulation.ledger import Violation
 from simulation.payloads import payload_of
 from simulation.queues.figures import Figures
@@ -15,6 +14,7 @@ from simulation.queues.link import Link
 from simulation.queues.mesh import Mesh
 from simulation.queues.settings import Settings
 from simulation.queues.theory import probability_of_waiting, waiting_time
+from slotmesh.spec.model import BalancerName
 
 if TYPE_CHECKING:
     from router_service.core.replicas.replica import Replica
@@ -102,7 +102,7 @@ def test_calls_that_arrive_together_are_batches() -> None:
 
 def test_a_replica_that_takes_too_much_is_caught() -> None:
     mesh = Mesh(SMALL)
-    mesh._replicas[7].core.max_ongoing += 1
+    mesh._replicas[7].core._permits.max_ongoing += 1
     with pytest.raises(Violation, match="3 calls run in the 2 slots of one replica"):
         mesh.run()
 
