@@ -129,7 +129,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         options = self._checked(request.endpoint, request.options, request.payload)
         if isinstance(options, Failure):
             await abort(context, options)
-        await self._dispatcher.await_table()
+        await self._dispatcher.first_table.wait_a_while()
 
         async def write(payload: bytes, content_type: str) -> None:
             await context.write(router_service_pb2.CallStreamingResponse(payload=payload, content_type=content_type))
@@ -145,7 +145,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         opening = await read_request(context)
         if opening is None:
             return
-        await self._dispatcher.await_table()
+        await self._dispatcher.first_table.wait_a_while()
         if failure := self._leaving() or _opening_mistake(opening):
             await abort(context, failure)
         open_stream = opening.open
@@ -171,15 +171,15 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             await abort(context, failure)
         stream.say(self._opened(in_session=session is not None))
         self._dispatcher.attach(stream.caller, stream)
-        counters = self._dispatcher.scheduler.counters
-        counters.streams += 1
+        counts = self._dispatcher.counts
+        counts.streams += 1
         self._streams.add(stream)
         try:
             failure = await run_stream(stream.pump, _converse(context, stream, self._turns))
         finally:
             if session is not None and self._sessions.get(session.session_id) is stream:
                 del self._sessions[session.session_id]
-            counters.streams -= 1
+            counts.streams -= 1
             self._streams.discard(stream)
             stream.ended()
             self._dispatcher.detach(stream.caller)
@@ -194,7 +194,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         options = self._checked(endpoint, wire, payload)
         if isinstance(options, Failure):
             return options
-        await self._dispatcher.await_table()
+        await self._dispatcher.first_table.wait_a_while()
         outcome = await self._unary.call(peer, endpoint, options, payload)
         if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
             return convert.result_too_large(size)
@@ -224,7 +224,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         return Failure(reason=Reason.DRAINING, message="the router stops") if self._is_leaving else None
 
     def _opened(self, *, in_session: bool) -> StreamResponse:
-        table = self._dispatcher.scheduler.topology.table
+        table = self._dispatcher.scheduler.table
         return StreamResponse(
             opened=router_service_pb2.StreamOpened(
                 router_id=self._router_id,
@@ -238,7 +238,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         )
 
     def _alternates(self) -> Sequence[str]:
-        known = self._dispatcher.scheduler.topology.table.router_addresses
+        known = self._dispatcher.scheduler.table.router_addresses
         return [address for address in known if address != self.address]
 
 

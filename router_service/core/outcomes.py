@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from router_service.core.replicas.replica import Replica
     from router_service.core.runs import CallerBook, Run, Sent, SliceHolder
     from router_service.core.slots.slot import Slot
+    from router_service.core.streaming.events import StreamedOutcomesLeft
     from slotmesh.wire.chunks import Payload
 
 
@@ -114,6 +115,10 @@ class Outcomes:
     def failed(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
         """`count` calls of the slice, from offset `lo`, failed, as the router found."""
         self._fail(sent.run, sent.lo + lo, count, failure)
+
+    def streamed_left(self, event: StreamedOutcomesLeft, _now: float) -> None:
+        """The credit of these calls is their caller's again."""
+        event.caller.streamed(event.ids)
 
     def forget(self, run: Run) -> None:
         """Nobody is told of anything about the run any more: the next router asks for it."""

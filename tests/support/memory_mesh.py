@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from router_service.core.routing.events import TableReceived
 from router_service.core.routing.rosters import Departure, ReplicaKey, Roster, RosterVersion
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.spec.model import Backend
@@ -45,7 +46,7 @@ class MemoryMesh:
 
     def push(self, router: RouterNode) -> None:
         """The router gets the newest table."""
-        router.do(router.scheduler.apply(self.tables[-1], self.time.now()))
+        router.step(TableReceived(self.tables[-1]))
 
     def move(self, partition: int, to: str) -> None:
         """The partition is to move to another replica, once its owner has nothing of it."""

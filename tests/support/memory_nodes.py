@@ -30,10 +30,20 @@ from router_service.core.commands import (
     OpenLink,
     Outcome,
 )
+from router_service.core.events import RouterEvent, TimePassed
+from router_service.core.replicas.events import (
+    CapacityReported,
+    LanesStopped,
+    LinkLost,
+    LinkOpened,
+    RunsCompleted,
+    RunsRefused,
+)
 from router_service.core.replicas.replica import Replica as RouterReplica
 from router_service.core.routing.rosters import ReplicaKey, RosterVersion
 from router_service.core.runs import CallerBook, SliceHolder
 from router_service.core.scheduler import Scheduler
+from router_service.core.sessions.events import SessionReconciled
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import describe
 from slotmesh.id_ranges import ids_from_wire, ranges_from_wire, ranges_to_wire
@@ -179,6 +189,10 @@ class RouterNode:
     def now(self) -> float:
         return self._time.now()
 
+    def step(self, event: RouterEvent) -> None:
+        """Something happens, now; commands are carried out."""
+        self.do(self.scheduler.step(event, self.now))
+
     def do(self, commands: Iterable[Command]) -> None:
         """Carries commands out."""
         for command in commands:
@@ -234,33 +248,33 @@ class RouterNode:
 
     def accept(self, wire: Wire) -> None:
         """Takes the next frame of the wire."""
-        response, replica, core = wire.up.popleft(), wire.core, self.scheduler
+        response, replica = wire.up.popleft(), wire.core
         wire.heard_at = self.now
         match response.WhichOneof("frame"):
             case "capacity":
                 capacity = router_convert.capacity_from_wire(response.capacity)
                 if wire.is_up:
-                    self.do(core.capacity_changed(replica, capacity, self.now))
+                    self.step(CapacityReported(replica, capacity))
                 else:
                     wire.is_up = True
-                    self.do(core.link_up(replica, capacity, self.now))
+                    self.step(LinkOpened(replica, capacity))
             case "results":
                 frame = response.results
                 results = router_convert.results_of(frame, lambda batch: list(batch.payloads))
                 failures = router_convert.failures_of(frame)
                 done = ids_from_wire(frame.done)
                 capacity = router_convert.capacity_from_wire(frame.capacity)
-                self.do(core.completed(replica, results, failures, capacity, self.now, done))
+                self.step(RunsCompleted(replica, results, failures, capacity, done))
             case "refused":
                 refused = response.refused
                 capacity = router_convert.capacity_from_wire(refused.capacity)
                 ids = ids_from_wire(refused.runs)
-                self.do(core.refused(replica, ids, from_wire(refused.failure), capacity, self.now))
+                self.step(RunsRefused(replica, ids, from_wire(refused.failure), capacity))
             case "stopped":
-                self.do(core.stopped(replica, ranges_from_wire(response.stopped.runs), self.now))
+                self.step(LanesStopped(replica, ranges_from_wire(response.stopped.runs)))
             case "reconciled":
                 for session_id, epoch, found in router_convert.found_of(response.reconciled):
-                    self.do(core.reconciled(replica, session_id, epoch, found, self.now))
+                    self.step(SessionReconciled(replica, session_id, epoch, found))
             case frame:
                 raise AssertionError(frame)
 
@@ -269,12 +283,12 @@ class RouterNode:
         del self.wires[wire.core]
         wire.is_left = True
         if wire.is_up:
-            self.do(self.scheduler.link_down(wire.core, "it broke", self.now))
+            self.step(LinkLost(wire.core, "it broke"))
         self.to_flush.pop(wire.core, None)
 
     def tick(self) -> None:
         """Time has passed."""
-        self.do(self.scheduler.expire(self.now))
+        self.step(TimePassed())
         for wire in list(self.wires.values()):
             if wire.heard_at + SILENCE_S <= self.now:
                 self.lose(wire)

@@ -123,6 +123,21 @@ class Replica:
         """Keyed calls that its window has room for."""
         return self.capacity.keyed_window - self.keyed if self.linked else 0
 
+    @property
+    def has_unsent_runs(self) -> bool:
+        """Whether slices wait for the next frames."""
+        return bool(self.outbox)
+
+    @property
+    def has_unsent_ops(self) -> bool:
+        """Whether slot operations wait for the next frames."""
+        return bool(self.ops)
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether it has anything to answer that a frame has carried."""
+        return bool(self.inflight)
+
     def is_quick(self, method: str) -> bool:
         """Whether calls of this method are known to take little time here."""
         time = self.times.get(method)

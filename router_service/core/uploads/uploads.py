@@ -166,11 +166,6 @@ class Uploads:
         line = self.lines.get(caller)
         return line.incomplete.get(call_id) if line is not None else None
 
-    def awaits(self, caller: CallerBook, call_id: int) -> bool:
-        """Whether the call still wants its payload."""
-        run = self.find(caller, call_id)
-        return run is not None and run.waiting > 0
-
     # -- time ------------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:

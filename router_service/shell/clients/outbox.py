@@ -20,6 +20,7 @@ from router_service import convert
 from router_service.core import failures
 from router_service.core.callers import Caller
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
+from router_service.core.streaming.events import StreamedOutcomesLeft
 from router_service.core.unread import Unread
 from router_service.shell.clients.dropped_results import DroppedResults
 from router_service.shell.clients.frame_timing import FrameTiming
@@ -186,7 +187,7 @@ class ResultOutbox:
         if not most:
             return self._chunk_frame() if self._large else None
         self._is_chunk_due = True
-        self._dispatcher.scheduler.counters.frames[DIRECTION_OUT,] += 1
+        self._dispatcher.counts.client_frames[DIRECTION_OUT,] += 1
         response = Response()
         frame = response.results
         frame.frame_no = self._frame_no = self._frame_no + 1
@@ -205,7 +206,7 @@ class ResultOutbox:
                 continue
             if streams:
                 self.taking.ended(outcome.ids)
-                self._caller.streamed(outcome.ids)
+                self._dispatcher.post(StreamedOutcomesLeft(self._caller, outcome.ids))
             calls += len(outcome.ids)
             request_bytes += outcome.size
             size += bytes_of(outcome)

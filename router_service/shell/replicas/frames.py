@@ -16,7 +16,7 @@ from itertools import islice
 
 from router_service import convert
 from router_service.core.commands import CancelRun
-from router_service.core.replicas.frames import MAX_FRAME_SLICES
+from router_service.core.replicas.frames import is_full, pending
 from router_service.core.replicas.replica import Replica
 from router_service.core.sessions.session import Session
 from router_service.shell.dispatcher import Dispatcher
@@ -28,7 +28,6 @@ from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.wire.chunks import ChunkRota
 from slotmesh.wire.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_FRAME_RANGES
-from slotmesh.wire.pacing import COUNTED_FRAMES
 from slotmesh.wire.ranges import Range
 
 Request = replica_service_pb2.ExecuteRequest
@@ -88,7 +87,7 @@ class LinkFrames:
 
     def answered(self) -> None:
         """The replica has answered runs: what waits for that may leave."""
-        if self._replica.outbox:
+        if self._replica.has_unsent_runs:
             self._wake()
 
     # -- what is to be told ------------------------------------------------------------------------------------------
@@ -127,7 +126,7 @@ class LinkFrames:
         self._is_question_due = True
         if self._chunks and self._is_chunk_due:
             return self._chunk_frame()
-        frame = self._run_frame() if self._replica.outbox else None
+        frame = self._run_frame() if self._replica.has_unsent_runs else None
         if frame is None and self._questions:
             return self._question_frame()
         if frame is None and self._chunks:
@@ -152,7 +151,7 @@ class LinkFrames:
             return Request(take=convert.takes_to_wire(takes))
         if (acked := self._acks.take()) is not None:
             return Request(ack=replica_service_pb2.AckRuns(runs=ranges_to_wire(acked)))
-        return self._slots_frame() if self._is_up and self._replica.ops else None
+        return self._slots_frame() if self._is_up and self._replica.has_unsent_ops else None
 
     def _question_frame(self) -> Request:
         self._is_question_due = False
@@ -188,7 +187,7 @@ class LinkFrames:
 
     def _run_frame(self) -> Request | None:
         replica = self._replica
-        is_alone = not replica.inflight
+        is_alone = not replica.has_unanswered
         if not is_alone and self._holds_back():
             return None
         batches = self._dispatcher.cut_frame(replica, MAX_FRAME_CALLS, MAX_FRAME_BYTES)
@@ -196,7 +195,7 @@ class LinkFrames:
             return None
         if not is_alone:
             self._pacer.left()
-        self._dispatcher.scheduler.counters.replica_frames[replica.backend.name, DIRECTION_OUT] += 1
+        self._dispatcher.counts.replica_frames[replica.backend.name, DIRECTION_OUT] += 1
         request = Request()
         now = self._clock.now()
         for batch in batches:
@@ -206,13 +205,9 @@ class LinkFrames:
 
     def _holds_back(self) -> bool:
         """Whether what is pending is little, and better waits for more: for the answers to quick calls, where it is."""
-        replica = self._replica
-        outbox = replica.outbox
-        if len(outbox) >= MAX_FRAME_SLICES:
+        if is_full(self._replica):
             return False
-        calls = sum([sent.count for sent in outbox])
-        are_quick = replica.is_quick(outbox[-1].run.options.method)
-        unanswered = replica.count_quick(calls * COUNTED_FRAMES) if are_quick else replica.owed - calls
+        calls, unanswered, are_quick = pending(self._replica)
         return self._pacer.holds(calls, unanswered, are_quick=are_quick)
 
 

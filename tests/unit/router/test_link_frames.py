@@ -9,6 +9,7 @@ import pytest
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import NO_OPTIONS
 from router_service.core.commands import CancelRun
+from router_service.core.events import CallsSubmitted
 from router_service.core.replicas.replica import Replica
 from router_service.core.runs import Run, Sent
 from router_service.core.sessions.session import Session
@@ -72,7 +73,7 @@ async def test_runs_go_between_questions() -> None:
     for frame in all_of(frames):
         told.append(frame.WhichOneof("frame"))
         if len(told) == 1:
-            world.do(world.scheduler.submit(caller(), "e", [(NO_OPTIONS, [1], [b""])], world.now))
+            world.step(CallsSubmitted(caller(), "e", [(NO_OPTIONS, [1], [b""])]))
     assert told == ["reconcile", "runs", "reconcile", "reconcile"]
 
 

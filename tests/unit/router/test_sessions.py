@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.callers import Caller
+from router_service.core.replicas.events import RunsCompleted
 from router_service.core.sessions import found_calls
 from router_service.core.sessions.resumption import PATIENCE_S
 from slotmesh.errors import Executed, Reason
@@ -259,7 +260,7 @@ def test_calls_that_want_no_reply_end_as_done() -> None:
     world = World({"b": ["r1"]}, slots=10)
     world.submit([1, 2, 3], no_reply=True)
     ids = world._take("r1", [1, 2])
-    world.do(world.scheduler.completed(world.replicas["r1"], [], [], None, world.now, ids))
+    world.step(RunsCompleted(world.replicas["r1"], [], [], None, ids))
     world.lose("r1")
     assert world.outcomes == {1: DONE, 2: DONE, 3: DONE}
 

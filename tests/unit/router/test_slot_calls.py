@@ -10,9 +10,12 @@ import pytest
 
 from router_service.core.calls import CallOptions
 from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.events import LinkOpened
 from router_service.core.replicas.replica import Replica
+from router_service.core.routing.events import TableReceived
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.scheduler import Scheduler
+from router_service.core.slots.events import SlotOperationsAnswered
 from router_service.core.slots.frames import OutgoingOp, OutgoingRelease, OutgoingReserve
 from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve, Slot
 from router_service.shell.clients.slot_calls import SlotCalls
@@ -47,9 +50,10 @@ class Router:
         )
         endpoint = EndpointRoute(name="e", weights={"b": 1.0}, shadows={}, owners=())
         table = RoutingTable(generation="g", revision=1, endpoints={"e": endpoint}, backends={"b": backend})
-        self.dispatcher.apply(table)
+        self.dispatcher.post(TableReceived(table))
+        self.dispatcher.first_table.came()
         self.replica: Replica = next(iter(self.dispatcher.scheduler.topology.replicas.values()))
-        self.dispatcher.link_up(self.replica, Capacity(max_ongoing=4))
+        self.dispatcher.post(LinkOpened(self.replica, Capacity(max_ongoing=4)))
         self.slots = SlotCalls(self.dispatcher, UnaryCalls(self.dispatcher, max_pending))
 
     async def reserving(self, request_id: str = "") -> tuple[asyncio.Task[Slot | Failure], int]:
@@ -67,7 +71,7 @@ class Router:
         return task, op
 
     def grant(self, op_id: int) -> None:
-        self.dispatcher.slots_answered(self.replica, [(op_id, SLOT)])
+        self.dispatcher.post(SlotOperationsAnswered(self.replica, [(op_id, SLOT)]))
 
     def ops(self) -> list[OutgoingOp]:
         """What has been asked of the replica since."""

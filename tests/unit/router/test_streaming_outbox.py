@@ -10,6 +10,7 @@ import pytest
 
 from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure, DeliverResults, DeliverValues
 from router_service.core.replicas.replica import Replica
+from router_service.core.routing.events import TableReceived
 from router_service.core.routing.table import BackendRoute, ReplicaRoute, RoutingTable
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions.session import Session
@@ -50,6 +51,8 @@ class LinkOnPaper:
 
     def reconcile(self, session: Session) -> None: ...
 
+    def retry_in(self, delay_s: float) -> None: ...
+
     def forget(self, first: int, count: int) -> None: ...
 
     async def finish(self) -> None: ...
@@ -66,7 +69,8 @@ class Client:
         dispatcher = Dispatcher(Scheduler(lambda: 0.5), clock, lambda _replica, _dispatcher: self.link)
         route = ReplicaRoute(key=("r", "life"), address="", max_ongoing=4)
         backend = BackendRoute(settings=Backend(name="b"), replicas=[route])
-        dispatcher.apply(RoutingTable(generation="g", revision=1, endpoints={}, backends={"b": backend}))
+        table = RoutingTable(generation="g", revision=1, endpoints={}, backends={"b": backend})
+        dispatcher.post(TableReceived(table))
         self.replica: Replica = next(iter(dispatcher.scheduler.topology.replicas.values()))
         self.caller = session_caller()
         self.outbox = ResultOutbox(
