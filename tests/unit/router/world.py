@@ -30,7 +30,7 @@ from router_service.core.commands import (
 from router_service.core.replicas.capacity import Capacity
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import Replica
-from router_service.core.routing.rosters import Departure, Roster, RosterVersion
+from router_service.core.routing.rosters import Departure, RosterVersion
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions.found_calls import Found
@@ -97,7 +97,8 @@ class World:
         self.departed: list[Departure] = []
         self.named: dict[CallerBook, RosterVersion] = {}
         """The newest roster that each session was told of."""
-        self._listed: set[str] = set()
+        self.listed: set[str] = set()
+        """The replicas of the newest table."""
         self._revision = 0
         self.push()
 
@@ -106,22 +107,12 @@ class World:
     def push(self) -> None:
         """The controller sends the table."""
         self._revision += 1
-        table = routing_table(self, self._revision, self._roster())
-        self.do(self.scheduler.apply(table, self.now))
+        self.do(self.scheduler.apply(routing_table(self, self._revision), self.now))
         if self.links_at_once:
             for names in self.backends.values():
                 for each in names:
                     if not self.replicas[each].linked:
                         self.link(each)
-
-    def _roster(self) -> Roster:
-        """Of the table that comes; who has left since the one before has departed."""
-        listed = {name for names in self.backends.values() for name in names}
-        if listed != self._listed:
-            self.roster = RosterVersion(self.roster.generation, self._revision)
-            self.departed += [Departure((each, "life"), self.roster) for each in sorted(self._listed - listed)]
-            self._listed = listed
-        return Roster(self.roster, tuple(self.departed))
 
     # -- callers -----------------------------------------------------------------------------------------------------
 
