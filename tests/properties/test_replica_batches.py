@@ -20,6 +20,7 @@ from replica_service.core.commands import Command, Fail, StartBatch
 from replica_service.core.scheduler import Scheduler
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
+from tests.support.examples import examples
 
 PREFETCH = 100_000
 """Nothing is refused."""
@@ -292,4 +293,4 @@ def ids_of(command: Command) -> list[int]:
 
 
 TestBatcher = BatcherMachine.TestCase
-TestBatcher.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestBatcher.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)

@@ -20,6 +20,9 @@ from simulation.frames.mesh import FrameFigures, FrameMesh
 from simulation.frames.report import configurations, simulate, table
 from simulation.frames.settings import Settings
 from slotmesh.pacing import Pace, Pacing
+from tests.support.examples import examples
+
+pytestmark = pytest.mark.slow
 
 ECHO = Settings(service_s=2e-6, calls=20_000, warm_up=10_000)
 
@@ -53,7 +56,7 @@ def test_wherever_it_begins_it_ends_in_the_same_frames(replicas: int, in_flight:
     assert min(rates) >= 0.85 * max(rates)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data(), replicas=st.sampled_from((1, 2, 4, 8)), cores=st.sampled_from((0, 2)))
 def test_it_does_so_from_any_frames(data: st.DataObject, replicas: int, cores: int) -> None:
     sizes: list[int] = []

@@ -15,6 +15,8 @@ from simulation.mesh.scenario import Blow, Client, Fault, Kind, Moment, Replica,
 from simulation.mesh.shrink import shrink
 from simulation.mesh.world import run
 
+pytestmark = pytest.mark.slow
+
 CALM = Scenario(
     seed=1,
     seconds=2.0,

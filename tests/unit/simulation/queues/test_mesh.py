@@ -19,6 +19,8 @@ from simulation.queues.theory import probability_of_waiting, waiting_time
 if TYPE_CHECKING:
     from router_service.core.replicas.replica import Replica
 
+pytestmark = pytest.mark.slow
+
 SMALL = Settings(routers=4, replicas=60, slots=2, load=0.9, calls=6000, warm_up=5.0)
 
 
