@@ -28,7 +28,7 @@ TIMEOUT_S: Final = 600.0
 """Of the tests of one mutant."""
 TESTS_FAILED: Final = 1
 """Exit status of pytest where tests ran and one of them failed."""
-_FIRST_FAILURE: Final = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_FIRST_FAILURE: Final = re.compile(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", re.MULTILINE)
 
 
 class Verdict(NamedTuple):

@@ -70,7 +70,7 @@ _CLAIMS_AND_LANES: Final = (
         REPLICA,
         "lane.runs.appendleft(run)",
         "lane.runs.append(run)",
-        "tests/unit/replica/test_scheduler_lanes.py",
+        "tests/unit/replica/test_staleness.py tests/properties/test_replica_scheduler.py",
     ),
 )
 
@@ -97,28 +97,28 @@ _SLOTS: Final = (
         REPLICA,
         "slot if now < slot.expires_at",
         "slot if now <= slot.expires_at",
-        "tests/unit/replica/test_slots.py",
+        "tests/properties/test_slot_table.py",
     ),
     _mutant(
         "a lease has no bound",
         REPLICA,
         "now + min(lease_s, MAX_LEASE_S)",
         "now + lease_s",
-        "tests/unit/replica/test_slots.py",
+        "tests/properties/test_slot_table.py",
     ),
     _mutant(
         "a slot serves an endpoint that it was not reserved for",
         REPLICA,
         "if endpoint and endpoint != slot.endpoint:",
         "if False:",
-        "tests/unit/replica/test_slots.py",
+        "tests/properties/test_slot_table.py",
     ),
     _mutant(
         "who comes after the call of a slot hears that it was released",
         REPLICA,
         "SlotState.DONE: verdicts.SLOT_USED",
         "SlotState.DONE: verdicts.SLOT_RELEASED",
-        "tests/unit/replica/test_slots.py",
+        "tests/properties/test_slot_table.py",
     ),
 )
 
@@ -291,7 +291,7 @@ _CHUNKS_AND_CODEC: Final = (
         "slotmesh",
         "if are_integers and not _is_same(fitting, array):",
         "if False:",
-        "tests/unit/codec/test_arrays.py",
+        "tests/unit/codec/test_arrays_and_lists.py",
     ),
     _mutant(
         "a call carries positional and named arguments, and loses some",
@@ -360,14 +360,14 @@ _CONTROLLER: Final = (
         CONTROLLER,
         "if ready >= wanted:",
         "if True:",
-        "tests/unit/controller/test_reconcile.py",
+        "tests/properties/test_controller_reconcile.py tests/contract/test_controller_launching.py",
     ),
     _mutant(
         "partitions are given away while a table that was brought is still read",
         CONTROLLER,
         "if observed.awaits_fence() or observed.brought:",
         "if observed.awaits_fence():",
-        "tests/unit/controller/test_reconcile.py tests/properties/test_controller_generations.py",
+        "tests/properties/test_controller_generations.py tests/contract/test_controller_generations.py",
     ),
     _mutant(
         "departures are listed for ever",
@@ -391,10 +391,10 @@ _CONTROLLER: Final = (
         "tests/properties/test_controller_partitions.py",
     ),
     _mutant(
-        "a member's lease ends a moment late",
+        "a member that is silent keeps its lease for twice as long",
         CONTROLLER,
-        "now < heard + self.lease_s",
-        "now <= heard + self.lease_s",
+        "if heard + self.lease_s <= now:",
+        "if heard + 2 * self.lease_s <= now:",
         "tests/properties/test_controller_liveness.py",
     ),
     _mutant(
@@ -402,7 +402,7 @@ _CONTROLLER: Final = (
         CONTROLLER,
         "sorted(desired.backends.keys() - backends.keys())",
         "()",
-        "tests/unit/controller/test_configurator.py",
+        "tests/e2e/test_cli_commands.py tests/contract/test_controller_operators.py",
     ),
 )
 
@@ -419,7 +419,7 @@ _CLIENT: Final = (
         "slotmesh/client",
         "max(self.generation, self._generations.newest_failed) + 1",
         "self.generation + 1",
-        "tests/unit/client/test_stop.py",
+        "tests/unit/client/test_stop.py tests/contract/test_client_stop.py tests/properties/test_client_lanes.py",
     ),
     _mutant(
         "in a lane that stops the client says too soon that a call has failed",

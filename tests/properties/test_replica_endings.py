@@ -19,6 +19,7 @@ import pytest
 from replica_service.core.calls import Link, Run
 from slotmesh.errors import Executed, Failure
 from slotmesh.handlers import batch, deployment
+from tests.support.examples import examples
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting
@@ -28,7 +29,7 @@ YIELDING = ("spelled", "spelled_in_thread")
 METHODS = (*ON_THE_LOOP, "threaded", "batched_in_thread", *YIELDING)
 KEYS = ("", "", "red", "green")
 DEADLINES_S = (inf, inf, 1.0, 2.0)
-TRIALS = 600
+TRIALS = examples(600)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from replica_service.core.commands import Command, Fail, Grant, StartCalls
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.slots import SlotState
 from slotmesh.errors import Reason
+from tests.support.examples import examples
 
-TRIALS = 100_000
+TRIALS = examples(100_000)
 LEASE_S = 1.0
 CLOSE_S = 0.002
 OPTIONS = CallOptions(method="plain")
