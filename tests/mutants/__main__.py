@@ -24,7 +24,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.table import MUTANTS
 
 PYTEST: Final = ("-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "--hypothesis-profile=mutants")
-TIMEOUT_S: Final = 600.0
+TIMEOUT_S: Final = 300.0
 """Of the tests of one mutant."""
 TESTS_FAILED: Final = 1
 """Exit status of pytest where tests ran and one of them failed."""

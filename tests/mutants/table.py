@@ -70,7 +70,7 @@ _CLAIMS_AND_LANES: Final = (
         REPLICA,
         "lane.runs.appendleft(run)",
         "lane.runs.append(run)",
-        "tests/unit/replica/test_staleness.py tests/properties/test_replica_scheduler.py",
+        "tests/unit/replica/test_scheduler_links.py",
     ),
 )
 
@@ -97,28 +97,28 @@ _SLOTS: Final = (
         REPLICA,
         "slot if now < slot.expires_at",
         "slot if now <= slot.expires_at",
-        "tests/properties/test_slot_table.py",
+        "tests/contract/replica_slots/test_leases.py",
     ),
     _mutant(
         "a lease has no bound",
         REPLICA,
         "now + min(lease_s, MAX_LEASE_S)",
         "now + lease_s",
-        "tests/properties/test_slot_table.py",
+        "tests/properties/test_slot_table.py tests/contract/replica_slots",
     ),
     _mutant(
         "a slot serves an endpoint that it was not reserved for",
         REPLICA,
         "if endpoint and endpoint != slot.endpoint:",
         "if False:",
-        "tests/properties/test_slot_table.py",
+        "tests/properties/test_slot_table.py tests/contract/replica_slots",
     ),
     _mutant(
         "who comes after the call of a slot hears that it was released",
         REPLICA,
         "SlotState.DONE: verdicts.SLOT_USED",
         "SlotState.DONE: verdicts.SLOT_RELEASED",
-        "tests/properties/test_slot_table.py",
+        "tests/properties/test_slot_table.py tests/contract/replica_slots",
     ),
 )
 
@@ -363,11 +363,11 @@ _CONTROLLER: Final = (
         "tests/properties/test_controller_reconcile.py tests/contract/test_controller_launching.py",
     ),
     _mutant(
-        "partitions are given away while a table that was brought is still read",
+        "partitions are given away at the start, though routers may bring the table of an earlier generation",
         CONTROLLER,
-        "if observed.awaits_fence() or observed.brought:",
-        "if observed.awaits_fence():",
-        "tests/properties/test_controller_generations.py tests/contract/test_controller_generations.py",
+        "left_s = started_at + BROUGHT_WITHIN_S - now",
+        "left_s = 0.0",
+        "tests/contract/test_controller_generations.py",
     ),
     _mutant(
         "departures are listed for ever",
@@ -391,10 +391,10 @@ _CONTROLLER: Final = (
         "tests/properties/test_controller_partitions.py",
     ),
     _mutant(
-        "a member that is silent keeps its lease for twice as long",
+        "a member that is silent is looked at too late",
         CONTROLLER,
-        "if heard + self.lease_s <= now:",
-        "if heard + 2 * self.lease_s <= now:",
+        "self._check(member, now + self.lease_s)",
+        "self._check(member, now + 2 * self.lease_s)",
         "tests/properties/test_controller_liveness.py",
     ),
     _mutant(
@@ -415,11 +415,11 @@ _CLIENT: Final = (
         "tests/unit/client/test_pending.py",
     ),
     _mutant(
-        "a lane begins a generation that other lanes have seen fail",
+        "a lane that is new begins at a generation that another lane has seen fail",
         "slotmesh/client",
-        "max(self.generation, self._generations.newest_failed) + 1",
-        "self.generation + 1",
-        "tests/unit/client/test_stop.py tests/contract/test_client_stop.py tests/properties/test_client_lanes.py",
+        "self.generation = generations.newest_failed + 1",
+        "self.generation = 1",
+        "tests/unit/client/test_stop.py tests/contract/test_client_stop.py",
     ),
     _mutant(
         "in a lane that stops the client says too soon that a call has failed",
