@@ -74,3 +74,15 @@ async def test_replicas_know_what_a_client_takes_of_one_result(
     await call.write(calls(1, b"1"))
     await outcomes(call, 1)
     assert [run.max_result_bytes for run in mesh.replicas[0].runs] == [limit]
+
+
+@pytest.mark.parametrize(("fields", "needs"), [({}, "an ordering key"), ({"ordering_key": "k"}, "a session")])
+async def test_what_stops_after_a_failure_needs_a_key_and_a_session(
+    mesh: RouterBench, fields: dict[str, str], needs: str
+) -> None:
+    await mesh.linked(mesh.replicas[0])
+    call = await mesh.open()
+    await call.write(calls(1, b"a", stop_generation=1, **fields))
+    _, failed = await outcomes(call, 1)
+    assert (failed[1].reason, failed[1].metadata["field"]) == ("BAD_REQUEST", "options.stop_generation")
+    assert needs in failed[1].message

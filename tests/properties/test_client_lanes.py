@@ -19,6 +19,7 @@ from slotmesh.client.calls.sent_parts import Part
 from slotmesh.client.calls.waiting_runs import RunQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.errors import Failure, Reason
+from tests.support.examples import examples
 from tests.unit.client.parts import Sink, make_call, make_spec
 
 LANES = 4
@@ -164,4 +165,4 @@ class LanesMachine(RuleBasedStateMachine):
 
 
 TestLanes = LanesMachine.TestCase
-TestLanes.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestLanes.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from slotmesh.client.calls.sent_parts import Part
 from slotmesh.client.stream.pending_calls import PendingCalls
+from tests.support.examples import examples
 from tests.unit.client.parts import Sink, make_map_part, make_part
 
 sizes = st.lists(st.integers(0, 100), min_size=1, max_size=12)
@@ -108,4 +109,4 @@ class PendingMachine(RuleBasedStateMachine):
 
 
 TestPending = PendingMachine.TestCase
-TestPending.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestPending.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)

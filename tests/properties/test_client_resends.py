@@ -17,6 +17,7 @@ from slotmesh.client.calls.outbox import CallOutbox, LargeCalls
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.stream.resend import Resends
+from tests.support.examples import examples
 from tests.unit.client.parts import Sink, make_call, make_spec
 
 QUEUES = 3
@@ -156,6 +157,6 @@ class LargeBesideMachine(SessionMachine):
 
 
 TestLargeBeside = LargeBesideMachine.TestCase
-TestLargeBeside.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestLargeBeside.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestSession = SessionMachine.TestCase
-TestSession.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSession.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

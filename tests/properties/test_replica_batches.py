@@ -21,6 +21,7 @@ from replica_service.core.events import BatchEnded, LimitsChanged, RunsCame, Run
 from replica_service.core.scheduler import Scheduler
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
+from tests.support.examples import examples
 
 PREFETCH = 100_000
 """Nothing is refused."""
@@ -293,4 +294,4 @@ def ids_of(command: Command) -> list[int]:
 
 
 TestBatcher = BatcherMachine.TestCase
-TestBatcher.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestBatcher.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)

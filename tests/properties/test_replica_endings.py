@@ -20,6 +20,7 @@ from replica_service.core.calls import Link, Run
 from replica_service.core.events import TimePassed
 from slotmesh.errors import Executed, Failure
 from slotmesh.handlers import batch, deployment
+from tests.support.examples import examples
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting
@@ -29,7 +30,7 @@ YIELDING = ("spelled", "spelled_in_thread")
 METHODS = (*ON_THE_LOOP, "threaded", "batched_in_thread", *YIELDING)
 KEYS = ("", "", "red", "green")
 DEADLINES_S = (inf, inf, 1.0, 2.0)
-TRIALS = 600
+TRIALS = examples(600)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ from tests.properties.replica_model import (
     Router,
     is_withdrawn,
 )
+from tests.support.examples import examples
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -321,7 +322,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 TestScheduler = pytest.mark.timeout(120)(SchedulerMachine.TestCase)
 TestScheduler.settings = settings(
-    max_examples=300,
+    max_examples=examples(300),
     stateful_step_count=50,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),

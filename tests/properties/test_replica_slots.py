@@ -20,6 +20,7 @@ from slotmesh.errors import Failure
 from slotmesh.slots.limits import MAX_LEASE_S
 from tests.properties.replica_slots_model import ALWAYS, ReplicaSlotsModel
 from tests.properties.test_replica_scheduler import SchedulerMachine
+from tests.support.examples import examples
 
 LEASES_S = (0.25, 1.0, 2.0, 10.0)
 TIMES_LEFT_S = st.sampled_from((inf, inf, 0.0, 0.3))
@@ -80,7 +81,7 @@ class SlotsMachine(SchedulerMachine):
 
 TestSlots = pytest.mark.timeout(120)(SlotsMachine.TestCase)
 TestSlots.settings = settings(
-    max_examples=300,
+    max_examples=examples(300),
     stateful_step_count=50,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),

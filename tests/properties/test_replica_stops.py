@@ -17,6 +17,7 @@ from replica_service import convert
 from replica_service.core.events import PayloadCame
 from slotmesh.errors import Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2
+from tests.support.examples import examples
 from tests.unit.replica.hosting import Hosting, hosting
 
 KEYS = ("red", "green", "blue")
@@ -147,7 +148,7 @@ async def execute(host: Hosting, batches: Sequence[Batch]) -> Model:
 
 
 @pytest.mark.timeout(120)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(batches=BATCHES, max_ongoing=st.integers(1, 4))
 def test_a_lane_does_what_one_call_after_another_would_do(batches: list[Batch], max_ongoing: int) -> None:
     async def check() -> None:

@@ -42,6 +42,7 @@ from tests.properties.router_model import (
     Call,
     RouterModel,
 )
+from tests.support.examples import examples
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -335,4 +336,4 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)
+TestScheduler.settings = settings(max_examples=examples(250), stateful_step_count=50, deadline=None)

@@ -35,6 +35,7 @@ from tests.properties.router_slots_operations import (
     Leased,
     Operation,
 )
+from tests.support.examples import examples
 
 
 class SlotMachine(RuleBasedStateMachine):
@@ -344,4 +345,4 @@ class SlotMachine(RuleBasedStateMachine):
 
 
 TestSlots = SlotMachine.TestCase
-TestSlots.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)
+TestSlots.settings = settings(max_examples=examples(250), stateful_step_count=50, deadline=None)

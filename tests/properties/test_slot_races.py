@@ -16,8 +16,9 @@ from replica_service.core.events import CallsEnded, DispatchCame, RunsCame, Time
 from replica_service.core.scheduler import Scheduler
 from replica_service.core.slots.slot_table import SlotState
 from slotmesh.errors import Reason
+from tests.support.examples import examples
 
-TRIALS = 100_000
+TRIALS = examples(100_000)
 LEASE_S = 1.0
 CLOSE_S = 0.002
 OPTIONS = CallOptions(method="plain")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from slotmesh.wire.deadline_heap import DeadlineHeap
+from tests.support.examples import examples
 
 MOMENTS = st.one_of(st.integers(0, 20).map(float), st.just(inf))
 
@@ -96,4 +97,4 @@ class HeapMachine(RuleBasedStateMachine):
 
 
 TestHeap = HeapMachine.TestCase
-TestHeap.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestHeap.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from slotmesh.wire.ledger import Ledger
+from tests.support.examples import examples
 
 
 @dataclass(eq=False)
@@ -115,7 +116,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLedger.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 
 
 def test_a_range_that_never_ends_costs_what_is_here() -> None:

@@ -222,7 +222,7 @@ def test_a_roster_that_says_nothing_new_of_itself_lets_replicas_join_all_the_sam
     world = World({"b": ["r1"]})
     client = world.connect()
     world.backends["b"].append("r2")
-    world._listed.add("r2")  # as a controller that does not number its rosters
+    world.listed.add("r2")  # as a controller that does not number its rosters
     world.push()
     world.acknowledge(client)
     world.submit([1, 2, 3, 4, 5, 6, 7, 8], by=client)

@@ -7,7 +7,7 @@ import pytest
 from slotmesh.wire.frame_costs import FULL_CALLS
 from slotmesh.wire.limits import CHUNK_BYTES
 from slotmesh.wire.pacing import STEADY
-from tests.unit.router.test_streaming_outbox import Client
+from tests.unit.router.values_client import Client
 
 pytestmark = pytest.mark.asyncio
 

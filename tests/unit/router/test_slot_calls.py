@@ -26,7 +26,7 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.slots.token import format_token
 from slotmesh.spec.model import Backend
 from tests.support.fakes.clock import FakeClock
-from tests.unit.router.test_streaming_outbox import LinkOnPaper
+from tests.unit.router.values_client import LinkOnPaper
 
 SLOT = Slot(
     token=format_token("r", "life", bytes(16)),

@@ -12,22 +12,7 @@ from typing import Any
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallPayload
-from router_service.core.commands import (
-    AskReconcile,
-    CancelRun,
-    CloseLink,
-    Command,
-    DeliverDone,
-    DeliverFailure,
-    DeliverResults,
-    DeliverSlot,
-    DeliverValues,
-    Flush,
-    NameRoster,
-    OpenLink,
-    RetryLink,
-    TakeValues,
-)
+from router_service.core.commands import Command, DeliverFailure
 from router_service.core.events import CallsCancelled, CallsSubmitted, RouterEvent, TimePassed
 from router_service.core.replicas.capacity import Capacity
 from router_service.core.replicas.events import (
@@ -42,7 +27,7 @@ from router_service.core.replicas.events import (
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import Replica
 from router_service.core.routing.events import TableReceived
-from router_service.core.routing.rosters import Departure, Roster, RosterVersion
+from router_service.core.routing.rosters import Departure, RosterVersion
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
 from router_service.core.sessions.events import (
@@ -59,11 +44,10 @@ from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.wire.chunks import Announced, Payload, joined
 from slotmesh.wire.ranges import Range
 from tests.unit.router.world_callers import SESSION, caller, options
+from tests.unit.router.world_commands import DONE, OK, carry_out
 from tests.unit.router.world_table import routing_table
 
-OK = "ok"
-DONE = "done"
-"""How a call ends that wants no reply."""
+__all__ = ["DONE", "OK", "World"]
 
 
 class World:
@@ -118,7 +102,8 @@ class World:
         self.departed: list[Departure] = []
         self.named: dict[CallerBook, RosterVersion] = {}
         """The newest roster that each session was told of."""
-        self._listed: set[str] = set()
+        self.listed: set[str] = set()
+        """The replicas of the newest table."""
         self._revision = 0
         self.push()
 
@@ -127,22 +112,12 @@ class World:
     def push(self) -> None:
         """The controller sends the table."""
         self._revision += 1
-        table = routing_table(self, self._revision, self._roster())
-        self.step(TableReceived(table))
+        self.step(TableReceived(routing_table(self, self._revision)))
         if self.links_at_once:
             for names in self.backends.values():
                 for each in names:
                     if not self.replicas[each].linked:
                         self.link(each)
-
-    def _roster(self) -> Roster:
-        """Of the table that comes; who has left since the one before has departed."""
-        listed = {name for names in self.backends.values() for name in names}
-        if listed != self._listed:
-            self.roster = RosterVersion(self.roster.generation, self._revision)
-            self.departed += [Departure((each, "life"), self.roster) for each in sorted(self._listed - listed)]
-            self._listed = listed
-        return Roster(self.roster, tuple(self.departed))
 
     # -- callers -----------------------------------------------------------------------------------------------------
 
@@ -333,47 +308,7 @@ class World:
 
     def do(self, commands: list[Command]) -> None:
         """Carries commands out."""
-        for command in commands:
-            match command:
-                case OpenLink(replica):
-                    self.replicas[replica.replica_id] = replica
-                case CloseLink(replica):
-                    self.closed.append(replica.replica_id)
-                case Flush(replica):
-                    self.flushes.append(replica.replica_id)
-                    while not self.lazy and replica.outbox:
-                        self.cut(replica.replica_id)
-                case CancelRun(sent, lo, count, asks):
-                    first = sent.first + lo
-                    self.asked_stops += [(first, first + count - 1)] if asks else []
-                    self.cancelled[sent.replica.replica_id] += range(first, first + count)
-                case AskReconcile(replica, session):
-                    assert replica.linked
-                    self.asked.append((replica.replica_id, session))
-                case DeliverValues(ids=ids, payloads=payloads):
-                    assert ids, "nothing to deliver"
-                    assert self.outcomes.keys().isdisjoint(ids), "values of a call that has ended"
-                    for call_id, payload in zip(ids, payloads, strict=True):
-                        self.values[call_id].append(payload)
-                case TakeValues(replica, run_id, count):
-                    self.taken[replica.replica_id][run_id] += count
-                case NameRoster(caller, version):
-                    self.named[caller] = version
-                case DeliverSlot() | RetryLink():
-                    raise AssertionError(f"nobody expects {command}")
-                case DeliverDone(ids=ids):
-                    self._end(ids, DONE)
-                case DeliverResults(ids=ids):
-                    self._end(ids, OK)
-                case DeliverFailure(ids=ids, failure=failure):
-                    self.failure_commands.append(command)
-                    self.failures.update(dict.fromkeys(ids, failure))
-                    self._end(ids, failure.reason.value)
-
-    def _end(self, ids: Iterable[int], outcome: str) -> None:
-        for each in ids:
-            assert each not in self.outcomes, f"call {each} ends twice: {self.outcomes[each]}, {outcome}"
-            self.outcomes[each] = outcome
+        carry_out(commands, self)
 
     def _take(self, name: str, calls: Sequence[int]) -> list[int]:
         held = self.held[name]

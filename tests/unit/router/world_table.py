@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router_service.core.routing.rosters import Roster
+from router_service.core.routing.rosters import Departure, Roster, RosterVersion
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.spec.model import Backend
 from slotmesh.wire.partitions import PARTITIONS
@@ -13,7 +13,17 @@ if TYPE_CHECKING:
     from tests.unit.router.world import World
 
 
-def routing_table(world: World, revision: int, roster: Roster) -> RoutingTable:
+def next_roster(world: World, revision: int) -> Roster:
+    """The roster of the table that comes; replicas that have left since the one before have departed."""
+    listed = {name for names in world.backends.values() for name in names}
+    if listed != world.listed:
+        world.roster = RosterVersion(world.roster.generation, revision)
+        world.departed += [Departure((each, "life"), world.roster) for each in sorted(world.listed - listed)]
+        world.listed = listed
+    return Roster(world.roster, tuple(world.departed))
+
+
+def routing_table(world: World, revision: int) -> RoutingTable:
     """What follows from the world as its test has changed it."""
     name, epoch = world.owner
     owners = [((name, "life") if name is not None else None, epoch)] * PARTITIONS
@@ -32,5 +42,5 @@ def routing_table(world: World, revision: int, roster: Roster) -> RoutingTable:
             )
             for name, names in world.backends.items()
         },
-        roster=roster,
+        roster=next_roster(world, revision),
     )

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from router_service.app import serve
 from router_service.config import RouterSettings
@@ -16,23 +14,11 @@ from slotmesh.slots.token import format_token
 from slotmesh.v1 import (
     call_pb2,
 )
-from tests.contract.slot_caller import SHORT, SlotCaller, call, client_of, failure_of, one_replica, queued
+from tests.contract.router_slots.slot_caller import SHORT, SlotCaller, call, client_of, failure_of, one_replica, queued
 from tests.support.fakes.controller import fake_controller
 from tests.support.fakes.replica import Response, hold
-from tests.support.router_bench import RouterBench, router_bench
+from tests.support.router_bench import RouterBench
 from tests.support.wait import wait_until
-
-
-@pytest_asyncio.fixture
-async def mesh() -> AsyncIterator[RouterBench]:
-    async with router_bench() as bench:
-        yield bench
-
-
-@pytest_asyncio.fixture
-async def client(mesh: RouterBench) -> AsyncIterator[SlotCaller]:
-    async with client_of(mesh.address) as client:
-        yield client
 
 
 class TestBackPressure:

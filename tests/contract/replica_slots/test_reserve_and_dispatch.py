@@ -7,44 +7,19 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed
 from slotmesh.slots.token import parse_token
-from tests.contract.slot_replica import HANDLER, START, all_free, handler_of, table_of, told_by
+from tests.contract.replica_slots.slot_replica import all_free, handler_of, table_of, told_by
 from tests.support.fakes.clock import FakeClock
-from tests.support.replicas import RunningReplica, running_replica
-from tests.support.slot_doors import Door, Failed, FramesDoor, OpenDoor, Slot, by_frames, directly
+from tests.support.replicas import RunningReplica
+from tests.support.slot_doors import Door, Failed, FramesDoor, Slot
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
 
 NO, YES = Executed.NO, Executed.YES
-
-
-@pytest.fixture(params=[by_frames, directly])
-def open_door(request: pytest.FixtureRequest) -> OpenDoor:
-    made: OpenDoor = request.param
-    return made
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock(START)
-
-
-@pytest_asyncio.fixture
-async def replica(clock: FakeClock) -> AsyncIterator[RunningReplica]:
-    async with running_replica(HANDLER, clock=clock, replica_id="r-1", graceful_timeout="200ms") as running:
-        yield running
-        handler_of(running).gate.set()
-
-
-@pytest_asyncio.fixture
-async def door(replica: RunningReplica, open_door: OpenDoor) -> AsyncIterator[Door]:
-    async with open_door(replica) as opened:
-        yield opened
 
 
 async def read_all(values: AsyncIterator[bytes]) -> list[bytes]:

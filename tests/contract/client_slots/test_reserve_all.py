@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 import slotmesh
 from slotmesh.client.slots.reserve_all import TRY_S
@@ -16,19 +14,6 @@ from tests.support.fakes.slot_service import FakeSlots
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest_asyncio.fixture
-async def slots() -> AsyncIterator[FakeSlots]:
-    async with FakeSlots() as slots:
-        yield slots
-
-
-@pytest_asyncio.fixture
-async def mesh(slots: FakeSlots) -> AsyncIterator[slotmesh.Mesh]:
-    async with slotmesh.connect(slots.address) as mesh:
-        yield mesh
-    await slots.until_free()
 
 
 def asked_for(slots: FakeSlots, endpoint: str) -> list[float]:

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
-import pytest_asyncio
 
 from slotmesh.errors import Executed, Reason
 from slotmesh.slots.token import format_token
-from tests.contract.slot_caller import SECOND, SlotCaller, call, client_of, failure_of, one_replica
+from tests.contract.router_slots.slot_caller import SECOND, SlotCaller, call, failure_of, one_replica
 from tests.support.fakes.replica import FakeReplica, Response, hold, results
 from tests.support.fakes.slots import failed, held, refused
-from tests.support.router_bench import RouterBench, router_bench
+from tests.support.router_bench import RouterBench
 from tests.support.wait import wait_until
-
-
-@pytest_asyncio.fixture
-async def mesh() -> AsyncIterator[RouterBench]:
-    async with router_bench() as bench:
-        yield bench
-
-
-@pytest_asyncio.fixture
-async def client(mesh: RouterBench) -> AsyncIterator[SlotCaller]:
-    async with client_of(mesh.address) as client:
-        yield client
 
 
 async def one_link(replica: FakeReplica, links: int) -> None:

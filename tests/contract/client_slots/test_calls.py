@@ -4,40 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 import slotmesh
-from slotmesh.codec import JSON, OCTET_STREAM, DecodeError
+from slotmesh.codec import JSON, DecodeError
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.wire.limits import MAX_INLINE_BYTES
-from tests.support.fakes.counting import BROKEN, count
+from tests.support.fakes.counting import BROKEN
 from tests.support.fakes.slot_service import FakeSlots
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest_asyncio.fixture
-async def slots() -> AsyncIterator[FakeSlots]:
-    async with FakeSlots() as slots:
-        slots.yields = count
-        yield slots
-
-
-@pytest_asyncio.fixture
-async def mesh(slots: FakeSlots) -> AsyncIterator[slotmesh.Mesh]:
-    async with slotmesh.connect(slots.address) as mesh:
-        yield mesh
-    await slots.until_free()
-
-
-@pytest_asyncio.fixture
-async def decode(mesh: slotmesh.Mesh) -> slotmesh.Endpoint:
-    return mesh.endpoint("decode").options(content_type=OCTET_STREAM)
 
 
 # -- the happy path ----------------------------------------------------------------------------------------------------

@@ -14,27 +14,13 @@ from slotmesh.errors import Executed, Reason
 from slotmesh.runtime.channels import open_channel
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import slot_service_pb2_grpc
-from tests.contract.slot_handlers import Handler
+from tests.contract.replica_slots.slot_replica import HANDLER
 from tests.support.fakes.clock import FakeClock
 from tests.support.replicas import HANDLERS, RunningReplica, running_replica
 from tests.support.slot_doors import DirectDoor, Failed, reserve_request
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
-
-HANDLER = "tests.contract.slot_handlers:Handler"
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest_asyncio.fixture
-async def replica(clock: FakeClock) -> AsyncIterator[RunningReplica]:
-    async with running_replica(HANDLER, clock=clock, replica_id="r-1", graceful_timeout="200ms") as running:
-        yield running
-        handler_of(running).gate.set()
 
 
 @pytest_asyncio.fixture
@@ -46,12 +32,6 @@ async def channel(replica: RunningReplica) -> AsyncIterator[grpc.aio.Channel]:
 @pytest.fixture
 def door(channel: grpc.aio.Channel) -> DirectDoor:
     return DirectDoor(channel)
-
-
-def handler_of(replica: RunningReplica) -> Handler:
-    handler = replica.handler
-    assert isinstance(handler, Handler)
-    return handler
 
 
 async def failure_of(operation: Any) -> Failed:

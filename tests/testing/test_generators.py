@@ -8,16 +8,15 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 import slotmesh
-from tests.support.mesh import started_mesh
+from slotmesh import testing
+from tests.e2e.yielding_handlers import Speller
 
 pytestmark = pytest.mark.asyncio
-
-HANDLER = "tests.e2e.yielding_handlers:Speller"
 
 
 @pytest.mark.timeout(90)
 async def test_values_flow_through_a_mesh() -> None:
-    async with started_mesh(HANDLER) as run, slotmesh.connect(run.router_address) as mesh:
+    async with testing.mesh({"Speller": Speller}) as mesh:
         speller = mesh.endpoint("Speller")
         for method in (speller.count, speller.count_in_thread):
             assert [value async for value in method.stream(5000)] == [*range(5000)]

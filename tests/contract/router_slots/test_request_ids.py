@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from slotmesh.errors import Reason
-from tests.contract.slot_caller import SECOND, SHORT, SlotCaller, client_of, failure_of, one_replica
+from tests.contract.router_slots.slot_caller import SECOND, SHORT, SlotCaller, failure_of, one_replica
 from tests.support.fakes.replica import cancelled
 from tests.support.fakes.slots import held
-from tests.support.router_bench import RouterBench, router_bench
+from tests.support.router_bench import RouterBench
 from tests.support.wait import wait_until
-
-
-@pytest_asyncio.fixture
-async def mesh() -> AsyncIterator[RouterBench]:
-    async with router_bench() as bench:
-        yield bench
-
-
-@pytest_asyncio.fixture
-async def client(mesh: RouterBench) -> AsyncIterator[SlotCaller]:
-    async with client_of(mesh.address) as client:
-        yield client
 
 
 class TestRequestIds:

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from slotmesh.errors import Reason
-from tests.contract.slot_caller import SlotCaller, call, client_of, failure_of, one_replica, queued
+from tests.contract.router_slots.slot_caller import SlotCaller, call, failure_of, one_replica, queued
 from tests.support.fakes.replica import cancelled, hold
 from tests.support.fakes.slots import failed, held, refused
-from tests.support.router_bench import RouterBench, router_bench
+from tests.support.router_bench import RouterBench
 from tests.support.wait import wait_until
-
-
-@pytest_asyncio.fixture
-async def mesh() -> AsyncIterator[RouterBench]:
-    async with router_bench() as bench:
-        yield bench
-
-
-@pytest_asyncio.fixture
-async def client(mesh: RouterBench) -> AsyncIterator[SlotCaller]:
-    async with client_of(mesh.address) as client:
-        yield client
 
 
 class TestLeaving:

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 import slotmesh
-from tests.support.mesh import started_mesh
+from slotmesh import testing
+from tests.contract.array_handlers import Arrays
 
 pytestmark = pytest.mark.asyncio
-
-HANDLER = "tests.contract.array_handlers:Arrays"
 
 
 @pytest.mark.timeout(90)
 async def test_arrays_travel_through_a_mesh() -> None:
-    async with started_mesh(HANDLER) as run, slotmesh.connect(run.router_address) as mesh:
+    async with testing.mesh({"Arrays": Arrays}) as mesh:
         arrays = mesh.endpoint("Arrays")
         rows = np.arange(3000, dtype=np.float32).reshape(1000, 3)
         scaled = await arrays.scale.map(rows)

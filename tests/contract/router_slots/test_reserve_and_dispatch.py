@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 from google.protobuf import duration_pb2
 
 from slotmesh.codec import JSON
@@ -18,7 +17,7 @@ from slotmesh.v1 import (
     replica_service_pb2,
 )
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_INLINE_BYTES
-from tests.contract.slot_caller import (
+from tests.contract.router_slots.slot_caller import (
     SECOND,
     SHORT,
     Slot,
@@ -31,20 +30,8 @@ from tests.contract.slot_caller import (
 )
 from tests.contract.yielding_replica import end, values
 from tests.support.fakes.replica import FakeReplica, Response, cancelled, fail, hold, results
-from tests.support.router_bench import RouterBench, router_bench
+from tests.support.router_bench import RouterBench
 from tests.support.wait import wait_until
-
-
-@pytest_asyncio.fixture
-async def mesh() -> AsyncIterator[RouterBench]:
-    async with router_bench() as bench:
-        yield bench
-
-
-@pytest_asyncio.fixture
-async def client(mesh: RouterBench) -> AsyncIterator[SlotCaller]:
-    async with client_of(mesh.address) as client:
-        yield client
 
 
 class TestReserveAndDispatch:

@@ -10,18 +10,13 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
+from slotmesh.codec import OCTET_STREAM
 from tests.support.fakes.slot_service import FakeSlots
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
 
 Program = Callable[[slotmesh.Mesh], Coroutine[None, None, None]]
-
-
-@pytest_asyncio.fixture
-async def slots() -> AsyncIterator[FakeSlots]:
-    async with FakeSlots() as slots:
-        yield slots
 
 
 @pytest_asyncio.fixture
@@ -44,8 +39,8 @@ async def unused(mesh: slotmesh.Mesh) -> None:
 
 
 async def streaming(mesh: slotmesh.Mesh) -> None:
-    async with mesh.endpoint("decode").reserve() as slot:
-        async for _ in slot.generate.stream(1):
+    async with mesh.endpoint("decode").options(content_type=OCTET_STREAM).reserve() as slot:
+        async for _ in slot.generate.stream(b"1"):
             pass
 
 

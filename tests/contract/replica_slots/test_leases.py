@@ -3,54 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from slotmesh.errors import Executed
 from slotmesh.slots.token import format_token, parse_token
-from tests.contract.slot_replica import HANDLER, START, all_free, handler_of, table_of, told_by
+from tests.contract.replica_slots.slot_replica import all_free, handler_of, table_of, told_by
 from tests.support.fakes.clock import FakeClock
-from tests.support.replicas import RunningReplica, running_replica
+from tests.support.replicas import RunningReplica
 from tests.support.slot_doors import Door, Failed, OpenDoor, by_frames, directly
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
 
 NO = Executed.NO
-
-
-@pytest.fixture(params=[by_frames, directly])
-def open_door(request: pytest.FixtureRequest) -> OpenDoor:
-    made: OpenDoor = request.param
-    return made
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock(START)
-
-
-@pytest_asyncio.fixture
-async def replica(clock: FakeClock) -> AsyncIterator[RunningReplica]:
-    async with running_replica(HANDLER, clock=clock, replica_id="r-1", graceful_timeout="200ms") as running:
-        yield running
-        handler_of(running).gate.set()
-
-
-@pytest_asyncio.fixture
-async def door(replica: RunningReplica, open_door: OpenDoor) -> AsyncIterator[Door]:
-    async with open_door(replica) as opened:
-        yield opened
-
-
-@pytest_asyncio.fixture
-async def live() -> AsyncIterator[RunningReplica]:
-    """A replica whose time passes by itself."""
-    async with running_replica(HANDLER, replica_id="r-1", graceful_timeout="5s") as running:
-        yield running
-        handler_of(running).gate.set()
 
 
 # -- leases ------------------------------------------------------------------------------------------------------------
