@@ -17,6 +17,7 @@ from router_service.core.calls import CallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.sessions.session import Session
 from router_service.core.unread import Unread
+from router_service.shell.clients.brake import Brake
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
@@ -24,6 +25,7 @@ from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, joined
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.duplex import read_request, run_stream
+from slotmesh.runtime.serialised import write_as_bytes
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
@@ -66,7 +68,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self._router_id = router_id
         self._window = window
         self._turns = turns or StepQueue()
-        self._unread = Unread(dispatcher.clock.now)
+        self._unread = Unread(dispatcher.clock.now, brake=Brake(dispatcher, self._release))
         self._streams: set[ClientStream] = set()
         self._sessions: dict[str, ClientStream] = {}
         """The newest stream of each session that is connected here."""
@@ -162,7 +164,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             self._window,
             self._dispatcher,
             self._unread,
-            context.write,
+            write_as_bytes(context),
             session,
             features=open_stream.features,
             max_payload_bytes=self._max_payload_bytes,
@@ -186,6 +188,9 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             self._dispatcher.detach(stream.caller)
         if failure is not None:
             await abort(context, failure)
+
+    def _release(self) -> None:
+        self._unread.release()
 
     async def _call(
         self, peer: str, endpoint: str, wire: call_pb2.CallOptions, payload: bytes

@@ -1,13 +1,12 @@
 """The router's decisions: which replica runs which calls, and what every caller hears.
 
 Purpose: admission -> traffic policy -> queue -> balancer -> replica -> correlated reply, as `(event, now) -> commands`.
-Here are the events, with `slots` and `uploads` for those of their own; `intake` is the way in, `sender` the way out,
-`answers` the way back, and `conclusions` what follows from each event.
+Events are here, in `slots` and `uploads`; `intake` is the way in, `sender` out, `answers` back; `conclusions` follow.
 Invariants, checked by tests/properties/test_router_scheduler.py:
   1. Each submitted call gets exactly one outcome (a result or a failure), whatever happens.
   2. Calls of one ordering key are sent in order of arrival, and to a new owner only after the old one has answered.
   3. A replica never has more unkeyed calls than it said it can take, nor more keyed ones than its window.
-  4. Nothing waits while a replica of its backend could take it.
+  4. Nothing waits while a replica of its backend could take it, unless the brake is on.
   5. A slot that is granted to somebody who waits no more is released at once.
 Owner: the dispatcher, on one event loop. No clock, no I/O: `now` is monotonic seconds.
 """
@@ -61,10 +60,7 @@ class Scheduler:
     """State of one router's data plane; single writer, never awaited inside."""
 
     def __init__(self, chance: Chance, *, max_upload_bytes: int = MAX_UPLOAD_BYTES) -> None:
-        """`chance` draws uniformly from [0, 1): the only randomness.
-
-        `max_upload_bytes`: of payloads that are under way in chunks, and of what waits behind them.
-        """
+        """`chance` draws uniformly from [0, 1). `max_upload_bytes`: under way in chunks, and waiting behind these."""
         self._chance = chance
         self._numbers = count(1)
         """Ages of runs."""
@@ -206,6 +202,11 @@ class Scheduler:
     def cancel_calls(self, caller: Caller, ranges: Iterable[tuple[int, int]], now: float) -> list[Command]:
         """The caller takes calls back: ids from first to last, both included. Those that have ended stay so."""
         self._withdrawn(cancellation.cancel_calls(caller, ranges, self._outcomes), now)
+        return self._commands(now)
+
+    def brake(self, *, is_braked: bool, now: float) -> list[Command]:
+        """Clients have too many results unread, or no longer."""
+        self._sender.brake(is_braked=is_braked, now=now)
         return self._commands(now)
 
     # -- replicas --------------------------------------------------------------------------------------------------

@@ -137,6 +137,10 @@ class Dispatcher:
         """The caller takes calls back: ids from first to last, both included."""
         self._do(self.scheduler.cancel_calls(caller, ranges, self.clock.now()))
 
+    def brake(self, *, is_braked: bool) -> None:
+        """Clients have too many results unread: no more calls are to be started than must be; or no longer."""
+        self._do(self.scheduler.brake(is_braked=is_braked, now=self.clock.now()))
+
     # -- slots ---------------------------------------------------------------------------------------------------
 
     def reserve(self, caller: Caller, endpoint: str, options: CallOptions, wanted: Reserve, request_id: str) -> None:

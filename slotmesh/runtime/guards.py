@@ -82,7 +82,9 @@ def guard(handler: Handler, *, method: str, server: str, turns: StepQueue) -> Ha
             )
         case _:
             return grpc.stream_stream_rpc_method_handler(
-                _streaming(behavior, None, end), request_deserializer=parse, response_serializer=serialise
+                _streaming(behavior, None, end),
+                request_deserializer=parse,
+                response_serializer=_unless_bytes(serialise),
             )
 
 
@@ -138,6 +140,15 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(each)
     else:
         yield error
+
+
+def _unless_bytes(serialise: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """For streams whose writer may serialise frames itself (`slotmesh.runtime.serialised`)."""
+
+    def serialised(message: Any) -> bytes:
+        return message if type(message) is bytes else serialise(message)
+
+    return serialised
 
 
 def _parser(deserializer: Parse | None, turns: StepQueue | None) -> Parse | None:

@@ -1,7 +1,8 @@
 """From queues to replicas: what waits gets into an outbox as soon as a replica can take it.
 
-Invariants: nothing waits while a replica of its backend could take it; a replica never has more unkeyed calls than it
-said it can take, nor more keyed ones than its window. A completion starts what is next at once: nothing polls.
+Invariants: nothing waits while a replica of its backend could take it, unless its queue is braked; a replica never has
+more unkeyed calls than it said it can take, nor more keyed ones than its window. A completion starts what is next at
+once: nothing polls.
 Owner: the scheduler.
 """
 
@@ -82,6 +83,13 @@ class Sender:
                 queue.served(sent)
             if sent < most:
                 return
+
+    def brake(self, *, is_braked: bool, now: float) -> None:
+        """From now on only few unkeyed calls of each caller are sent; or all are again."""
+        for backend in self._topology.backends.values():
+            backend.queue.is_braked = is_braked
+            if not is_braked:
+                self.pump_queue(backend, now)
 
     def _pump_in_turn(self, backend: Backend[Replica], now: float) -> None:
         """The same, while reservations wait that not every replica will do for: those and the queue take turns."""

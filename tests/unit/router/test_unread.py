@@ -8,9 +8,11 @@ import pytest
 
 from router_service.core.callers import Caller, Window
 from router_service.core.commands import DeliverFailure, DeliverResults
+from router_service.core.failures import NOT_READ
 from router_service.core.scheduler import Scheduler
 from router_service.core.unread import (
     AGAIN_S,
+    BRAKE_SHARE,
     CALL_BYTES,
     FRAMES,
     MAX_LEAVING_BYTES,
@@ -95,6 +97,58 @@ def test_who_has_most_lets_go_and_no_other(unread: Unread) -> None:
     holders[0].queue(1)
     assert [len(each.asked) for each in holders] == [0, 1, 0]
     assert unread.queued == 300_001
+
+
+def test_who_is_stuck_lets_go_before_those_who_read(unread: Unread, clock: FakeClock) -> None:
+    reads, stuck = Holder(unread), Holder(unread)
+    stuck.stuck_since = clock.now()
+    stuck.queue(100_000)
+    clock.advance(STUCK_S)
+    reads.queue(MAX_BYTES // BRAKE_SHARE)
+    assert (reads.asked, stuck.asked) == ([], [True])
+
+
+def test_the_bound_is_kept_whenever_others_were_asked_last(unread: Unread) -> None:
+    holder = Holder(unread)
+    for _ in range(100):
+        holder.queue(MAX_BYTES // 40)
+        assert unread.queued <= MAX_BYTES
+
+
+def test_the_brake_is_on_while_too_much_is_queued(clock: FakeClock) -> None:
+    told: list[bool] = []
+    unread = Unread(clock.now, MAX_BYTES, told.append)
+    holder = Holder(unread, can_shed=False)
+    holder.queue(MAX_BYTES // BRAKE_SHARE)
+    assert told == []
+    holder.queue(1)
+    holder.queue(1)
+    unread.written()
+    assert told == [True]
+    holder.queue(-(MAX_BYTES // BRAKE_SHARE // 2) - 2)
+    unread.written()
+    unread.written()
+    assert told == [True, False]
+
+
+def test_the_brake_is_off_when_it_was_on_for_long_and_on_again_for_what_comes_then(clock: FakeClock) -> None:
+    told: list[bool] = []
+    unread = Unread(clock.now, MAX_BYTES, told.append)
+    holder = Holder(unread, can_shed=False)
+    holder.queue(MAX_BYTES // 2)
+    unread.release()
+    unread.release()
+    assert told == [True, False]
+    clock.advance(AGAIN_S)
+    holder.queue(1)
+    assert told == [True, False, True]
+
+
+def test_calls_that_fail_alike_are_not_counted_one_by_one(unread: Unread, clock: FakeClock) -> None:
+    stream = Stream(unread, clock)
+    stream.caller.admit(range(1, 8001), 0)
+    stream.outbox.add(DeliverFailure(stream.caller, range(1, 8001), NOT_READ, 0))
+    assert unread.queued < 2 * CALL_BYTES + len(NOT_READ.message)
 
 
 def test_who_can_let_go_of_nothing_is_not_asked_for_each_result(unread: Unread, clock: FakeClock) -> None:
