@@ -290,6 +290,7 @@ async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Fai
                 return _bad("open", "the stream is open already; open comes once")
             case unknown:
                 return _not_here(f"the frame {unknown or 'of a newer protocol'}")
+        del request  # hundreds of clients that say nothing for a while would have their latest frames kept
     await stream.finish()
     return None
 

@@ -168,6 +168,7 @@ class ReplicaLink:
                 self._answer_heartbeat(call, response.heartbeat)
             else:
                 self._handle(response)
+            del response  # not to be kept until the next one comes
 
     def _handle(self, response: Response) -> None:
         replica, dispatcher = self._replica, self._dispatcher
