@@ -25,7 +25,7 @@ from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, joined
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.duplex import read_request, run_stream
-from slotmesh.runtime.serialised import write_as_bytes
+from slotmesh.runtime.serialised import write_as_bytes, writing_bytes
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
@@ -141,6 +141,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if failure is not None:
             await abort(context, failure)
 
+    @writing_bytes
     async def StreamCalls(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request_iterator: object, context: Context
     ) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MAX_ELEMENTS: Final = 50_000
 """Batches, payloads, keys, ranges and ids of one frame, in all. Clients send 8,192 calls in a frame at most."""
+SMALL_BYTES: Final = MAX_ELEMENTS
+"""No frame of this size can hold too many elements: nothing in it need be counted."""
 MAX_FIELDS: Final = 2 * MAX_ELEMENTS
 """The same with fields that a message has once."""
 LARGE_BYTES: Final = 1024 * 1024
@@ -70,14 +72,9 @@ def shape_of(message: Descriptor) -> Shape:
     return Shape(_fields(message, 2), _fields(message, 3))
 
 
-def is_small(raw: bytes) -> bool:
-    """Whether nothing in the frame need be counted."""
-    return len(raw) <= MAX_ELEMENTS
-
-
 def too_much(raw: bytes, shape: Shape) -> Generator[None, None, TooMuch | None]:
     """Which bound the frame passes; None where it keeps to all of them, or is no message. In steps."""
-    if is_small(raw):
+    if len(raw) <= SMALL_BYTES:
         return None
     count = _Count()
     try:

@@ -20,8 +20,9 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
-from slotmesh.frame_bounds import is_small, shape_of
+from slotmesh.frame_bounds import SMALL_BYTES, shape_of
 from slotmesh.runtime.large_frames import LargeFrame
+from slotmesh.runtime.serialised import writes_bytes
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.status import abort, to_exception
 from slotmesh.telemetry.log import get_logger
@@ -84,7 +85,7 @@ def guard(handler: Handler, *, method: str, server: str, turns: StepQueue) -> Ha
             return grpc.stream_stream_rpc_method_handler(
                 _streaming(behavior, None, end),
                 request_deserializer=parse,
-                response_serializer=_unless_bytes(serialise),
+                response_serializer=None if writes_bytes(behavior) else serialise,
             )
 
 
@@ -142,15 +143,6 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _unless_bytes(serialise: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """For streams whose writer may serialise frames itself (`slotmesh.runtime.serialised`)."""
-
-    def serialised(message: Any) -> bytes:
-        return message if type(message) is bytes else serialise(message)
-
-    return serialised
-
-
 def _parser(deserializer: Parse | None, turns: StepQueue | None) -> Parse | None:
     """`turns`: it gets frames, of which a peer may send any number; how much one may hold is bounded."""
     if deserializer is None:
@@ -167,10 +159,13 @@ def _parser(deserializer: Parse | None, turns: StepQueue | None) -> Parse | None
             failure = Failure(reason=Reason.BAD_REQUEST, message=f"not a valid {name}: malformed protobuf")
             raise to_exception(failure) from error
 
-    def parse_or_leave(raw: bytes) -> Any:
-        return parse(raw) if shape is None or turns is None or is_small(raw) else LargeFrame(raw, shape, parse, turns)
+    if shape is None or turns is None:
+        return parse
 
-    return parse if shape is None else parse_or_leave
+    def parse_or_leave(raw: bytes) -> Any:
+        return parse(raw) if len(raw) <= SMALL_BYTES else LargeFrame(raw, shape, parse, turns)
+
+    return parse_or_leave
 
 
 def _unary(behavior: Callable[..., Any], parse: Parse | None, serialise: Callable[[Any], bytes], end: _Ending) -> Any:

@@ -8,9 +8,13 @@ Owner: the servicer of the stream.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
+
+BehaviorT = TypeVar("BehaviorT", bound=Callable[..., Any])
+
+_MARK = "writes_bytes"
 
 
 class Frame(Protocol):
@@ -18,6 +22,17 @@ class Frame(Protocol):
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
         """Its bytes."""
+
+
+def writing_bytes(behavior: BehaviorT) -> BehaviorT:
+    """Marks the handler of an rpc that writes all of its frames by `write_as_bytes`."""
+    behavior.__dict__[_MARK] = True
+    return behavior
+
+
+def writes_bytes(behavior: object) -> bool:
+    """Whether the handler has that mark."""
+    return hasattr(behavior, _MARK)
 
 
 def write_as_bytes(context: grpc.aio.ServicerContext[Any, Any]) -> Callable[[Frame], Awaitable[object]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slotmesh.runtime.guards import guard
-from slotmesh.runtime.serialised import write_as_bytes
+from slotmesh.runtime.serialised import write_as_bytes, writing_bytes
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 
@@ -26,10 +26,17 @@ class Registered:
         self.handlers = handlers
 
 
-class Servicer:
+class Usual:
     """Is not called."""
 
-    Call = CallJson = CallStreaming = StreamCalls = None
+    Call = CallJson = CallStreaming = None
+
+    async def StreamCalls(self, *_: object) -> None: ...
+
+
+class Servicer(Usual):
+    @writing_bytes
+    async def StreamCalls(self, *_: object) -> None: ...
 
 
 class Context:
@@ -46,7 +53,7 @@ async def test_the_transport_gets_bytes_and_sends_them_as_they_are() -> None:
     await write_as_bytes(context)(FRAME)  # type: ignore[arg-type]
     assert context.written == [FRAME.SerializeToString()]
     register: Any = router_service_pb2_grpc.add_RouterServiceServicer_to_server
-    register(Servicer(), server)
-    handler: Any = guard(server.handlers["StreamCalls"], method="m", server="s", turns=StepQueue())
-    for frame in (FRAME, *context.written):
-        assert handler.response_serializer(frame) == FRAME.SerializeToString()
+    for servicer, serializer in ((Servicer(), None), (Usual(), type(FRAME).SerializeToString)):
+        register(servicer, server)
+        handler: Any = guard(server.handlers["StreamCalls"], method="m", server="s", turns=StepQueue())
+        assert handler.response_serializer is serializer
