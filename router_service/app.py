@@ -74,7 +74,7 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
         server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)
         metrics = setup_metrics("router", settings.metrics_host, settings.metrics_port)
-        observe(metrics, dispatcher.scheduler)
+        observe(metrics, dispatcher.scheduler, servicer.unread)
         try:
             await server.start()
             servicer.address = settings.advertise or server.address

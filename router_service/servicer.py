@@ -68,7 +68,8 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self._router_id = router_id
         self._window = window
         self._turns = turns or StepQueue()
-        self._unread = Unread(dispatcher.clock.now, brake=Brake(dispatcher, self._release))
+        self.unread = Unread(dispatcher.clock.now, brake=Brake(dispatcher, self._release))
+        """What all streams hold of their clients' results."""
         self._streams: set[ClientStream] = set()
         self._sessions: dict[str, ClientStream] = {}
         """The newest stream of each session that is connected here."""
@@ -164,7 +165,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             _alone(open_stream.default_options),
             self._window,
             self._dispatcher,
-            self._unread,
+            self.unread,
             write_as_bytes(context),
             session,
             features=open_stream.features,
@@ -191,7 +192,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             await abort(context, failure)
 
     def _release(self) -> None:
-        self._unread.release()
+        self.unread.release()
 
     async def _call(
         self, peer: str, endpoint: str, wire: call_pb2.CallOptions, payload: bytes

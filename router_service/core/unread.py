@@ -3,10 +3,10 @@
 Purpose: each stream holds what its client has not read, and hundreds of clients that do not read at all would hold as
 many times that. Whoever reads gets its results as ever: what others hold up is at replicas already.
 Invariants: what is queued is bounded. Above a quarter of the bound, who has read nothing for `STUCK_S` lets go, those
-with most first: of what replicas keep, and of what nobody keeps. Where that is not enough, the brake is on, for
-`BRAKE_S` at most: no calls are started that would bring more. Above the bound all others let go, too, of what replicas
-keep. What is being written cannot be taken back: the more of that there is, the less goes into one frame. Below the
-bounds nothing of this happens.
+with most first: of what replicas keep, and of what nobody keeps. Where that is not enough, and many have something
+queued, the brake is on, for `BRAKE_S` at most: no calls are started that would bring more. Above the bound all others
+let go, too, of what replicas keep. What is being written cannot be taken back: the more of that there is, the less goes
+into one frame. Below the bounds nothing of this happens.
 Owner: the router's streams, one for all. Pure; `now` is monotonic seconds.
 """
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
 BRAKE_SHARE: Final = 4
 """Above one part in so many of what may be queued, streams that are stuck let go, and the brake is on."""
+BRAKE_STREAMS: Final = 8
+"""Fewer streams that have something queued are bounded one by one, and take what replicas give them without a pause."""
 MAX_LEAVING_BYTES: Final = 4 * 1024 * 1024
 """Frames that are being written are in memory twice: as bytes, and in the transport."""
 FRAMES: Final = 4
@@ -64,6 +66,8 @@ class Unread:
         self.leaving = 0
         """Bytes of frames that are being written."""
         self.is_braked = False
+        self.brakes = 0
+        """How often the brake was put on."""
         self._now = now
         self._max_bytes = max_bytes
         self._brake_bytes = max_bytes // BRAKE_SHARE
@@ -119,6 +123,7 @@ class Unread:
         self._again_bytes = self.queued + self._max_bytes // 8
         if self.queued <= self._max_bytes:
             self._again_bytes = min(self._again_bytes, self._max_bytes + 1)
-        if not self.is_braked:
+        if not self.is_braked and len(self._queued_by) >= BRAKE_STREAMS:
             self.is_braked = True
+            self.brakes += 1
             self._brake(True)

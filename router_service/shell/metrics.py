@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from router_service.core.scheduler import Scheduler
+from router_service.core.unread import Unread
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gauge
 from slotmesh.telemetry.setup import MetricsServer
 
 
-def observe(metrics: MetricsServer, scheduler: Scheduler) -> None:
+def observe(metrics: MetricsServer, scheduler: Scheduler, unread: Unread) -> None:
     """Registers the router's instruments."""
     counters, topology, meter = scheduler.counters, scheduler.topology, metrics.meter
     observe_counter(meter, names.ROUTER_CALLS, lambda: counters.calls)
@@ -21,6 +22,8 @@ def observe(metrics: MetricsServer, scheduler: Scheduler) -> None:
     observe_counter(meter, names.ROUTER_FRAMES, lambda: counters.frames)
     observe_counter(meter, names.ROUTER_REPLICA_FRAMES, lambda: counters.replica_frames)
     observe_gauge(meter, names.ROUTER_STREAMS, lambda: {(): counters.streams})
+    observe_gauge(meter, names.ROUTER_UNREAD, lambda: {(): unread.queued + unread.leaving})
+    observe_counter(meter, names.ROUTER_BRAKES, lambda: {(): unread.brakes})
     observe_gauge(
         meter, names.ROUTER_QUEUED, lambda: {(each.name,): each.account.calls for each in topology.backends.values()}
     )

@@ -13,6 +13,7 @@ from router_service.core.scheduler import Scheduler
 from router_service.core.unread import (
     AGAIN_S,
     BRAKE_SHARE,
+    BRAKE_STREAMS,
     CALL_BYTES,
     FRAMES,
     MAX_LEAVING_BYTES,
@@ -115,33 +116,50 @@ def test_the_bound_is_kept_whenever_others_were_asked_last(unread: Unread) -> No
         assert unread.queued <= MAX_BYTES
 
 
+class Braked:
+    """Streams that let go of nothing, and what the brake was told."""
+
+    def __init__(self, clock: FakeClock, streams: int) -> None:
+        self.told: list[bool] = []
+        self.unread = Unread(clock.now, MAX_BYTES, self.told.append)
+        self.holders = [Holder(self.unread, can_shed=False) for _ in range(streams)]
+        for holder in self.holders:
+            holder.queue(1)
+
+    def queue(self, size: int) -> None:
+        """So much in all, most of it by one stream."""
+        self.holders[0].queue(size - self.unread.queued)
+        self.unread.written()
+
+
 def test_the_brake_is_on_while_too_much_is_queued(clock: FakeClock) -> None:
-    told: list[bool] = []
-    unread = Unread(clock.now, MAX_BYTES, told.append)
-    holder = Holder(unread, can_shed=False)
-    holder.queue(MAX_BYTES // BRAKE_SHARE)
-    assert told == []
-    holder.queue(1)
-    holder.queue(1)
-    unread.written()
-    assert told == [True]
-    holder.queue(-(MAX_BYTES // BRAKE_SHARE // 2) - 2)
-    unread.written()
-    unread.written()
-    assert told == [True, False]
+    router = Braked(clock, BRAKE_STREAMS)
+    router.queue(MAX_BYTES // BRAKE_SHARE)
+    assert router.told == []
+    router.queue(MAX_BYTES // BRAKE_SHARE + 1)
+    router.queue(MAX_BYTES // BRAKE_SHARE // 2 + 1)
+    assert router.told == [True]
+    router.queue(MAX_BYTES // BRAKE_SHARE // 2)
+    router.queue(BRAKE_STREAMS)
+    assert router.told == [True, False]
+
+
+def test_few_streams_are_never_braked(clock: FakeClock) -> None:
+    router = Braked(clock, BRAKE_STREAMS - 1)
+    router.queue(MAX_BYTES)
+    assert router.told == []
 
 
 def test_the_brake_is_off_when_it_was_on_for_long_and_on_again_for_what_comes_then(clock: FakeClock) -> None:
-    told: list[bool] = []
-    unread = Unread(clock.now, MAX_BYTES, told.append)
-    holder = Holder(unread, can_shed=False)
-    holder.queue(MAX_BYTES // 2)
-    unread.release()
-    unread.release()
-    assert told == [True, False]
+    router = Braked(clock, BRAKE_STREAMS)
+    router.queue(MAX_BYTES // 2)
+    router.unread.release()
+    router.unread.release()
+    assert router.told == [True, False]
     clock.advance(AGAIN_S)
-    holder.queue(1)
-    assert told == [True, False, True]
+    router.queue(MAX_BYTES // 2 + 1)
+    assert router.told == [True, False, True]
+    assert router.unread.brakes == 2
 
 
 def test_calls_that_fail_alike_are_not_counted_one_by_one(unread: Unread, clock: FakeClock) -> None:
