@@ -2,11 +2,11 @@
 
 Purpose: each stream holds what its client has not read, and hundreds of clients that do not read at all would hold as
 many times that. Whoever reads gets its results as ever: what others hold up is at replicas already.
-Invariants: what is queued is bounded. Above a quarter of the bound, who has read nothing for `STUCK_S` lets go, those
-with most first: of what replicas keep, and of what nobody keeps. Where that is not enough, and many have something
-queued, the brake is on, for `BRAKE_S` at most: no calls are started that would bring more. Above the bound all others
-let go, too, of what replicas keep. What is being written cannot be taken back: the more of that there is, the less goes
-into one frame. Below the bounds nothing of this happens.
+Invariants: what is queued is bounded. Above the bound, or above a quarter of it where many streams have something
+queued, who has read nothing for `STUCK_S` lets go, those with most first: of what replicas keep, and of what nobody
+keeps. Where that is not enough for many, the brake is on, for `BRAKE_S` at most: no calls are started that would bring
+more. Above the bound all others let go, too, of what replicas keep. What is being written cannot be taken back: the
+more of that there is, the less goes into one frame. Below the bounds nothing of this happens.
 Owner: the router's streams, one for all. Pure; `now` is monotonic seconds.
 """
 
@@ -109,9 +109,13 @@ class Unread:
         self.queued -= self._queued_by.pop(holder, 0)
 
     def _make_room(self, now: float) -> None:
+        are_many = len(self._queued_by) >= BRAKE_STREAMS
+        bound = self._brake_bytes if are_many else self._max_bytes
+        if self.queued <= bound:
+            return
         by_size = sorted(self._queued_by, key=self._queued_by.__getitem__, reverse=True)
         for holder in by_size:
-            if self.queued <= self._brake_bytes:
+            if self.queued <= bound:
                 return
             if holder.stuck_since + STUCK_S <= now:
                 holder.shed(is_stuck=True)
@@ -123,7 +127,7 @@ class Unread:
         self._again_bytes = self.queued + self._max_bytes // 8
         if self.queued <= self._max_bytes:
             self._again_bytes = min(self._again_bytes, self._max_bytes + 1)
-        if not self.is_braked and len(self._queued_by) >= BRAKE_STREAMS:
+        if are_many and not self.is_braked:
             self.is_braked = True
             self.brakes += 1
             self._brake(True)

@@ -101,12 +101,23 @@ def test_who_has_most_lets_go_and_no_other(unread: Unread) -> None:
 
 
 def test_who_is_stuck_lets_go_before_those_who_read(unread: Unread, clock: FakeClock) -> None:
-    reads, stuck = Holder(unread), Holder(unread)
+    *read, stuck = [Holder(unread) for _ in range(BRAKE_STREAMS)]
     stuck.stuck_since = clock.now()
     stuck.queue(100_000)
     clock.advance(STUCK_S)
-    reads.queue(MAX_BYTES // BRAKE_SHARE)
-    assert (reads.asked, stuck.asked) == ([], [True])
+    for each in read:
+        each.queue(MAX_BYTES // BRAKE_SHARE // len(read))
+    assert ([each.asked for each in read], stuck.asked) == ([[]] * len(read), [True])
+
+
+def test_of_few_streams_one_that_is_stuck_keeps_what_fits(unread: Unread, clock: FakeClock) -> None:
+    stuck = Holder(unread)
+    stuck.stuck_since = clock.now()
+    clock.advance(STUCK_S)
+    stuck.queue(MAX_BYTES)
+    assert stuck.asked == []
+    stuck.queue(1)
+    assert stuck.asked == [True]
 
 
 def test_the_bound_is_kept_whenever_others_were_asked_last(unread: Unread) -> None:
