@@ -121,10 +121,14 @@ def test_of_few_streams_one_that_is_stuck_keeps_what_fits(unread: Unread, clock:
 
 
 def test_the_bound_is_kept_whenever_others_were_asked_last(unread: Unread) -> None:
-    holder = Holder(unread)
-    for _ in range(100):
-        holder.queue(MAX_BYTES // 40)
-        assert unread.queued <= MAX_BYTES
+    holders = [Holder(unread) for _ in range(BRAKE_STREAMS)]
+    for holder in holders:
+        holder.queue(1)
+    holders[0].queue(MAX_BYTES * 99 // 100)
+    assert not holders[0].asked
+    holders[0].queue(MAX_BYTES // 50)
+    assert holders[0].asked == [False]
+    assert unread.queued <= MAX_BYTES
 
 
 class Braked:
@@ -157,7 +161,7 @@ def test_the_brake_is_on_while_too_much_is_queued(clock: FakeClock) -> None:
 
 def test_few_streams_are_never_braked(clock: FakeClock) -> None:
     router = Braked(clock, BRAKE_STREAMS - 1)
-    router.queue(MAX_BYTES)
+    router.queue(MAX_BYTES + 1)
     assert router.told == []
 
 
@@ -171,6 +175,20 @@ def test_the_brake_is_off_when_it_was_on_for_long_and_on_again_for_what_comes_th
     router.queue(MAX_BYTES // 2 + 1)
     assert router.told == [True, False, True]
     assert router.unread.brakes == 2
+
+
+def test_the_brake_is_off_when_streams_have_written_what_they_had(clock: FakeClock) -> None:
+    told: list[bool] = []
+    unread = Unread(clock.now, MAX_BYTES, told.append)
+    streams = [Stream(unread, clock) for _ in range(BRAKE_STREAMS)]
+    for stream in streams:
+        stream.results(1, MAX_BYTES // BRAKE_SHARE // SIZE // BRAKE_STREAMS + 1)
+    assert told == [True]
+    for stream in streams:
+        while stream.outbox:
+            stream.frame()
+        stream.outbox.written()
+    assert told == [True, False]
 
 
 def test_calls_that_fail_alike_are_not_counted_one_by_one(unread: Unread, clock: FakeClock) -> None:
