@@ -4,6 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Extra arguments, for example: make test PYTEST_ARGS="tests/unit -n 2"
 PYTEST_ARGS ?=
+# Processes that run tests: one more than there are processors, 8 at most.
+WORKERS ?= $(shell processors=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1); \
+	echo $$((processors < 8 ? processors + 1 : 8)))
+# Words of the mutants to run; all without.
+MUTANTS ?=
 RUN_ARGS ?=
 BENCH_ARGS ?=
 SIM_ARGS ?=
@@ -27,11 +32,24 @@ help: ## Show these commands
 run: $(VENV)/.run-ready ## Start a mesh with the digits example and send it the real images (ONCE=1: report, then end)
 	@$(BIN)/python -m examples.digits.run $(if $(filter 1 yes true,$(ONCE)),--once) $(RUN_ARGS)
 
-# One process by default: the tests start real meshes, and some of them measure time on few cores. Those of the Node
-# client are skipped where there is no node.
+# Several processes: many tests wait for other processes, or for time to pass. Those of the Node client are skipped where
+# there is no node.
 .PHONY: test
 test: $(VENV)/.dev-ready $(if $(shell command -v npm 2>/dev/null),node-client) ## Run the tests (PYTEST_ARGS=... to choose)
-	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+# The inner loop: units, properties with a tenth of their examples, and the contracts that most changes touch.
+QUICK := tests/unit tests/properties tests/contract/router_slots tests/contract/replica_slots $(addsuffix .py, \
+	$(addprefix tests/contract/test_, client_calls client_failures client_streaming controller_membership \
+	controller_tables replica_execute replica_sessions replica_stop router_sessions router_streams router_traffic))
+
+.PHONY: test-quick
+test-quick: $(VENV)/.dev-ready ## Run the tests of the inner loop, in less than a minute (PYTEST_ARGS=... to choose)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" --hypothesis-profile=quick $(QUICK) $(PYTEST_ARGS)
+
+.PHONY: mutants
+mutants: $(VENV)/.dev-ready ## Break the product in 50 ways, one after another, and see that the tests notice (a quarter of an hour)
+	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 .PHONY: bench
 bench: $(VENV)/.dev-ready ## Measure throughput and latency against a bare grpc.aio server
@@ -80,10 +98,11 @@ check-protos: $(VENV)/.dev-ready
 # --- change ---------------------------------------------------------------------------------------------------------
 
 .PHONY: format
-format: $(VENV)/.dev-ready ## Format the code and the protos, fix what can be fixed safely
+format: $(VENV)/.dev-ready ## Format the code and the protos, fix what can be fixed safely, write generated tables
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 	$(BIN)/buf format --write protos
+	$(BIN)/python tools/generate_settings_table.py
 
 .PHONY: protos
 protos: $(VENV)/.dev-ready ## Generate slotmesh/v1 from protos/

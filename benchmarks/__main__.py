@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import (
+    applications,
     batching,
     core,
     findings,
@@ -43,6 +44,7 @@ LOADS: Final = "loads"
 TITLES: Final = {
     LOADS: "throughput and latency, beside a bare gRPC server",
     "latency": "one call at a time",
+    "applications": "applications that set nothing, and their event loops",
     "scaling": "more replicas, routers and clients",
     "two-step": "reserve, then dispatch",
     "batching": "how long calls wait for their batch",
@@ -155,6 +157,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
     timeout_s = settings.call_timeout.total_seconds() if settings.call_timeout else None
     measures: dict[str, Callable[[], Awaitable[list[Finding]]]] = {
         "latency": lambda: latency.measure(rounds=4 if quick else 12),
+        "applications": lambda: applications.measure(rounds=2 if quick else 5, seconds=0.3 if quick else 1.5),
         "scaling": lambda: scaling.measure(
             rounds=2 if quick else 5,
             seconds=0.3 if quick else 1.0,

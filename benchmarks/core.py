@@ -22,10 +22,14 @@ from benchmarks.workloads import PAYLOAD
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
 from router_service.core.commands import Command, DeliverResults, Flush
+from router_service.core.events import CallsSubmitted
 from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.events import LinkOpened, RunsCompleted
+from router_service.core.routing.events import TableReceived
 from router_service.core.routing.rosters import Roster, RosterVersion
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.scheduler import Scheduler
+from slotmesh.spec.model import Backend
 
 FEW: Final = 10
 MANY: Final = 10_000
@@ -52,7 +56,7 @@ class CoreDrive:
             endpoints={"e": EndpointRoute(name="e", weights={"b": 1.0})},
             backends={
                 "b": BackendRoute(
-                    name="b",
+                    settings=Backend(name="b"),
                     replicas=[
                         ReplicaRoute(key=(f"replica-{number}", "1"), address="", max_ongoing=_CAPACITY.max_ongoing)
                         for number in range(replicas)
@@ -61,9 +65,9 @@ class CoreDrive:
             },
             roster=Roster(RosterVersion("benchmark", 1)),
         )
-        self._scheduler.apply(table, self._now)
+        self._scheduler.step(TableReceived(table), self._now)
         for replica in list(self._scheduler.topology.replicas.values()):
-            self._scheduler.link_up(replica, _CAPACITY, self._now)
+            self._scheduler.step(LinkOpened(replica, _CAPACITY), self._now)
 
     def decisions_per_s(self, decisions: int, frame: int) -> float:
         """Takes that many runs through, in frames of `frame`; every call has its result in the end."""
@@ -75,7 +79,7 @@ class CoreDrive:
             self._next_id += frame
             self._now += 1e-5
             batches = [(self._options, range(call, call + 1), payloads) for call in range(first, first + frame)]
-            answered += self._complete(self._scheduler.submit(self._caller, "e", batches, self._now))
+            answered += self._complete(self._scheduler.step(CallsSubmitted(self._caller, "e", batches), self._now))
         elapsed_s = time.perf_counter() - started
         if answered != decisions // frame * frame or self._caller.runs:
             raise AssertionError(f"{answered} of {decisions} calls were answered")
@@ -91,7 +95,7 @@ class CoreDrive:
                     count = len(batch.payloads)
                     ids = list(range(batch.first_run_id, batch.first_run_id + count))
                     results.append((ids, list(batch.payloads), ""))
-                for outcome in scheduler.completed(command.replica, results, (), _CAPACITY, self._now):
+                for outcome in scheduler.step(RunsCompleted(command.replica, results, (), _CAPACITY), self._now):
                     if isinstance(outcome, DeliverResults):
                         answered += len(outcome.ids)
         return answered

@@ -34,6 +34,7 @@ from slotmesh.config import SettingsError
 from slotmesh.errors import SlotmeshError
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.clock import MonotonicClock
+from slotmesh.runtime.info_servicer import InfoServicer
 from slotmesh.runtime.parent import watch_parent
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.runtime.signals import stop_signals
@@ -44,7 +45,12 @@ from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import observe_counter, observe_gauge
 from slotmesh.telemetry.setup import setup_metrics
 from slotmesh.units import join_host_port
-from slotmesh.v1 import controller_service_pb2_grpc, membership_service_pb2_grpc
+from slotmesh.v1 import (
+    controller_service_pb2_grpc,
+    info_service_pb2,
+    info_service_pb2_grpc,
+    membership_service_pb2_grpc,
+)
 
 MakeLauncher: TypeAlias = Callable[[str, OnExit], Launcher]
 """From the address that replicas attach to, and whom to tell of their ends."""
@@ -94,7 +100,7 @@ async def open_controller(
     """Starts a controller, and stops it in order. `on_failure` is called when a part of it fails."""
     lease_s = settings.lease.total_seconds()
     clock = MonotonicClock()
-    feed, queue, board = EventFeed(), WorkQueue[Key](), TableBoard()
+    feed, queue, board = EventFeed(secrets.token_hex(8)), WorkQueue[Key](), TableBoard()
     state = MeshState(clock, queue, feed)
     store = MemoryStore(generation=secrets.token_hex(16), epoch_floor=int(clock.time_of_day() * 1e3))
     replicas = ReplicaLinks(state, store, lease_s=lease_s)
@@ -108,8 +114,11 @@ async def open_controller(
     server.add(
         membership_service_pb2_grpc.add_MembershipServiceServicer_to_server, MembershipServicer(replicas, routers)
     )
+    info = InfoServicer(info_service_pb2.SERVER_KIND_CONTROLLER, incarnation=store.generation)
+    server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, info)
     async with Supervisor(on_failure) as tasks:
         await server.start()
+        info.address = server.address
         launcher = make_launcher(join_host_port(_reachable(settings.host), server.port), state.replica_exited)
         loop = ReconcileLoop(
             store=store,

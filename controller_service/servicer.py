@@ -14,13 +14,14 @@ from urllib.parse import quote
 
 import grpc
 
-from controller_service.convert.events import event_to_wire
-from controller_service.convert.replicas import replica_to_wire
+from controller_service.convert.changes import change_of, terms_from_wire
+from controller_service.convert.events import event_to_wire, wanted_notices
+from controller_service.convert.replica_pages import page_of_replicas
 from controller_service.convert.routers import router_to_wire
 from controller_service.core import transitions
 from controller_service.core.reconcile import wanted_replicas
 from controller_service.shell.configurator import Configurator, backend_not_found, endpoint_not_found
-from controller_service.shell.events import EventFeed
+from controller_service.shell.events import UNKNOWN, EventFeed, NoCursor
 from controller_service.shell.mesh_state import MeshState
 from controller_service.shell.replica_links import ReplicaLinks
 from controller_service.shell.router_links import RouterLinks
@@ -105,9 +106,12 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     @_names_all_mistakes
     async def ApplyMesh(self, request: pb.ApplyMeshRequest, context: Context) -> pb.ApplyMeshResponse:
         mesh, mistakes = mesh_from_wire(request.mesh)
-        revision, plan = await self._configurator.apply_mesh(mesh, prune=request.prune, found=mistakes)
+        outcome = await self._configurator.apply_mesh(
+            mesh, terms_from_wire(request), prune=request.prune, found=mistakes
+        )
+        plan = outcome.plan
         return pb.ApplyMeshResponse(
-            revision=revision,
+            revision=outcome.revision,
             created=plan.created,
             updated=plan.updated,
             unchanged=plan.unchanged,
@@ -118,18 +122,22 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
     async def ApplyBackend(self, request: pb.ApplyBackendRequest, context: Context) -> pb.ApplyBackendResponse:
         backend, mistakes = backend_from_wire(request.backend)
         mesh = Mesh(backends=(backend,))
-        revision, _ = await self._configurator.apply_mesh(mesh, prune=False, found=mistakes)
-        return pb.ApplyBackendResponse(revision=revision)
+        outcome = await self._configurator.apply_mesh(mesh, terms_from_wire(request), found=mistakes)
+        return pb.ApplyBackendResponse(revision=outcome.revision, change=change_of(outcome.plan))
 
     async def GetBackend(self, request: pb.GetBackendRequest, context: Context) -> pb.GetBackendResponse:
-        backend = self._store.read().backends.get(request.name)
+        desired = self._store.read()
+        backend = desired.backends.get(request.name)
         if backend is None:
             raise to_exception(backend_not_found(request.name))
-        return pb.GetBackendResponse(backend=self._in_force(backend))
+        return pb.GetBackendResponse(backend=self._in_force(backend), revision=desired.configured_at)
 
     async def ListBackends(self, request: pb.ListBackendsRequest, context: Context) -> pb.ListBackendsResponse:
-        backends = self._store.read().backends
-        return pb.ListBackendsResponse(backends=[self._in_force(backends[name]) for name in sorted(backends)])
+        desired = self._store.read()
+        backends = desired.backends
+        return pb.ListBackendsResponse(
+            backends=[self._in_force(backends[name]) for name in sorted(backends)], revision=desired.configured_at
+        )
 
     def _in_force(self, backend: Backend) -> mesh_pb2.Backend:
         """Defaults are filled in. How many replicas there should be, only who launches them can say."""
@@ -139,37 +147,50 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         return wire
 
     async def DeleteBackend(self, request: pb.DeleteBackendRequest, context: Context) -> pb.DeleteBackendResponse:
-        return pb.DeleteBackendResponse(revision=await self._configurator.delete_backend(request.name))
+        outcome = await self._configurator.delete_backend(request.name, terms_from_wire(request))
+        return pb.DeleteBackendResponse(revision=outcome.revision, change=change_of(outcome.plan))
 
     @_names_all_mistakes
     async def ApplyEndpoint(self, request: pb.ApplyEndpointRequest, context: Context) -> pb.ApplyEndpointResponse:
-        mesh = Mesh(endpoints=(endpoint_from_wire(request.endpoint),))
-        revision, _ = await self._configurator.apply_mesh(mesh, prune=False)
-        return pb.ApplyEndpointResponse(revision=revision)
+        if request.clear_traffic and request.endpoint.HasField("traffic"):
+            raise InvalidSpec([Mistake("clear_traffic", "contradicts endpoint.traffic: set one of them")])
+        outcome = await self._configurator.apply_endpoint(
+            endpoint_from_wire(request.endpoint), terms_from_wire(request), clear_traffic=request.clear_traffic
+        )
+        return pb.ApplyEndpointResponse(revision=outcome.revision, change=change_of(outcome.plan))
 
     async def GetEndpoint(self, request: pb.GetEndpointRequest, context: Context) -> pb.GetEndpointResponse:
-        endpoint = self._store.read().endpoints.get(request.name)
+        desired = self._store.read()
+        endpoint = desired.endpoints.get(request.name)
         if endpoint is None:
             raise to_exception(endpoint_not_found(request.name))
-        return pb.GetEndpointResponse(endpoint=endpoint_to_wire(endpoint))
+        return pb.GetEndpointResponse(endpoint=endpoint_to_wire(endpoint), revision=desired.configured_at)
 
     async def ListEndpoints(self, request: pb.ListEndpointsRequest, context: Context) -> pb.ListEndpointsResponse:
-        endpoints = self._store.read().endpoints
-        return pb.ListEndpointsResponse(endpoints=[endpoint_to_wire(endpoints[name]) for name in sorted(endpoints)])
+        desired = self._store.read()
+        endpoints = desired.endpoints
+        return pb.ListEndpointsResponse(
+            endpoints=[endpoint_to_wire(endpoints[name]) for name in sorted(endpoints)], revision=desired.configured_at
+        )
 
     async def DeleteEndpoint(self, request: pb.DeleteEndpointRequest, context: Context) -> pb.DeleteEndpointResponse:
-        return pb.DeleteEndpointResponse(revision=await self._configurator.delete_endpoint(request.name))
+        outcome = await self._configurator.delete_endpoint(request.name, terms_from_wire(request))
+        return pb.DeleteEndpointResponse(revision=outcome.revision, change=change_of(outcome.plan))
 
     @_names_all_mistakes
     async def SetTraffic(self, request: pb.SetTrafficRequest, context: Context) -> pb.SetTrafficResponse:
-        traffic = traffic_from_wire(request.traffic)
-        return pb.SetTrafficResponse(revision=await self._configurator.set_traffic(request.endpoint, traffic))
+        if request.clear_shadows and request.traffic.shadows:
+            raise InvalidSpec([Mistake("clear_shadows", "contradicts traffic.shadows: set one of them")])
+        outcome = await self._configurator.set_traffic(
+            request.endpoint,
+            traffic_from_wire(request.traffic),
+            terms_from_wire(request),
+            clear_shadows=request.clear_shadows,
+        )
+        return pb.SetTrafficResponse(revision=outcome.revision, change=change_of(outcome.plan))
 
     async def ListReplicas(self, request: pb.ListReplicasRequest, context: Context) -> pb.ListReplicasResponse:
-        replicas = sorted(
-            self._state.observed.replicas(request.backend or None), key=lambda it: (it.backend, it.replica_id)
-        )
-        return pb.ListReplicasResponse(replicas=[replica_to_wire(replica, self._wall_s) for replica in replicas])
+        return page_of_replicas(request, self._state.observed.replicas(request.backend or None), self._wall_s)
 
     async def ListRouters(self, request: pb.ListRoutersRequest, context: Context) -> pb.ListRoutersResponse:
         routers, table = self._state.observed.routers, self._board.table
@@ -190,15 +211,27 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         )
         return pb.DrainReplicaResponse()
 
+    @_names_all_mistakes
     async def WatchEvents(  # type: ignore[override]  # it writes instead of yielding
         self, request: pb.WatchEventsRequest, context: Context
     ) -> None:
-        with self._feed.watch() as watcher:
+        wanted, missed = wanted_notices(request), 0
+        if request.after and request.from_oldest:
+            raise InvalidSpec([Mistake("from_oldest", "contradicts after: set one of them")])
+        try:
+            watching = self._feed.watch(after=request.after, from_oldest=request.from_oldest)
+        except NoCursor as error:
+            raise InvalidSpec([Mistake("after", "must be the cursor of an event, as WatchEvents says it")]) from error
+        with watching as watcher:
             # At once, so that the watcher knows from when on it hears everything.
             await context.send_initial_metadata(())
             while True:
-                event, missed = await watcher.next()
-                await context.write(event_to_wire(event.time_s, event.notice, missed=missed))
+                event, unheard = await watcher.next()
+                missed = UNKNOWN if UNKNOWN in {missed, unheard} else missed + unheard
+                if wanted(event.notice):
+                    cursor = self._feed.cursor(event)
+                    await context.write(event_to_wire(event.time_s, event.notice, cursor, missed=missed))
+                    missed = 0
 
     def _wall_s(self, monotonic_s: float) -> float:
         return time.time() - (self._state.clock.now() - monotonic_s)

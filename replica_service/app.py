@@ -26,14 +26,22 @@ from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart, exit_within
+from slotmesh.runtime.info_servicer import InfoServicer
 from slotmesh.runtime.parent import watch_parent
 from slotmesh.runtime.process_identity import own_process
 from slotmesh.runtime.server import GrpcServer, Server
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.telemetry.setup import setup_metrics
-from slotmesh.v1 import membership_service_pb2, replica_service_pb2_grpc, slot_service_pb2_grpc
+from slotmesh.v1 import (
+    info_service_pb2,
+    info_service_pb2_grpc,
+    membership_service_pb2,
+    replica_service_pb2_grpc,
+    slot_service_pb2_grpc,
+)
 from slotmesh.version import VERSION
+from slotmesh.wire.features import OF_ROUTERS_TO_REPLICAS
 
 EXIT_LOST_CALLS = 1
 """Exit status of a replica whose calls ran on when they were cancelled at the end of the grace."""
@@ -89,6 +97,13 @@ class ReplicaApp:
         )
         self.server.add(replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server, self.servicer)
         self.server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, self._slot_servicer)
+        self._info = InfoServicer(
+            info_service_pb2.SERVER_KIND_REPLICA,
+            server_id=self.identity.replica_id,
+            incarnation=self.identity.incarnation,
+            features=OF_ROUTERS_TO_REPLICAS,
+        )
+        self.server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, self._info)
         self.replica = Replica(
             settings.handler or "",
             self._make_engine,
@@ -109,7 +124,7 @@ class ReplicaApp:
         metrics = self._metrics = setup_metrics("replica", settings.metrics_host, settings.metrics_port)
         try:
             await self.server.start()
-            replica.address = settings.advertise or self.server.address
+            self._info.address = replica.address = settings.advertise or self.server.address
             replica.metrics_address = metrics.address or ""
             async with Supervisor(on_failure=replica.stop_asked.set) as tasks:
                 link = self._attach(tasks)

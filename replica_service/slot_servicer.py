@@ -16,7 +16,7 @@ from replica_service.shell.engine import Engine
 from replica_service.shell.links.direct_link import WriteValue
 from replica_service.shell.links.direct_slots import RETRY_DELAY_S, DirectSlots
 from replica_service.shell.links.slot_requests import Wish
-from slotmesh.call_options import option_mistake
+from slotmesh.call_options.rules import option_mistake
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
 from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of

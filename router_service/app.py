@@ -20,20 +20,30 @@ from router_service.servicer import RouterServicer
 from router_service.shell.clients.slot_calls import SlotCalls
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.first_table import FirstTable
 from router_service.shell.metrics import observe
 from router_service.shell.replicas.link import ReplicaLink
+from router_service.shell.replicas.link_report import LinkReport
 from router_service.shell.table_watch import TableWatch
 from router_service.slot_servicer import SlotServicer
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.clock import MonotonicClock
+from slotmesh.runtime.info_servicer import InfoServicer
 from slotmesh.runtime.parent import watch_parent
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.telemetry.setup import setup_metrics
-from slotmesh.v1 import membership_service_pb2, router_service_pb2_grpc, slot_service_pb2_grpc
+from slotmesh.v1 import (
+    info_service_pb2,
+    info_service_pb2_grpc,
+    membership_service_pb2,
+    router_service_pb2_grpc,
+    slot_service_pb2_grpc,
+)
 from slotmesh.version import VERSION
+from slotmesh.wire.features import OF_ROUTERS_TO_CLIENTS
 
 LAST_ANSWERS_S = 1.0
 """How long clients have to read what was answered when the router stops."""
@@ -57,13 +67,15 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
     """A router on the running event loop, for as long as the block lasts."""
     clock = MonotonicClock()
     async with Supervisor(on_failure=on_failure) as tasks:
+        scheduler = Scheduler(random.random, max_upload_bytes=settings.max_upload_bytes)
+        links = LinkReport(scheduler)
 
         def open_link(replica: Replica, dispatcher: Dispatcher) -> ReplicaLink:
-            link = ReplicaLink(replica, dispatcher, settings.router_id, clock)
+            link = ReplicaLink(replica, dispatcher, links, settings.router_id, clock)
             link.start(tasks)
             return link
 
-        dispatcher = Dispatcher(Scheduler(random.random, max_upload_bytes=settings.max_upload_bytes), clock, open_link)
+        dispatcher = Dispatcher(scheduler, clock, open_link)
         window = Window(calls=settings.window_calls, bytes=settings.window_bytes)
         unary = UnaryCalls(dispatcher, settings.max_pending_unary)
         server = GrpcServer("router", host=settings.host, port=settings.port, insecure=settings.insecure)
@@ -73,33 +85,37 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         slots = SlotServicer(SlotCalls(dispatcher, unary))
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
         server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)
+        info = InfoServicer(
+            info_service_pb2.SERVER_KIND_ROUTER, server_id=settings.router_id, features=OF_ROUTERS_TO_CLIENTS
+        )
+        server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, info)
         metrics = setup_metrics("router", settings.metrics_host, settings.metrics_port)
-        observe(metrics, dispatcher.scheduler, servicer.unread)
+        observe(metrics, scheduler, dispatcher.counts, servicer.unread)
         try:
             await server.start()
-            servicer.address = settings.advertise or server.address
+            info.address = servicer.address = settings.advertise or server.address
             hello = membership_service_pb2.RouterHello(
                 router_id=settings.router_id,
                 address=servicer.address,
                 version=VERSION,
                 metrics_address=metrics.address or "",
             )
-            watch = TableWatch(settings.controller, hello, dispatcher, Backoff())
-            dispatcher.on_links_changed = watch.report_soon
+            watch = TableWatch(settings.controller, hello, dispatcher, links, Backoff())
+            links.on_change = watch.report_soon
             tasks.start(watch.run(), name="table watch")
             tasks.start(watch.tick(), name="reports")
-            tasks.start(_serve_with_table(watch.has_table, server), name="readiness")
+            tasks.start(_serve_with_table(dispatcher.first_table, server), name="readiness")
             yield server
             server.set_serving(False)
             await servicer.drain("the router stops", settings.graceful_timeout.total_seconds())
         finally:
             await server.stop(LAST_ANSWERS_S)
             with suppress(TimeoutError):
-                await asyncio.wait_for(dispatcher.finish(), LAST_WORDS_S)
+                await asyncio.wait_for(dispatcher.links.finish(), LAST_WORDS_S)
             dispatcher.close()
             metrics.shutdown()
 
 
-async def _serve_with_table(has_table: asyncio.Event, server: GrpcServer) -> None:
-    await has_table.wait()
+async def _serve_with_table(first_table: FirstTable, server: GrpcServer) -> None:
+    await first_table.wait()
     server.set_serving()

@@ -7,9 +7,9 @@ from datetime import timedelta
 from pydantic import Field
 
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
-from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.config import Duration, HostPort, ServiceSettings, Size
 from slotmesh.ids import new_id
+from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 
 
 class RouterSettings(ServiceSettings):

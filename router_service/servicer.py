@@ -21,7 +21,6 @@ from router_service.shell.clients.brake import Brake
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, joined
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.duplex import read_request, run_stream
@@ -31,13 +30,13 @@ from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from slotmesh.version import VERSION
+from slotmesh.wire import features
+from slotmesh.wire.chunks import joined
+from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 StreamRequest = router_service_pb2.StreamCallsRequest
 StreamResponse = router_service_pb2.StreamCallsResponse
 Context = grpc.aio.ServicerContext[Any, Any]
-
-FEATURES = ("sessions", "chunks", "take_items", "ordering_keys", "stop_generation", "large_beside")
-"""Optional behaviours that clients may rely on."""
 
 MAX_ENDPOINT_CHARS = 1024
 MAX_FEATURES = 256
@@ -133,7 +132,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         options = self._checked(request.endpoint, request.options, request.payload)
         if isinstance(options, Failure):
             await abort(context, options)
-        await self._dispatcher.await_table()
+        await self._dispatcher.first_table.wait_a_while()
 
         async def write(payload: bytes, content_type: str) -> None:
             await context.write(router_service_pb2.CallStreamingResponse(payload=payload, content_type=content_type))
@@ -150,7 +149,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         opening = await read_request(context)
         if opening is None:
             return
-        await self._dispatcher.await_table()
+        await self._dispatcher.first_table.wait_a_while()
         if failure := self._leaving() or _opening_mistake(opening):
             await abort(context, failure)
         open_stream = opening.open
@@ -176,15 +175,15 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             await abort(context, failure)
         stream.say(self._opened(in_session=session is not None))
         self._dispatcher.attach(stream.caller, stream)
-        counters = self._dispatcher.scheduler.counters
-        counters.streams += 1
+        counts = self._dispatcher.counts
+        counts.streams += 1
         self._streams.add(stream)
         try:
             failure = await run_stream(stream.pump, _converse(context, stream, self._turns))
         finally:
             if session is not None and self._sessions.get(session.session_id) is stream:
                 del self._sessions[session.session_id]
-            counters.streams -= 1
+            counts.streams -= 1
             self._streams.discard(stream)
             stream.ended()
             self._dispatcher.detach(stream.caller)
@@ -202,7 +201,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         options = self._checked(endpoint, wire, payload)
         if isinstance(options, Failure):
             return options
-        await self._dispatcher.await_table()
+        await self._dispatcher.first_table.wait_a_while()
         outcome = await self._unary.call(peer, endpoint, options, payload)
         if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
             return convert.result_too_large(size)
@@ -232,7 +231,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         return Failure(reason=Reason.DRAINING, message="the router stops") if self._is_leaving else None
 
     def _opened(self, *, in_session: bool) -> StreamResponse:
-        table = self._dispatcher.scheduler.topology.table
+        table = self._dispatcher.scheduler.table
         return StreamResponse(
             opened=router_service_pb2.StreamOpened(
                 router_id=self._router_id,
@@ -240,13 +239,13 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
                 window=router_service_pb2.Window(calls=self._window.calls, bytes=self._window.bytes),
                 alternates=self._alternates(),
                 max_payload_bytes=self._max_payload_bytes,
-                features=FEATURES,
+                features=features.OF_ROUTERS_TO_CLIENTS,
                 roster=convert.roster_to_wire(table.roster.version) if in_session and table.revision else None,
             )
         )
 
     def _alternates(self) -> Sequence[str]:
-        known = self._dispatcher.scheduler.topology.table.router_addresses
+        known = self._dispatcher.scheduler.table.router_addresses
         return [address for address in known if address != self.address]
 
 

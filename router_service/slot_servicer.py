@@ -14,11 +14,12 @@ from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.slots.slot import Dispatch, Release, Renew
 from router_service.shell.clients.slot_calls import SlotCalls
-from slotmesh.chunks import MAX_INLINE_BYTES, joined
 from slotmesh.errors import Failure
 from slotmesh.slots.requests import token_of, ttl_of
 from slotmesh.status import abort
 from slotmesh.v1 import slot_service_pb2, slot_service_pb2_grpc
+from slotmesh.wire.chunks import joined
+from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -12,11 +12,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
-from router_service.core.routing.table import BalancerName
 from simulation.frames import report as frames
 from simulation.queues.mesh import Mesh
 from simulation.queues.report import Outcome, conditions, document, table
 from simulation.queues.settings import Settings
+from slotmesh.spec.model import BalancerName
 
 _QUICK_CALLS = 20_000
 _FRAMES_CALLS = 20_000

@@ -38,6 +38,7 @@ class Reason(StrEnum):
     PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
     DUPLICATE_CALL_ID = "DUPLICATE_CALL_ID"
     BACKEND_IN_USE = "BACKEND_IN_USE"
+    REVISION_CONFLICT = "REVISION_CONFLICT"
     QUEUE_FULL = "QUEUE_FULL"
     WINDOW_EXCEEDED = "WINDOW_EXCEEDED"
     NO_SLOT = "NO_SLOT"
@@ -295,6 +296,12 @@ class ReplicaGone(SlotError):
     """The replica that held the slot is gone."""
 
     reason = Reason.REPLICA_GONE
+
+
+class RevisionConflict(Aborted):
+    """The configuration has changed since the revision that the change expected; read it again, and decide anew."""
+
+    reason = Reason.REVISION_CONFLICT
 
 
 class SessionFenced(Aborted):

@@ -40,6 +40,7 @@ STATUS_OF: Mapping[Reason, grpc.StatusCode] = MappingProxyType(
         Reason.PAYLOAD_TOO_LARGE: _Code.INVALID_ARGUMENT,
         Reason.DUPLICATE_CALL_ID: _Code.INVALID_ARGUMENT,
         Reason.BACKEND_IN_USE: _Code.FAILED_PRECONDITION,
+        Reason.REVISION_CONFLICT: _Code.ABORTED,
         Reason.QUEUE_FULL: _Code.RESOURCE_EXHAUSTED,
         Reason.WINDOW_EXCEEDED: _Code.RESOURCE_EXHAUSTED,
         Reason.NO_SLOT: _Code.RESOURCE_EXHAUSTED,

@@ -21,11 +21,11 @@ from controller_service.convert.checks import (
 from controller_service.convert.times import timestamp
 from controller_service.core.observed import Replica, ReplicaState
 from controller_service.core.transitions import Hello, Report
-from slotmesh.partitions import PARTITIONS
 from slotmesh.spec.model import Backend
 from slotmesh.spec.rules import is_name, show
-from slotmesh.spec.wire import duration_to_wire, struct_to_wire
+from slotmesh.spec.wire import backend_to_wire, duration_to_wire, repeat_for_older_peers
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.wire.partitions import PARTITIONS
 
 _MAX_ERROR_CHARS: Final = 16_384
 """Of a traceback, the end is kept: it says what went wrong."""
@@ -84,18 +84,9 @@ def configuration_to_wire(
     backend: Backend, *, lease_s: float, generation: str
 ) -> membership_service_pb2.AttachReplicaResponse:
     configuration = membership_service_pb2.ReplicaConfiguration(
-        lease=duration_to_wire(lease_s),
-        max_ongoing=backend.max_ongoing,
-        prefetch=backend.prefetch,
-        user_config=struct_to_wire(backend.user_config),
-        graceful_timeout=duration_to_wire(backend.graceful_timeout_s),
-        own_loop=backend.own_loop,
-        generation=generation,
+        lease=duration_to_wire(lease_s), generation=generation, backend=backend_to_wire(backend)
     )
-    if backend.health_check_period_s is not None:
-        configuration.health_check_period.CopyFrom(duration_to_wire(backend.health_check_period_s))
-    if backend.health_check_timeout_s is not None:
-        configuration.health_check_timeout.CopyFrom(duration_to_wire(backend.health_check_timeout_s))
+    repeat_for_older_peers(configuration)
     return membership_service_pb2.AttachReplicaResponse(configuration=configuration)
 
 

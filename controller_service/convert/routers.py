@@ -22,8 +22,8 @@ from controller_service.core.brought import BroughtTable
 from controller_service.core.observed import BackendLoad, Router
 from controller_service.core.partitions import NO_OWNER, Owner, Ownership
 from controller_service.core.roster import Covered, Departure, Member, Roster
-from slotmesh.partitions import PARTITIONS
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.wire.partitions import PARTITIONS
 
 
 def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, started_at: float) -> Router:

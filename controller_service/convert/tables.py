@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Final
 
 from controller_service.core.partitions import Ownership
 from controller_service.core.routing import BackendRoute, RoutingTable
-from slotmesh.spec.wire import duration_to_wire, traffic_to_wire
-from slotmesh.v1 import membership_service_pb2, mesh_pb2
+from slotmesh.spec.model import ROUTED, Backend
+from slotmesh.spec.wire import backend_to_wire, repeat_for_older_peers, traffic_to_wire
+from slotmesh.v1 import membership_service_pb2
 
 
 def table_to_wire(
@@ -62,8 +66,8 @@ def ownership_to_bytes(ownership: Ownership) -> bytes:
 
 
 def _backend_route(route: BackendRoute) -> membership_service_pb2.BackendRoute:
-    return membership_service_pb2.BackendRoute(
-        name=route.name,
+    wire = membership_service_pb2.BackendRoute(
+        name=route.settings.name,
         replicas=(
             membership_service_pb2.ReplicaRoute(
                 replica_id=replica.replica_id,
@@ -75,9 +79,19 @@ def _backend_route(route: BackendRoute) -> membership_service_pb2.BackendRoute:
             )
             for replica in route.replicas
         ),
-        max_queued_calls=route.max_queued_calls,
-        max_queued_bytes=route.max_queued_bytes,
-        max_queue_time=duration_to_wire(route.max_queue_time_s),
-        balancer=mesh_pb2.Balancer.ValueType(route.balancer.value),
-        max_batch_size=route.max_batch_size,
     )
+    wire.MergeFromString(_settings(route.settings.name, _routed_of(route.settings)))
+    return wire
+
+
+_ROUTED: Final = tuple(each.attribute for each in ROUTED.values())
+_routed_of: Final = attrgetter(*_ROUTED)
+
+
+@lru_cache(maxsize=1024)
+def _settings(name: str, routed: tuple[Any, ...]) -> bytes:
+    """What a BackendRoute says of settings, to be merged into it: mostly nothing of them has changed."""
+    backend = Backend(name=name, **dict(zip(_ROUTED, routed, strict=True)))
+    wire = membership_service_pb2.BackendRoute(backend=backend_to_wire(backend, ROUTED))
+    repeat_for_older_peers(wire)
+    return wire.SerializeToString()

@@ -40,6 +40,8 @@ class Desired:
     """One revision of what should be."""
 
     revision: int = 0
+    configured_at: int = 0
+    """The revision that changed a backend or an endpoint last."""
     backends: Mapping[str, Backend] = field(default_factory=lambda: MappingProxyType({}))
     endpoints: Mapping[str, Endpoint] = field(default_factory=lambda: MappingProxyType({}))
     ownership: Mapping[str, Ownership] = field(default_factory=lambda: MappingProxyType({}))
@@ -49,15 +51,23 @@ class Desired:
     roster: Roster = NO_ROSTER
     """The incarnations that the newest table names."""
 
+    def is_configured_as_of(self, revision: int) -> bool:
+        """Whether no backend and no endpoint has changed since a revision. One that is still to come is none."""
+        return self.configured_at <= revision <= self.revision
+
     def apply(self, change: ChangeSet) -> Desired:
         """The next revision. Mappings that do not change stay the same objects."""
         ownership = {it.endpoint: it for it in change.put_ownership}
         deleted = [self.ownership[name] for name in change.delete_endpoints if name in self.ownership]
+        backends = _changed(self.backends, {it.name: it for it in change.put_backends}, change.delete_backends)
+        endpoints = _changed(self.endpoints, {it.name: it for it in change.put_endpoints}, change.delete_endpoints)
+        is_configured = backends is not self.backends or endpoints is not self.endpoints
         return replace(
             self,
             revision=self.revision + 1,
-            backends=_changed(self.backends, {it.name: it for it in change.put_backends}, change.delete_backends),
-            endpoints=_changed(self.endpoints, {it.name: it for it in change.put_endpoints}, change.delete_endpoints),
+            configured_at=self.revision + 1 if is_configured else self.configured_at,
+            backends=backends,
+            endpoints=endpoints,
             ownership=_changed(self.ownership, ownership, change.delete_endpoints),
             epoch_floor=max([self.epoch_floor, change.epoch_floor, *(max(it.epochs) for it in deleted)]),
             roster=self.roster if change.put_roster is None else change.put_roster,

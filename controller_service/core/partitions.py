@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from typing import Final
 
-from slotmesh.partitions import PARTITIONS
+from slotmesh.wire.partitions import PARTITIONS
 
 NO_OWNER: Final = -1
 """Index of a partition that nobody owns."""

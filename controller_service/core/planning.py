@@ -1,17 +1,18 @@
 """What an operator's request changes: checked against what is there, and told as created, updated, unchanged, deleted.
 
 Invariants: a plan holds for the revision it was made of only; a request with any mistake changes nothing; what is
-there already, just so, is not written again.
+there already, just so, is not written again; an endpoint whose policy is not said keeps the one it has.
 Owner: `shell.configurator`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from controller_service.core.desired import ChangeSet, Desired
-from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh, Mistake
+from slotmesh.spec.model import Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes, show
 
 
@@ -30,11 +31,34 @@ class Plan:
         return not (self.created or self.updated or self.deleted)
 
 
-def plan_mesh(desired: Desired, mesh: Mesh, *, prune: bool, launches: bool, found: Collection[Mistake] = ()) -> Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """On what terms a change is wanted."""
+
+    dry_run: bool = False
+    """It is planned, and not made."""
+    expected_revision: int | None = None
+    """It is refused where the configuration has changed since this revision. None: it is never."""
+
+
+ALWAYS: Final = Terms()
+
+
+def plan_mesh(
+    desired: Desired,
+    mesh: Mesh,
+    *,
+    prune: bool,
+    launches: bool,
+    clear_traffic: Collection[str] = (),
+    found: Collection[Mistake] = (),
+) -> Plan:
     """Creates and updates what `mesh` has; `prune` deletes what it lacks. Raises InvalidSpec with every mistake.
 
-    `found` are mistakes that were seen before, and that the mesh does not show any more.
+    `clear_traffic` names endpoints of `mesh` without a policy that should have none. `found` are mistakes that were
+    seen before, and that the mesh does not show any more.
     """
+    mesh = replace(mesh, endpoints=tuple(_with_policy(desired, each, clear_traffic) for each in mesh.endpoints))
     backends = {backend.name: backend for backend in mesh.backends}
     endpoints = {endpoint.name: endpoint for endpoint in mesh.endpoints}
     known = backends.keys() if prune else {**desired.backends, **backends}.keys()
@@ -75,6 +99,15 @@ def plan_mesh(desired: Desired, mesh: Mesh, *, prune: bool, launches: bool, foun
     )
 
 
+def changed_policy(current: TrafficPolicy | None, said: TrafficPolicy, *, clear_shadows: bool) -> TrafficPolicy:
+    """The policy of an endpoint: weights and shadows as they are said, and as they were where none is said."""
+    before = current or TrafficPolicy(weights={})
+    return TrafficPolicy(
+        weights=said.weights or before.weights,
+        shadows={} if clear_shadows else said.shadows or before.shadows,
+    )
+
+
 def users_of(desired: Desired, backend: str) -> list[str]:
     """The endpoints whose policies name a backend: it must not be deleted before they let go."""
     return sorted(
@@ -82,6 +115,14 @@ def users_of(desired: Desired, backend: str) -> list[str]:
         for endpoint in desired.endpoints.values()
         if endpoint.traffic is not None and backend in {*endpoint.traffic.weights, *endpoint.traffic.shadows}
     )
+
+
+def _with_policy(desired: Desired, endpoint: Endpoint, clear_traffic: Collection[str]) -> Endpoint:
+    """The endpoint as it should be: with the policy that it has, where none is said."""
+    there = desired.endpoints.get(endpoint.name)
+    if endpoint.traffic is not None or there is None or endpoint.name in clear_traffic:
+        return endpoint
+    return replace(endpoint, traffic=there.traffic)
 
 
 def _unknown_backends(endpoints: Collection[Endpoint], known: Collection[str]) -> Iterator[Mistake]:

@@ -19,7 +19,8 @@ from typing import Final, TypeAlias
 from controller_service.core.desired import Desired
 from controller_service.core.observed import Handovers, Observed, Replica, ReplicaState, Restarts
 from controller_service.core.partitions import Ownership, assign, hand_over, has_live_owner, shares
-from slotmesh.spec.model import Backend, Endpoint, JsonValue
+from slotmesh.spec.model import SETTINGS, Backend, Endpoint, JsonValue
+from slotmesh.spec.setting import Change
 
 COMPLETE_WITHIN_S: Final = 5.0
 """The first assignment waits for all replicas that should run, but no longer than this after the first got ready."""
@@ -93,12 +94,18 @@ class EndpointOutcome:
 
 def template_of(backend: Backend) -> str:
     """All that a process is started with: where it changes, replicas are replaced."""
-    return json.dumps([backend.handler, backend.own_loop, backend.user_config], sort_keys=True, default=_plain)
+    return _said(backend, {Change.REPLACES, Change.GIVEN_TO_HANDLERS})
 
 
 def fixed_of(backend: Backend) -> str:
     """The part of it that no process takes on while it lives."""
-    return json.dumps([backend.handler, backend.own_loop])
+    return _said(backend, {Change.REPLACES})
+
+
+def _said(backend: Backend, changes: Collection[Change]) -> str:
+    """What the backend says of settings of which changes mean this for replicas."""
+    said = {name: getattr(backend, it.attribute) for name, it in SETTINGS.items() if it.change in changes}
+    return json.dumps(said, sort_keys=True, default=_plain)
 
 
 def reconcile_backend(

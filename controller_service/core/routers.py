@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from controller_service.core.brought import BroughtTable
+from controller_service.core.notices import EventKind, Notice
 from controller_service.core.observed import (
     BackendLoad,
     Observed,
     Router,
 )
-from controller_service.core.transitions import Notice, Transition
+from controller_service.core.transitions import Transition
 
 
 def attached(observed: Observed, router: Router, brought: BroughtTable | None = None) -> Transition:
@@ -23,7 +24,7 @@ def attached(observed: Observed, router: Router, brought: BroughtTable | None = 
     if known is not None:
         router = replace(router, started_at=known.started_at)
     notice = Notice(
-        kind="router_attached",
+        kind=EventKind.ROUTER_ATTACHED,
         subject=f"router/{router.router_id}",
         message=f"at {router.address}" if known is None else f"again, at {router.address}",
     )
@@ -60,5 +61,5 @@ def left(observed: Observed, router_id: str, message: str) -> Transition:
     """A router said goodbye, or was silent past its lease."""
     if router_id not in observed.routers:
         return Transition(observed)
-    notice = Notice(kind="router_left", subject=f"router/{router_id}", message=message)
+    notice = Notice(kind=EventKind.ROUTER_LEFT, subject=f"router/{router_id}", message=message)
     return Transition(observed.without_router(router_id).without_brought([router_id]), (notice,))

@@ -16,7 +16,7 @@ from controller_service.core.desired import Desired
 from controller_service.core.observed import Observed, Replica, ReplicaState
 from controller_service.core.partitions import Owner, Ownership
 from controller_service.core.roster import NO_ROSTER, Member, Roster
-from slotmesh.spec.model import Backend, Balancer, TrafficPolicy
+from slotmesh.spec.model import Backend, TrafficPolicy
 
 _LISTED: Final = frozenset({ReplicaState.READY, ReplicaState.DRAINING})
 
@@ -37,13 +37,9 @@ class ReplicaRoute:
 class BackendRoute:
     """A backend and its replicas, by id."""
 
-    name: str
+    settings: Backend
+    """As far as routers read it."""
     replicas: tuple[ReplicaRoute, ...]
-    max_queued_calls: int
-    max_queued_bytes: int
-    max_queue_time_s: float
-    balancer: Balancer
-    max_batch_size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +64,7 @@ class Routes:
         return [
             Member(
                 owner=Owner(replica.replica_id, replica.incarnation),
-                backend=backend.name,
+                backend=backend.settings.name,
                 address=replica.address,
                 max_ongoing=replica.max_ongoing,
                 draining=replica.draining,
@@ -111,7 +107,7 @@ def build_routes(desired: Desired, observed: Observed) -> Routes:
 def _backend_route(backend: Backend, observed: Observed) -> BackendRoute:
     listed = sorted(filter(_is_listed, observed.incarnations(backend.name)), key=lambda it: it.owner)
     return BackendRoute(
-        name=backend.name,
+        settings=backend.routed(),
         replicas=tuple(
             ReplicaRoute(
                 replica_id=replica.replica_id,
@@ -123,11 +119,6 @@ def _backend_route(backend: Backend, observed: Observed) -> BackendRoute:
             )
             for replica in listed
         ),
-        max_queued_calls=backend.max_queued_calls,
-        max_queued_bytes=backend.max_queued_bytes,
-        max_queue_time_s=backend.max_queue_time_s,
-        balancer=backend.balancer,
-        max_batch_size=backend.max_batch_size,
     )
 
 

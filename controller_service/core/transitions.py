@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from controller_service.core import adoption
+from controller_service.core.notices import EventKind, Notice
 from controller_service.core.observed import (
     Observed,
     Replica,
@@ -27,17 +28,6 @@ FIRST_INTERVAL_S: Final = 0.5
 LONGEST_INTERVAL_S: Final = 30.0
 ENDS: Final = frozenset({ReplicaState.STOPPED, ReplicaState.FAILED})
 """States after which a process has no business to live."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """Something that people who watch the mesh are told."""
-
-    kind: str
-    """Low cardinality, in the past tense: `replica_ready`."""
-    subject: str
-    """What it is about: `replica/digits-v1-x7f3q`."""
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +91,7 @@ def launched(
         template=template,
         fixed=fixed,
     )
-    return Transition(observed.with_replica(record), (_notice("replica_launched", record, f"process {pid}"),))
+    return Transition(observed.with_replica(record), (_notice(EventKind.REPLICA_LAUNCHED, record, f"process {pid}"),))
 
 
 def launch_failed(observed: Observed, replica_id: str, backend: str, message: str, *, now: float) -> Transition:
@@ -117,7 +107,7 @@ def launch_failed(observed: Observed, replica_id: str, backend: str, message: st
         reaped=True,
     )
     observed = _count_death(observed, record, now).with_replica(record)
-    return Transition(observed, (_notice("replica_failed", record, message),))
+    return Transition(observed, (_notice(EventKind.REPLICA_FAILED, record, message),))
 
 
 def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = False) -> Transition:
@@ -138,7 +128,9 @@ def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = F
     if known is not None and _is_child(known, hello):
         # Or it was launched and reaped already, and this is the beginning of its last words.
         record = replace(known, incarnation=hello.incarnation, pid=hello.pid or known.pid, process=hello.process)
-        return Transition(observed.with_replica(record), (_notice("replica_attached", record, "after its launch"),))
+        return Transition(
+            observed.with_replica(record), (_notice(EventKind.REPLICA_ATTACHED, record, "after its launch"),)
+        )
     same = observed.incarnation(owner)
     if same is not None:
         record = replace(
@@ -165,14 +157,15 @@ def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = F
         )
         words = "a replica that has served before" if hello.has_served else "a new replica"
     if known is None or known is same:
-        return Transition(observed.with_replica(record), (_notice("replica_attached", record, words),))
+        return Transition(observed.with_replica(record), (_notice(EventKind.REPLICA_ATTACHED, record, words),))
     # An elder is not younger than other elders: nothing is proven of them.
     replaced = [it for it in observed.elders if it.replica_id == hello.replica_id and same is None]
     older = (elder.incarnation for elder in replaced)
     record = replace(record, retired=known.retired).having_replaced(*older, known.incarnation)
     words = f"a new incarnation replaces {known.incarnation}"
     return Transition(
-        observed.without_elders([*replaced, owner]).with_replica(record), (_notice("replica_attached", record, words),)
+        observed.without_elders([*replaced, owner]).with_replica(record),
+        (_notice(EventKind.REPLICA_ATTACHED, record, words),),
     )
 
 
@@ -236,10 +229,10 @@ def reported(observed: Observed, replica_id: str, incarnation: str, report: Repo
         observed = _count_death(observed, known, now)
     notices: tuple[Notice, ...] = ()
     if record.shown_state is not known.shown_state:
-        kind = f"replica_{record.shown_state.name.lower()}"
+        kind = EventKind[f"REPLICA_{record.shown_state.name}"]
         notices = (_notice(kind, record, report.error or f"at {record.address or 'no address yet'}"),)
     if is_sick:
-        notices = (*notices, _notice("replica_unhealthy", record, report.error))
+        notices = (*notices, _notice(EventKind.REPLICA_UNHEALTHY, record, report.error))
     return Transition(observed.with_replica(record), notices)
 
 
@@ -248,7 +241,7 @@ def _last_words(observed: Observed, known: Replica, report: Report) -> Transitio
     if report.state is not ReplicaState.FAILED or not report.error or report.error == known.error:
         return Transition(observed)
     record = replace(known, state=ReplicaState.FAILED, error=report.error)
-    return Transition(observed.with_replica(record), (_notice("replica_failed", record, report.error),))
+    return Transition(observed.with_replica(record), (_notice(EventKind.REPLICA_FAILED, record, report.error),))
 
 
 def exited(observed: Observed, replica_id: str, how: str, *, failed: bool, now: float) -> Transition:
@@ -269,7 +262,9 @@ def exited(observed: Observed, replica_id: str, how: str, *, failed: bool, now: 
     )
     if known.ended_at is None and not known.is_unhealthy:
         observed = _count_death(observed, known, now)
-    return Transition(observed.with_replica(record), (_notice("replica_exited", record, f"process {known.pid} {how}"),))
+    return Transition(
+        observed.with_replica(record), (_notice(EventKind.REPLICA_EXITED, record, f"process {known.pid} {how}"),)
+    )
 
 
 def ended(observed: Observed, owner: Owner, how: str, *, now: float) -> Transition:
@@ -279,7 +274,7 @@ def ended(observed: Observed, owner: Owner, how: str, *, now: float) -> Transiti
         return Transition(observed)
     if known.ended_at is None and not known.is_unhealthy:
         observed = _count_death(observed, known, now)
-    return Transition(adoption.ended(observed, owner, now), (_notice("replica_stopped", known, how),))
+    return Transition(adoption.ended(observed, owner, now), (_notice(EventKind.REPLICA_STOPPED, known, how),))
 
 
 def fell_silent(observed: Observed, replica_id: str, *, now: float) -> Transition:
@@ -288,7 +283,9 @@ def fell_silent(observed: Observed, replica_id: str, *, now: float) -> Transitio
     if known is None or known.gone or known.suspect_since is not None:
         return Transition(observed)
     record = replace(known, suspect_since=now)
-    return Transition(observed.with_replica(record), (_notice("replica_suspect", record, "silent past its lease"),))
+    return Transition(
+        observed.with_replica(record), (_notice(EventKind.REPLICA_SUSPECT, record, "silent past its lease"),)
+    )
 
 
 def told_to_drain(observed: Observed, replica_id: str, message: str) -> Transition:
@@ -298,7 +295,7 @@ def told_to_drain(observed: Observed, replica_id: str, message: str) -> Transiti
         return Transition(observed)
     state = ReplicaState.DRAINING if known.state is ReplicaState.READY else known.state
     record = replace(known, is_told_to_drain=True, state=state)
-    return Transition(observed.with_replica(record), (_notice("replica_draining", record, message),))
+    return Transition(observed.with_replica(record), (_notice(EventKind.REPLICA_DRAINING, record, message),))
 
 
 def after_death(restarts: Restarts, replica: Replica, now: float) -> Restarts:
@@ -318,5 +315,5 @@ def _count_death(observed: Observed, replica: Replica, now: float) -> Observed:
     return observed.with_restarts(replica.backend, restarts)
 
 
-def _notice(kind: str, replica: Replica, message: str) -> Notice:
+def _notice(kind: EventKind, replica: Replica, message: str) -> Notice:
     return Notice(kind=kind, subject=f"replica/{replica.replica_id}", message=f"{replica.backend}: {message}")

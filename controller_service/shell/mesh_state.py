@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from controller_service.core.notices import Notice
 from controller_service.core.observed import Observed
 from controller_service.core.partitions import Owner
-from controller_service.core.transitions import Notice, Transition, ended, exited
-from controller_service.shell.events import Event, EventFeed
+from controller_service.core.transitions import Transition, ended, exited
+from controller_service.shell.events import EventFeed
 from controller_service.shell.launchers.protocol import Exit
 from controller_service.shell.work_queue import WorkQueue
 from slotmesh.runtime.clock import Clock
@@ -79,5 +80,5 @@ class MeshState:
 
     def tell(self, notice: Notice) -> None:
         """People who watch and people who read the log learn of it."""
-        _log.info(notice.kind, subject=notice.subject, detail=notice.message)
-        self._feed.publish(Event(time.time(), notice))
+        _log.info(notice.kind.name.lower(), subject=notice.subject, detail=notice.message)
+        self._feed.publish(time.time(), notice)

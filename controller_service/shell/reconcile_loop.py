@@ -20,7 +20,8 @@ from controller_service.core.adoption import Adoption, adopt, has_rivals
 from controller_service.core.brought import BroughtTable
 from controller_service.core.concerns import Concerns, changed_keys, find_concerns
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.partitions import Ownership, count_moves
+from controller_service.core.notices import EventKind, Notice, notices_of_moves
+from controller_service.core.partitions import Ownership
 from controller_service.core.reconcile import (
     BROUGHT_WITHIN_S,
     Action,
@@ -34,7 +35,7 @@ from controller_service.core.reconcile import (
     template_of,
 )
 from controller_service.core.routing import Routes, RoutingTable, build_routes
-from controller_service.core.transitions import Notice, Transition
+from controller_service.core.transitions import Transition
 from controller_service.shell.launchers.protocol import Launcher, LaunchFailed, LaunchOrder
 from controller_service.shell.mesh_state import Concern, Key, MeshState
 from controller_service.shell.replica_links import ReplicaLinks
@@ -291,7 +292,7 @@ class ReconcileLoop:
             self._links.expect(replica_id)
         message = f"of generation {brought.generation}, roster {brought.roster.revision}: "
         message += f"{len(adoption.taken)} of {len(brought.roster.members)} replicas were not known"
-        self._state.tell(Notice(kind="table_brought", subject=f"router/{router_id}", message=message))
+        self._state.tell(Notice(kind=EventKind.TABLE_BROUGHT, subject=f"router/{router_id}", message=message))
 
     def _with_roster(self, change: ChangeSet, routes: Routes, desired: Desired) -> ChangeSet:
         """Where who is listed changes, the roster has the revision that the commit will take."""
@@ -305,16 +306,8 @@ class ReconcileLoop:
         return change if listing is roster else replace(change, put_roster=listing)
 
     def _tell_moves(self, before: Ownership | None, after: Ownership) -> None:
-        given, orphaned = count_moves(before, after)
-        if given:
-            message = f"{given} partitions have a new owner, among {len(after.owners)} owners"
-            self._state.tell(Notice(kind="partitions_moved", subject=f"endpoint/{after.endpoint}", message=message))
-        if newly_leaving := len(set(after.leaving).difference(() if before is None else before.leaving)):
-            message = f"{newly_leaving} partitions leave their owners for others"
-            self._state.tell(Notice(kind="partitions_leaving", subject=f"endpoint/{after.endpoint}", message=message))
-        if orphaned:
-            message = f"{orphaned} partitions have no owner: no replica is ready"
-            self._state.tell(Notice(kind="partitions_orphaned", subject=f"endpoint/{after.endpoint}", message=message))
+        for notice in notices_of_moves(before, after):
+            self._state.tell(notice)
 
     def _find_concerns(self) -> Concerns:
         desired, observed = self._store.read(), self._state.observed

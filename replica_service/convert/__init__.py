@@ -6,13 +6,12 @@ is wrong with a run fails that run's calls, what is wrong with the stream is a `
 
 from replica_service.convert.answers import (
     capacity_to_wire,
-    id_ranges,
     lanes_stopped_to_wire,
     reconciled_to_wire,
     service_times_to_wire,
 )
 from replica_service.convert.issuer import Issuer
-from replica_service.convert.questions import questions_of, ranges_of
+from replica_service.convert.questions import questions_of
 from replica_service.convert.runs import Arrived, RejectedRun, runs_of
 from replica_service.convert.slots import (
     DispatchOp,
@@ -46,10 +45,8 @@ __all__ = [
     "SlotAnswer",
     "add_answers",
     "capacity_to_wire",
-    "id_ranges",
     "lanes_stopped_to_wire",
     "questions_of",
-    "ranges_of",
     "reconciled_to_wire",
     "released_to_wire",
     "reservation_run",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from replica_service.core.capacity import Capacity
-from replica_service.core.ranges import Range
-from replica_service.core.service_times import ToldTime
-from replica_service.core.sessions import Report
+from replica_service.core.permits.capacity import Capacity
+from replica_service.core.permits.service_times import ToldTime
+from replica_service.core.sessions.session_table import Report
+from slotmesh.id_ranges import ranges_to_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
-
-MAX_ANSWER_RANGES = 4096
-"""Of sessions that share a frame. A range has 20 bytes at most."""
+from slotmesh.wire.limits import MAX_FRAME_RANGES
+from slotmesh.wire.ranges import Range
 
 
 def capacity_to_wire(capacity: Capacity) -> call_pb2.Capacity:
@@ -36,15 +35,9 @@ def service_times_to_wire(times: Iterable[ToldTime]) -> replica_service_pb2.Serv
     return wire
 
 
-def id_ranges(ids: Sequence[tuple[int, int]]) -> list[call_pb2.IdRange]:
-    """Ranges given as (first, count)."""
-    return [call_pb2.IdRange(first=first, last=first + count - 1) for first, count in ids]
-
-
 def lanes_stopped_to_wire(ranges: Iterable[Range]) -> replica_service_pb2.LanesStopped:
     """Where lanes have stopped, by run ids."""
-    runs = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
-    return replica_service_pb2.LanesStopped(runs=runs)
+    return replica_service_pb2.LanesStopped(runs=ranges_to_wire(ranges))
 
 
 def reconciled_to_wire(answers: Iterable[tuple[str, int, Report]]) -> Iterator[replica_service_pb2.Reconciled]:
@@ -53,7 +46,7 @@ def reconciled_to_wire(answers: Iterable[tuple[str, int, Report]]) -> Iterator[r
     ranges = 0
     for session_id, epoch, report in answers:
         size = len(report.running) + len(report.kept) + len(report.evicted)
-        if wire.joined and ranges + size > MAX_ANSWER_RANGES:
+        if wire.joined and ranges + size > MAX_FRAME_RANGES:
             yield wire
             wire, ranges = replica_service_pb2.Reconciled(), 0
         ranges += size
@@ -69,5 +62,4 @@ def reconciled_to_wire(answers: Iterable[tuple[str, int, Report]]) -> Iterator[r
 
 
 def _session_calls(session_id: str, epoch: int, ranges: Iterable[Range]) -> replica_service_pb2.SessionCalls:
-    calls = [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
-    return replica_service_pb2.SessionCalls(session_id=session_id, epoch=epoch, calls=calls)
+    return replica_service_pb2.SessionCalls(session_id=session_id, epoch=epoch, calls=ranges_to_wire(ranges))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from replica_service.core.call_options import MAX_CREDIT, NO_METADATA, CallOptions, Credit
+from replica_service.core.call_options import MAX_CREDIT, CallOptions, Credit
+from slotmesh.call_options import wire as stated
+from slotmesh.call_options.option import Reader
 from slotmesh.codec import CONTENT_TYPES, OCTET_STREAM
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import CALL
@@ -33,15 +35,11 @@ def _options(raw: bytes) -> CallOptions | Failure:
     if wire.content_type and wire.content_type not in CONTENT_TYPES:
         known = ", ".join(CONTENT_TYPES)
         return bad_request("options.content_type", f"must be one of {known}, got {wire.content_type!r}")
-    return CallOptions(
-        method="" if wire.method == CALL else wire.method,
-        content_type=wire.content_type or OCTET_STREAM,
-        ordering_key=wire.ordering_key,
-        metadata=dict(wire.metadata) or NO_METADATA,
-        no_reply=wire.no_reply,
-        streaming=wire.streaming,
-        stop_generation=wire.stop_generation,
-    )
+    said = stated.options_from_wire(wire, Reader.REPLICA)
+    said.setdefault("content_type", OCTET_STREAM)
+    if wire.method == CALL:
+        said["method"] = ""
+    return CallOptions(**said)
 
 
 def with_credit(options: CallOptions, values: int, nbytes: int) -> CallOptions:

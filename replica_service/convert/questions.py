@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from replica_service.convert.options import bad_request
-from replica_service.core.ranges import Range
-from slotmesh.frame_bounds import MAX_ELEMENTS
 from slotmesh.status import to_exception
-from slotmesh.v1 import call_pb2, replica_service_pb2
-
-
-def ranges_of(ranges: Iterable[call_pb2.IdRange]) -> list[tuple[int, int]]:
-    """Ranges of ids, both ends included."""
-    return [(each.first, each.last) for each in ranges]
+from slotmesh.v1 import replica_service_pb2
+from slotmesh.wire.limits import MAX_ELEMENTS
+from slotmesh.wire.ranges import Range
 
 
 def questions_of(frame: replica_service_pb2.Reconcile) -> list[tuple[str, int, Iterator[Range]]]:

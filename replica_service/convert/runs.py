@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from replica_service.convert.options import NO_OPTIONS, bad_request, options_from_wire, with_credit
 from replica_service.core.calls import Link, Origin, Run, RunRecord
-from replica_service.core.records import Record
-from slotmesh.chunks import MAX_PAYLOAD_BYTES
+from replica_service.core.sessions.records import Record
 from slotmesh.errors import Failure, Reason
-from slotmesh.partitions import PARTITIONS
 from slotmesh.status import to_exception
 from slotmesh.v1 import replica_service_pb2
+from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
+from slotmesh.wire.partitions import PARTITIONS
 
 MAX_NEIGHBOURS = 64
 """Calls of one batch with a column of keys that share a record."""

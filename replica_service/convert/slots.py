@@ -16,7 +16,7 @@ from replica_service.convert.options import NO_OPTIONS, options_from_wire
 from replica_service.convert.runs import disorder
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run
-from replica_service.core.slots import Slot
+from replica_service.core.slots.slot_table import Slot
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of
 from slotmesh.status import to_exception, to_wire

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import NamedTuple
 
-NO_METADATA: Mapping[str, str] = MappingProxyType({})
+from slotmesh.call_options.model import StatedOptions
+from slotmesh.wire.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
 
 
 class Credit(NamedTuple):
@@ -17,23 +16,12 @@ class Credit(NamedTuple):
     bytes: int
 
 
-MAX_CREDIT = Credit(256, 1024 * 1024)
+MAX_CREDIT = Credit(MAX_VALUES_AHEAD, MAX_BYTES_AHEAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallOptions:
+class CallOptions(StatedOptions):
     """What the calls of a run share. One object for all runs with equal options."""
 
-    method: str = ""
-    """Empty is `__call__`."""
-    content_type: str = ""
-    ordering_key: str = ""
-    metadata: Mapping[str, str] = field(default_factory=lambda: NO_METADATA)
-    no_reply: bool = False
-    """Nobody waits for the result: only that the call has ended is told."""
-    streaming: bool = False
-    """The caller takes several results."""
     credit: Credit = MAX_CREDIT
-    """Read only where it does."""
-    stop_generation: int = 0
-    """Once a call of its ordering key and this generation has failed, none of these starts. 0: calls go on."""
+    """Read only where callers take each value that the handler yields."""

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from replica_service.core.batch_weight import Weighed
+from replica_service.core.batching.batch_weight import Weighed
 from replica_service.core.call_options import CallOptions
-from replica_service.core.records import Record, Taker
-from replica_service.core.slots import Slot
-from slotmesh.chunks import MAX_INLINE_BYTES
+from replica_service.core.sessions.records import Record, Taker
+from replica_service.core.slots.slot_table import Slot
+from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 FRESH_S = 3.0
 """Seconds for which a router's echo of a stamp lets its runs start, counted from the stamp."""
@@ -56,11 +56,18 @@ class Link:
         "waiting",
     )
 
-    def __init__(self, outbox: Any = None) -> None:
+    def __init__(
+        self,
+        outbox: Any = None,
+        *,
+        stream_id: str = "",
+        fresh_until: float = inf,
+        max_result_bytes: int = MAX_INLINE_BYTES,
+    ) -> None:
         """`outbox` is the shell's: where answers go. Opaque here."""
         self.outbox = outbox
         self.closed = False
-        self.stream_id = ""
+        self.stream_id = stream_id
         """No other link of any replica has it: with a run id it names a call for ever."""
         self.last_run_id = 0
         """Run ids strictly increase on a link."""
@@ -78,9 +85,9 @@ class Link:
         """Its runs with calls that can still be taken back, by `key`."""
         self.uploads: Any = None
         """What puts together payloads of its calls that come in chunks. The shell's, opaque here."""
-        self.max_result_bytes = MAX_INLINE_BYTES
+        self.max_result_bytes = max_result_bytes
         """The stream carries no larger results."""
-        self.fresh_until = inf
+        self.fresh_until = fresh_until
         """Monotonic seconds, exclusive. Infinite where the router echoes nothing."""
         self.parked: list[Run] = []
         """Its runs that would have started when it was no longer fresh, in order. They are in no queue and no lane."""
@@ -239,6 +246,12 @@ class Run:
             part.record = self.record
             part.record.runs.append(part)
         return part
+
+    def close(self, count: int) -> None:
+        """So many of its calls can no longer be taken back."""
+        self.open -= count
+        if not self.open:
+            del self.link.waiting[self.key]
 
     def is_part_of(self, run: Run) -> bool:
         """Whether its calls are some of those of a run, which it may be split off."""

@@ -1,8 +1,8 @@
 """What the scheduler wants done. The engine carries these out in order; they carry no behaviour.
 
-The three `Start…` commands are the work of an executor too, which keeps its place in them and gives them back with
-`calls_ended`, `turn_ended` and `batch_ended`, or `returned` where it was not started. `StartTurn` stands in `calls.py`,
-beside the lane that has it.
+The three `Start…` commands are the work of an executor too, which keeps its place in them and gives them back by
+the events `CallsEnded`, `TurnEnded`, `BatchEnded`, or `WorkReturned` where it was not started. `StartTurn` stands in
+`calls.py`, beside the lane that has it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from replica_service.core.calls import Lane, Link, Run, StartTurn
-from replica_service.core.slots import Slot
+from replica_service.core.slots.slot_table import Slot
 from slotmesh.errors import Failure
 
 Part: TypeAlias = tuple[Run, int, int]
@@ -92,6 +92,17 @@ class Grant:
 
 
 @dataclass(slots=True, eq=False)
+class AnswerRenewal:
+    """Answer a caller who wanted a lease to last for another time."""
+
+    link: Link
+    op_id: int
+    """What the answer is told under, on the link."""
+    answer: Slot | Failure
+    """The slot with its new lease; or why there is none."""
+
+
+@dataclass(slots=True, eq=False)
 class TellCapacity:
     """The router was told that there is no room, and now there is."""
 
@@ -100,4 +111,4 @@ class TellCapacity:
 
 Work = StartCalls | StartTurn | StartBatch
 """What executors take."""
-Command = Work | Refuse | Fail | Grant | TellCapacity
+Command = Work | Refuse | Fail | Grant | AnswerRenewal | TellCapacity

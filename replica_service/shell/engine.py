@@ -2,7 +2,7 @@
 
 Purpose: between the streams, the executors and the core. All of it is synchronous; nothing is awaited between an event
 and what follows from it.
-Invariants: only the engine calls the scheduler; every outcome goes into the outbox of the router that asked.
+Invariants: events reach the scheduler by `post` only; every outcome goes into the outbox of the router that asked.
 Owner: the app, on one event loop.
 """
 
@@ -10,16 +10,40 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 
 from replica_service.convert import Issuer
 from replica_service.core.calls import Link, Run, StartTurn
-from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, TellCapacity
-from replica_service.core.moved import note_moved, without_moved
+from replica_service.core.commands import (
+    AnswerRenewal,
+    Command,
+    Fail,
+    Grant,
+    Refuse,
+    StartBatch,
+    StartCalls,
+    TellCapacity,
+)
+from replica_service.core.events import (
+    BatchSettingsChanged,
+    DrainBegan,
+    EpochFenced,
+    Event,
+    GraceEnded,
+    LimitsChanged,
+    LinkClosed,
+    PartitionsRevoked,
+    RunsCame,
+    RunsCancelled,
+    SessionsMoved,
+    TimePassed,
+)
 from replica_service.core.scheduler import Scheduler
-from replica_service.core.sessions import RESUME_TTL_S, Report
-from replica_service.core.verdicts import FENCED
+from replica_service.core.sessions.moved import without_moved
+from replica_service.core.sessions.session_table import RESUME_TTL_S, Report
 from replica_service.shell.conditions import Conditions
+from replica_service.shell.counters import Counters
 from replica_service.shell.deadline_timer import DeadlineTimer
 from replica_service.shell.executors.batch_weight import weighers
 from replica_service.shell.executors.executor_set import ExecutorSet
@@ -38,7 +62,7 @@ from slotmesh.runtime.clock import Clock
 from slotmesh.slots.token import SECRET_BYTES
 
 
-class Engine(Outcomes):
+class Engine:
     """Executes calls of one handler."""
 
     def __init__(
@@ -57,7 +81,9 @@ class Engine(Outcomes):
 
         `issuer` is under whose name slots are given. `handler_loop` is where `async def` methods run, if not here.
         """
-        super().__init__(Sessions(self._fence_runs, clock.now, resume_ttl_s))
+        self.counters = Counters()
+        self.sessions = Sessions(self._fence_runs, clock.now, resume_ttl_s)
+        self.outcomes = outcomes = Outcomes(self.counters, self.sessions, self.post)
         self.methods = methods
         errors = HandlerErrors(clock.now)
         self.scheduler = Scheduler(
@@ -72,26 +98,20 @@ class Engine(Outcomes):
         self.batch_hosts = BatchHosts(methods, self.scheduler.batchers, clock.now, self._batch_settings_changed)
         self.batch_hosts.warn_of_unfillable(max_ongoing, prefetch)
         self._executors = executors = ExecutorSet(
-            methods, self, errors, clock.now, lambda: self.scheduler.max_ongoing, handler_loop
+            methods, outcomes, errors, clock.now, lambda: self.scheduler.max_ongoing, handler_loop
         )
         self._executor_of = executors.by_method
-        self._recalls = Recalls(
-            self.scheduler,
-            self.sessions,
-            executors,
-            lambda work: self._carry_out(self.scheduler.returned(work, self._now())),
-        )
+        self._recalls = Recalls(self.scheduler, self.sessions, executors, self.post)
         self._conditions = conditions = Conditions()
         self._waiters = conditions.waiters
         self.slots = Slots(
             self.scheduler,
             issuer or Issuer(clock),
             clock.now,
-            self._carry_out,
-            lambda run, failure: self.failed(run, 0, 1, failure),
-            conditions.look_around,
+            self.post,
+            lambda run, failure: outcomes.failed(run, 0, 1, failure),
         )
-        self._timer = DeadlineTimer(clock.now, self._time_passed)
+        self._timer = DeadlineTimer(clock.now, partial(self.post, TimePassed()))
         self._links: dict[Link, Outbox] = {}
         self.at_end: list[Callable[[], None]] = []
         """Called when nobody waits any longer for what still runs, for callers who are at no router."""
@@ -120,22 +140,10 @@ class Engine(Outcomes):
     def submit(self, runs: Sequence[Run], rejected: Iterable[tuple[Run, Failure]] = ()) -> None:
         """A frame of runs, and those of them that fail as they are."""
         for run, failure in rejected:
-            self.failed(run, 0, len(run.payloads), failure)
+            self.outcomes.failed(run, 0, len(run.payloads), failure)
         if any(run.record is not None for run in runs):
             runs = self.sessions.admit(runs)
-        self._carry_out(self.scheduler.submit(runs, self._now()))
-
-    def complete(self, run: Run) -> None:
-        """The payload of a run that came without it is there."""
-        self._carry_out(self.scheduler.complete(run, self._now()))
-
-    def spoil(self, run: Run, failure: Failure) -> None:
-        """The payload of a run that came without it will not be there."""
-        self._carry_out(self.scheduler.spoil(run, failure, self._now()))
-
-    def echoed(self, link: Link, stamp_s: float) -> None:
-        """A router has echoed this stamp, seconds of this replica's clock."""
-        self._carry_out(self.scheduler.echoed(link, stamp_s, self._now()))
+        self.post(RunsCame(runs))
 
     def reconcile(self, questions: Iterable[Question]) -> list[tuple[str, int, Report]]:
         """What became of calls of sessions that moved to this router."""
@@ -159,7 +167,7 @@ class Engine(Outcomes):
         """
         ranges = list(ranges)
         own = without_moved(link, ranges)
-        self._carry_out(self.scheduler.cancel(link, own, self._now()))
+        self.post(RunsCancelled(link, own))
         stopped = self._recalls.cancel(link, own, ranges)
         if tells_stopped and stopped:
             link.outbox.stopped(stopped)
@@ -185,7 +193,7 @@ class Engine(Outcomes):
         if outbox is not None:
             outbox.discard()
             self.sessions.close(link)
-            self._carry_out(self.scheduler.close(link, self._now()))
+            self.post(LinkClosed(link))
             self._recalls.abandon(link)
             if self._waiters:
                 self._conditions.look_around()
@@ -195,13 +203,13 @@ class Engine(Outcomes):
     def configure(self, *, max_ongoing: int, prefetch: int) -> None:
         """New settings; routers hear of them."""
         self.batch_hosts.warn_of_unfillable(max_ongoing, prefetch)
-        self._carry_out(self.scheduler.configure(max_ongoing=max_ongoing, prefetch=prefetch, now=self._now()))
+        self.post(LimitsChanged(max_ongoing, prefetch))
         for outbox in self._links.values():
             outbox.tell_capacity()
 
     def drain(self) -> None:
         """Takes nothing new, hands back what has not started, tells the routers. Slots that were given are honoured."""
-        self._carry_out(self.scheduler.drain(self._now()))
+        self.post(DrainBegan())
         self._recalls.hold_all(self._links)
         self._recalls.recall(lambda run: run.slot is None)
         for outbox in self._links.values():
@@ -210,7 +218,7 @@ class Engine(Outcomes):
 
     def cut_off(self) -> None:
         """The grace is over: what has not started is handed back, in slots too, and what runs is cancelled."""
-        self._carry_out(self.scheduler.end(self._now()))
+        self.post(GraceEnded())
         self._recalls.hold_all(self._links)
         self._recalls.recall(lambda _run: True)
         self._executors.cut_off()
@@ -239,7 +247,7 @@ class Engine(Outcomes):
 
     async def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> AsyncGenerator[dict[int, int], None]:
         """Partitions (partition -> epoch) move away: yields those of which nothing is here any more, until none is."""
-        self._carry_out(self.scheduler.revoke(endpoint, epochs, self._now()))
+        self.post(PartitionsRevoked(endpoint, epochs))
         is_emptied, left = self.scheduler.is_emptied, dict(epochs)
         while left:
             await self._conditions.until(lambda: any(is_emptied(endpoint, partition) for partition in left))
@@ -250,7 +258,7 @@ class Engine(Outcomes):
 
     def fence(self, epoch: int) -> dict[str, set[int]]:
         """All partitions move away that it had at this epoch or older ones; returns those (by endpoint) still here."""
-        self._carry_out(self.scheduler.fence(epoch, self._now()))
+        self.post(EpochFenced(epoch))
         return self.scheduler.busy()
 
     async def stop(self) -> None:
@@ -260,44 +268,27 @@ class Engine(Outcomes):
         self.batch_hosts.close()
         await self._executors.close()
 
-    # -- what has ended (the executors' sink; `Outcomes` is the rest of it) --------------------------------------------
-
-    def calls_ended(self, run: Run, count: int, *, waited: bool = False) -> None:
-        self._carry_out(self.scheduler.calls_ended(run, count, self._now(), waited=waited))
-        if self._waiters:
-            self._conditions.look_around()
-
-    def turn_ended(self, turn: StartTurn, reached: int) -> None:
-        self._carry_out(self.scheduler.turn_ended(turn, reached, self._now()))
-        if self._waiters:
-            self._conditions.look_around()
-
-    def turns_ended(self, turns: Sequence[StartTurn]) -> None:
-        self._carry_out(self.scheduler.turns_ended(turns, self._now()))
-        if self._waiters:
-            self._conditions.look_around()
-
-    def batch_ended(self, batch: StartBatch) -> None:
-        self._carry_out(self.scheduler.batch_ended(batch, self._now()))
-        if self._waiters:
-            self._conditions.look_around()
-
-    def returned(self, work: StartCalls | StartBatch) -> None:
-        self._carry_out(self.scheduler.returned(work, self._now()))
-        if self._waiters:
-            self._conditions.look_around()
-
     # -- what must not start any more ------------------------------------------------------------------------------
 
     def _fence_runs(self, runs: Sequence[Run]) -> None:
         """Sessions went on elsewhere: what of these runs has not started is handed back."""
-        note_moved(runs)
         self._recalls.hold(runs)
         # What waits goes before what executors give back: that makes room, and whatever waits then would start.
-        self._carry_out(self.scheduler.hand_back(runs, FENCED, self._now()))
+        self.post(SessionsMoved(runs))
         self._recalls.recall(frozenset(runs).__contains__)
 
     # -- decisions -------------------------------------------------------------------------------------------------
+
+    def post(self, event: Event) -> None:
+        """The one way into the scheduler: carries out what it decides, sets the timer, and looks around."""
+        scheduler = self.scheduler
+        if commands := scheduler.step(event, self._now()):
+            self._carry_out(commands)
+        deadline = scheduler.next_deadline()
+        if deadline is not None:
+            self._timer.set(deadline)
+        if self._waiters:
+            self._conditions.look_around()
 
     def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
@@ -320,14 +311,13 @@ class Engine(Outcomes):
                     if run.lease_s:
                         self.slots.failed(command)
                     else:
-                        self.failed(run, lo, hi - lo, failure)
+                        self.outcomes.failed(run, lo, hi - lo, failure)
                 case Grant():
                     self.slots.granted(command)
+                case AnswerRenewal():
+                    self.slots.renewed(command)
                 case TellCapacity(link=link):
                     link.outbox.tell_capacity()
-        deadline = self.scheduler.next_deadline()
-        if deadline is not None:
-            self._timer.set(deadline)
 
     @staticmethod
     def _no_upload(run: Run, lo: int) -> None:
@@ -338,12 +328,7 @@ class Engine(Outcomes):
     def _batch_settings_changed(self) -> None:
         """A handler has set something: what waits may be due, or its time another."""
         self.batch_hosts.warn_of_unfillable(self.scheduler.max_ongoing, self.scheduler.prefetch)
-        self._carry_out(self.scheduler.passed(self._now()))
-
-    def _time_passed(self) -> None:
-        self._carry_out(self.scheduler.passed(self._now()))
-        if self._waiters:
-            self._conditions.look_around()
+        self.post(BatchSettingsChanged())
 
 
 _GOING = "the replica drains"

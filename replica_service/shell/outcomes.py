@@ -1,7 +1,6 @@
 """How calls end, as executors tell it: encoded, counted, and on its way to whoever asked.
 
-Purpose: one place for what becomes of what a handler returns, yields or raises. A base of the engine and no part beside
-it, as results are the hot path: a call more for each would be paid by every call.
+Purpose: one place for what becomes of what a handler returns, yields or raises: the sink of all executors.
 Invariants: each call has one outcome, in the outbox of its link, or in the keeping of its session; a result that cannot
 be sent fails its own call, and no other.
 Owner: the engine.
@@ -9,10 +8,11 @@ Owner: the engine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from replica_service.core.calls import Run
-from replica_service.core.records import Mark
+from replica_service.core.events import Ended
+from replica_service.core.sessions.records import Mark
 from replica_service.shell.counters import Counters
 from replica_service.shell.executors.encoding import Encoding
 from replica_service.shell.handler.failures import too_large
@@ -21,11 +21,13 @@ from slotmesh.errors import Executed, Failure
 
 
 class Outcomes(Encoding):
-    """The half of the executors' sink that brings outcomes to callers."""
+    """Brings outcomes to callers, and the ends of work to the scheduler."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self.counters = Counters()
-        self.sessions = sessions
+    def __init__(self, counters: Counters, sessions: Sessions, post: Callable[[Ended], None]) -> None:
+        """`post` tells the scheduler what has ended."""
+        self.post = post
+        self._counters = counters
+        self._sessions = sessions
 
     def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
         if run.options.no_reply:
@@ -45,11 +47,11 @@ class Outcomes(Encoding):
                 self.values(run, index, (payload,))
             self._done(run, lo, len(payloads))
             return
-        self.counters.calls += len(payloads)
+        self._counters.calls += len(payloads)
         if run.record is None:
             run.link.outbox.results(run.first + lo, payloads, size, run.options.content_type)
         else:
-            self.sessions.results(run, run.record, lo, payloads, size)
+            self._sessions.results(run, run.record, lo, payloads, size)
 
     def values(self, run: Run, index: int, payloads: Sequence[bytes]) -> None:
         run.link.outbox.values(run.first + index, payloads, sum(map(len, payloads)), run.options.content_type)
@@ -59,18 +61,18 @@ class Outcomes(Encoding):
 
     def _done(self, run: Run, lo: int, count: int) -> None:
         """Calls have ended well whose results, if anybody wanted any, were values."""
-        self.counters.calls += count
+        self._counters.calls += count
         if run.record is None:
             run.link.outbox.done(run.first + lo, count)
         else:
-            self.sessions.ended(run, run.record, lo, count, Mark.DONE)
+            self._sessions.ended(run, run.record, lo, count, Mark.DONE)
 
     def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
         if failure.executed is Executed.YES:
-            self.counters.calls += count
-        self.counters.failures[failure.reason] += count
+            self._counters.calls += count
+        self._counters.failures[failure.reason] += count
         if run.record is not None:
-            self.sessions.failed(run, run.record, lo, count, failure)
+            self._sessions.failed(run, run.record, lo, count, failure)
         elif run.options.no_reply:
             run.link.outbox.done(run.first + lo, count)
         else:

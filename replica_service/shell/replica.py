@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, NamedTuple
 
-from replica_service.core.health import HealthSettings
-from replica_service.core.lifecycle import Event, State, next_state
-from replica_service.core.sessions import RESUME_TTL_S
+from replica_service.core.health.health import HealthSettings
+from replica_service.core.health.lifecycle import LifecycleEvent, State, next_state
+from replica_service.core.sessions.session_table import RESUME_TTL_S
 from replica_service.shell.drain import Drain
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.asking import asks_for_contexts
@@ -26,12 +26,13 @@ from replica_service.shell.handler.loading import Handler, LoadHandler, construc
 from replica_service.shell.handler.loop_watch import LoopWatch
 from replica_service.shell.handler.methods import Method, bind_methods
 from replica_service.shell.handler.tracebacks import users_traceback
-from replica_service.shell.links.controller_link import Configuration, Report
+from replica_service.shell.links.controller_link import Report
 from slotmesh.handlers import HandlerDescription, describe
 from slotmesh.handlers.context import asking
 from slotmesh.runtime.clock import Clock, MonotonicClock
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.tasks import Supervisor
+from slotmesh.spec.model import Backend
 from slotmesh.telemetry.log import get_logger
 
 MakeEngine = Callable[[dict[str, Method], int, int, HandlerLoop], Engine]
@@ -76,7 +77,8 @@ class Replica:
         self._make_engine = make_engine
         self._graceful_timeout_s = graceful_timeout_s
         self._resume_ttl_s = resume_ttl_s
-        self._configuration = Configuration(user_config={})
+        self._backend = Backend(name="")
+        """What the controller says of it; before that, nothing."""
         self._description: HandlerDescription | None = None
         self._error = ""
         self._clock = clock or MonotonicClock()
@@ -111,8 +113,8 @@ class Replica:
     def newest_epoch(self) -> int:
         return self.engine.scheduler.newest_epoch if self.engine is not None else 0
 
-    def configure(self, configuration: Configuration) -> None:
-        before, self._configuration = self._configuration, configuration
+    def configure(self, backend: Backend) -> None:
+        before, self._backend = self._backend, backend
         self.configured.set()
         if self.engine is None or self._upkeep is None:
             return
@@ -122,7 +124,7 @@ class Replica:
             _log.info("configured", max_ongoing=max_ongoing, prefetch=prefetch)
             self.engine.configure(max_ongoing=max_ongoing, prefetch=prefetch)
             self.on_change()
-        if configuration.user_config != before.user_config:
+        if backend.user_config != before.user_config:
             self._reconfigure(self._upkeep)
 
     def drain(self, message: str) -> None:
@@ -143,7 +145,7 @@ class Replica:
         Raises:
             CannotStart: the handler cannot be imported or constructed; its traceback was reported or logged.
         """
-        user_config = self._configuration.user_config
+        user_config = dict(self._backend.user_config)
         constructing = asyncio.ensure_future(self._construct(user_config))
         if not await self._unless_stopped(constructing):
             return False
@@ -170,10 +172,10 @@ class Replica:
             on_sick=self._got_sick,
         )
         self.engine = self._make_engine(constructed.methods, max_ongoing, prefetch, self._handler_loop)
-        if self._configuration.user_config != user_config:
+        if self._backend.user_config != user_config:
             self._reconfigure(self._upkeep)
         self._watch(self.engine)
-        self._move(Event.CONSTRUCTED)
+        self._move(LifecycleEvent.CONSTRUCTED)
         _log.info("ready", handler=self._handler, address=self.address, max_ongoing=max_ongoing, prefetch=prefetch)
         return True
 
@@ -190,16 +192,15 @@ class Replica:
         """Drains. False where calls went on when the grace was over and they were cancelled: threads cannot be."""
         if self.engine is None or self._upkeep is None:
             return True
-        self._move(Event.STOP_ASKED)
+        self._move(LifecycleEvent.STOP_ASKED)
         if self._giving_up is not None:
             self._giving_up.cancel()
-        grace_s = self._configuration.graceful_timeout_s
-        grace_s = self._graceful_timeout_s if grace_s is None else grace_s
+        grace_s = self._backend.graceful_timeout_s if self.configured.is_set() else self._graceful_timeout_s
         return await Drain(self.engine, self._upkeep, grace_s, self._resume_ttl_s).run()
 
     def stopped(self) -> None:
         """Nothing runs any more, and nothing is left to be said to routers."""
-        self._move(Event.EMPTIED if self.state is State.DRAINING else Event.STOP_ASKED)
+        self._move(LifecycleEvent.EMPTIED if self.state is State.DRAINING else LifecycleEvent.STOP_ASKED)
 
     def _watch(self, engine: Engine) -> None:
         """The handler's loop is watched from now on, unless its decorator says never."""
@@ -218,7 +219,7 @@ class Replica:
     def _reconfigure(self, upkeep: Upkeep) -> None:
         if not upkeep.reconfigures:
             _log.warning("user_config has changed, and the handler has no reconfigure: only later replicas have it")
-        upkeep.reconfigure(self._configuration.user_config)
+        upkeep.reconfigure(dict(self._backend.user_config))
 
     def _got_sick(self) -> None:
         """A controller may start another replica first; it will not be waited for without end."""
@@ -241,13 +242,13 @@ class Replica:
 
         handler, description = await self._handler_loop.construct(read)
         self._description = description
-        own_loop = self._configuration.own_loop
+        own_loop = self._backend.own_loop
         if description.own_loop if own_loop is None else own_loop:
             self._handler_loop = OwnLoop()
         return await self._handler_loop.construct(make)
 
     def _limits(self) -> tuple[int, int]:
-        described, told = self._description, self._configuration
+        described, told = self._description, self._backend
         if described is None:
             raise RuntimeError("the handler has not been read yet")
         return (
@@ -256,7 +257,7 @@ class Replica:
         )
 
     def _health(self) -> HealthSettings:
-        described, told = self._description, self._configuration
+        described, told = self._description, self._backend
         if described is None:
             raise RuntimeError("the handler has not been read yet")
         period_s, timeout_s = told.health_check_period_s, told.health_check_timeout_s
@@ -277,9 +278,9 @@ class Replica:
 
     def _failed(self, error: str) -> None:
         self._error = error
-        self._move(Event.CONSTRUCTION_FAILED)
+        self._move(LifecycleEvent.CONSTRUCTION_FAILED)
 
-    def _move(self, event: Event) -> None:
+    def _move(self, event: LifecycleEvent) -> None:
         self.state = next_state(self.state, event)
         self.on_change()
 

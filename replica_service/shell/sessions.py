@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from replica_service.core import verdicts
+from replica_service.core import failures
 from replica_service.core.calls import Link, Run, RunRecord
-from replica_service.core.kept_outcomes import bytes_of
-from replica_service.core.lane_history import note_failure
-from replica_service.core.ranges import Range, common, merged
-from replica_service.core.records import Mark, Outcome
-from replica_service.core.sessions import Report, SessionTable
+from replica_service.core.lanes.lane_history import note_failure
+from replica_service.core.sessions.kept_outcomes import bytes_of
+from replica_service.core.sessions.records import Mark, Outcome
+from replica_service.core.sessions.session_table import Report, SessionTable
 from slotmesh.errors import Executed, Failure
+from slotmesh.wire.ranges import Range, common, merged
 
 SWEEPS = 4
 """Sweeps in a session's time to live."""
@@ -67,7 +67,7 @@ class Sessions:
                 continue
             connection = (record.session_id, record.epoch)
             if connection != met and not self._meet(*connection):
-                run.link.outbox.refused(run.first + run.lo, run.open, verdicts.FENCED)
+                run.link.outbox.refused(run.first + run.lo, run.open, failures.FENCED)
                 continue
             met = connection
             if (record.recovers or record.attempt) and not run.options.streaming:
@@ -88,7 +88,7 @@ class Sessions:
         for taker in overtaken.takers:
             for lo, hi, known in taker.record.between(taker.lo, taker.hi):
                 if known is None and not taker.link.closed:
-                    taker.link.outbox.failed(taker.first + lo - taker.lo, hi - lo, verdicts.OVERTAKEN)
+                    taker.link.outbox.failed(taker.first + lo - taker.lo, hi - lo, failures.OVERTAKEN)
         if overtaken.runs:
             self._hand_back(overtaken.runs)
         return True
@@ -111,7 +111,7 @@ class Sessions:
                         first = run.first + lo + begin - index
                         _tell(run.link, first, end - begin, outcome, bytes_of(outcome), record.content_type)
             elif asking.recovers:
-                run.link.outbox.failed(run.first + lo, hi - lo, verdicts.EVICTED)
+                run.link.outbox.failed(run.first + lo, hi - lo, failures.EVICTED)
             else:
                 left.append(self._cut_out(run, lo, hi))
         return left
@@ -177,7 +177,7 @@ class Sessions:
             _tell(to, first, end - begin, part, bytes_of(part), run.options.content_type)
             is_told |= to is link and first == run.first + begin
         if not is_told and not link.closed:
-            link.outbox.failed(run.first + lo, count, verdicts.OVERTAKEN)
+            link.outbox.failed(run.first + lo, count, failures.OVERTAKEN)
 
     # -- routers ---------------------------------------------------------------------------------------------------
 

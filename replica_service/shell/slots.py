@@ -1,7 +1,7 @@
 """Leased slots: what routers and direct callers ask for, brought to the scheduler, and the answers back.
 
-Purpose: reservations become runs, whose grants, refusals and failures the engine brings here; what is done with slots
-goes straight to the scheduler. Counts what became of it.
+Purpose: operations become events, and the grants, refusals and failures of reservations, which the engine brings here,
+answers. Counts what became of reservations.
 Invariants: every operation has exactly one answer on the link that asked; calls in slots are answered as all calls are.
 Owner: the engine.
 """
@@ -15,9 +15,10 @@ from enum import StrEnum
 from replica_service import convert
 from replica_service.convert import Granted, Issuer, Released
 from replica_service.core.calls import Link, Run
-from replica_service.core.commands import Command, Fail, Grant
+from replica_service.core.commands import AnswerRenewal, Fail, Grant
+from replica_service.core.events import DispatchCame, Event, ReleaseCame, RenewalCame, RunsCame
 from replica_service.core.scheduler import Scheduler
-from replica_service.core.slots import Slot
+from replica_service.core.slots.slot_table import Slot
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import replica_service_pb2
 
@@ -42,18 +43,16 @@ class Slots:
         scheduler: Scheduler,
         issuer: Issuer,
         now: Callable[[], float],
-        carry_out: Callable[[list[Command]], None],
+        post: Callable[[Event], None],
         fail: Callable[[Run, Failure], None],
-        freed: Callable[[], None],
     ) -> None:
-        """`fail` answers a call that fails as it is; `freed` is told when a slot or a reservation may have ended."""
+        """`fail` answers a call that fails as it is."""
         self.issuer = issuer
         self.reservations: Counter[ReservationOutcome] = Counter()
         self._scheduler = scheduler
         self._now = now
-        self._carry_out = carry_out
+        self._post = post
         self._fail = fail
-        self._freed = freed
 
     # -- in --------------------------------------------------------------------------------------------------------
 
@@ -67,11 +66,11 @@ class Slots:
         for op in convert.slot_ops_of(frame, link, self.issuer, self._now()):
             match op:
                 case convert.ReserveOp():
-                    self.reserve(op.run)
+                    self._post(RunsCame([op.run]))
                 case convert.DispatchOp():
-                    self.dispatch(op.run, op.secret)
+                    self._post(DispatchCame(op.run, op.secret))
                 case convert.RenewOp():
-                    outbox.slot_answer(op.op_id, self.renew(op.secret, op.ttl_s))
+                    self._post(RenewalCame(link, op.op_id, op.secret, op.ttl_s))
                 case convert.ReleaseOp():
                     outbox.slot_answer(op.op_id, self.release(op.secret))
                 case convert.RejectedDispatch():
@@ -79,35 +78,23 @@ class Slots:
                 case convert.RejectedOp():
                     outbox.slot_answer(op.op_id, op.failure)
 
-    def reserve(self, run: Run) -> None:
-        """A reservation begins to wait."""
-        self._carry_out(self._scheduler.submit([run], self._now()))
-
-    def dispatch(self, run: Run, secret: bytes) -> None:
-        """A call is to run in a slot."""
-        self._carry_out(self._scheduler.dispatch(run, secret, self._now()))
-        self._freed()
-
-    def renew(self, secret: bytes, ttl_s: float) -> Granted | Failure:
-        """A new lease from now on."""
-        slot, commands = self._scheduler.renew(secret, ttl_s, self._now())
-        self._carry_out(commands)
-        return Granted(slot, self._scheduler.in_use) if isinstance(slot, Slot) else slot
-
     def release(self, secret: bytes) -> Released:
         """Gives a slot back, if it is still reserved."""
-        _, commands = self._scheduler.release(secret, self._now())
-        self._carry_out(commands)
-        self._freed()
+        self._post(ReleaseCame(secret))
         return Released(self._scheduler.in_use, self._scheduler.max_ongoing)
 
-    # -- decisions about reservations, as the engine carries them out -------------------------------------------------
+    # -- commands, as the engine carries them out ------------------------------------------------------------------
 
     def granted(self, command: Grant) -> None:
         """A reservation has become a slot."""
         self.reservations[ReservationOutcome.GRANTED] += 1
         command.run.link.outbox.slot_answer(command.run.first, Granted(command.slot, command.ongoing))
-        self._freed()
+
+    def renewed(self, command: AnswerRenewal) -> None:
+        """A lease was prolonged or shortened, or is over."""
+        answer = command.answer
+        granted = Granted(answer, self._scheduler.in_use) if isinstance(answer, Slot) else answer
+        command.link.outbox.slot_answer(command.op_id, granted)
 
     def refused(self) -> None:
         """A reservation was handed back."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
-from math import inf
 
 from router_service.core.calls import CallOptions
-from slotmesh.call_options import bad_option, key_problem, option_mistake
+from slotmesh.call_options import wire as stated
+from slotmesh.call_options.option import Reader
+from slotmesh.call_options.rules import bad_option, key_problem, option_mistake
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure, Reason
-from slotmesh.partitions import partition_of
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.partitions import partition_of
 
 MAX_KNOWN_OPTIONS_BYTES = 512
 """Larger options are converted each time: what is remembered must stay small, whatever clients send."""
@@ -76,40 +77,16 @@ def _options(raw: bytes) -> CallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
     if failure := option_mistake(wire):
         return failure
-    return CallOptions(
-        method=wire.method,
-        content_type=wire.content_type or OCTET_STREAM,
-        ordering_key=wire.ordering_key,
-        partition=partition_of(wire.ordering_key) if wire.ordering_key else -1,
-        shard_key="" if wire.ordering_key else wire.shard_key,
-        timeout_s=wire.timeout.ToNanoseconds() / 1e9 if wire.HasField("timeout") else inf,
-        slo_s=wire.relative_slo.ToNanoseconds() / 1e9 if wire.HasField("relative_slo") else None,
-        slo_at=wire.absolute_slo.ToNanoseconds() / 1e9 if wire.HasField("absolute_slo") else None,
-        idempotent=wire.idempotent,
-        no_reply=wire.no_reply,
-        streaming=wire.streaming,
-        stop_generation=wire.stop_generation,
-        wire=_for_replicas(wire, raw),
-    )
-
-
-def _for_replicas(wire: call_pb2.CallOptions, raw: bytes) -> bytes:
-    """The options without what only routing reads, so that calls which differ in that alone travel as one batch.
-
-    Nor with the ordering key: batches have a field for it, one key for all calls or one for each.
-    """
-    if not (wire.ordering_key or wire.shard_key or wire.HasField("relative_slo") or wire.HasField("absolute_slo")):
-        return raw
-    stripped = call_pb2.CallOptions.FromString(raw)
-    stripped.ClearField("ordering_key")
-    stripped.ClearField("shard_key")
-    stripped.ClearField("relative_slo")
-    stripped.ClearField("absolute_slo")
-    return stripped.SerializeToString()
+    said = stated.options_from_wire(wire, Reader.ROUTER)
+    said.setdefault("content_type", OCTET_STREAM)
+    if wire.ordering_key:
+        said["shard_key"] = ""
+        said["partition"] = partition_of(wire.ordering_key)
+    return CallOptions(**said, wire=stated.for_replicas(wire, raw))
 
 
 def with_relative_slo(options: CallOptions, time_of_day: float) -> CallOptions:
     """The same options with an absolute SLO made relative to now, Unix seconds. One in the past is due at once."""
     if options.slo_at is None:
         return options
-    return replace(options, slo_s=max(0.0, options.slo_at - time_of_day), slo_at=None)
+    return replace(options, slo_s=max(0.0, options.slo_at.timestamp() - time_of_day), slo_at=None)

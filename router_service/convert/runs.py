@@ -5,8 +5,8 @@ Owner: pure functions of the router's edge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from math import inf
 
 from router_service.core.calls import CallPayload
@@ -14,10 +14,11 @@ from router_service.core.replicas.capacity import Capacity
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.slicing import MethodTime
 from router_service.core.streaming.credits import CREDITS
-from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, Announced, Payload
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.wire.chunks import Announced, Payload
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_INLINE_BYTES
 
 
 def too_large(size: int, limit: int = MAX_INLINE_BYTES) -> Failure:
@@ -150,34 +151,6 @@ def takes_to_wire(counts: Mapping[int, int]) -> call_pb2.TakeItems:
 def failures_of(frame: call_pb2.ResultFrame) -> list[tuple[list[int], Failure]]:
     """Run ids and failure of each group of calls that failed alike."""
     return [(list(errors.call_ids), from_wire(errors.failure)) for errors in frame.errors]
-
-
-def run_ids_of(ranges: Iterable[call_pb2.IdRange]) -> list[int]:
-    """The ids that ranges stand for."""
-    return list(chain.from_iterable(range(each.first, each.last + 1) for each in ranges))
-
-
-def ranges_of(ranges: Iterable[call_pb2.IdRange]) -> list[tuple[int, int]]:
-    """Ranges of ids, both ends included."""
-    return [(each.first, each.last) for each in ranges]
-
-
-def ranges_to_wire(ranges: Iterable[tuple[int, int]]) -> list[call_pb2.IdRange]:
-    """Ranges of ids, both ends included."""
-    return [call_pb2.IdRange(first=first, last=last) for first, last in ranges]
-
-
-def ranges_of_ids(ids: Sequence[int]) -> list[call_pb2.IdRange]:
-    """Ids in order, as ranges."""
-    if isinstance(ids, range):
-        return [call_pb2.IdRange(first=ids[0], last=ids[-1])] if ids else []
-    ranges: list[call_pb2.IdRange] = []
-    for each in ids:
-        if ranges and ranges[-1].last == each - 1:
-            ranges[-1].last = each
-        else:
-            ranges.append(call_pb2.IdRange(first=each, last=each))
-    return ranges
 
 
 def capacity_from_wire(wire: call_pb2.Capacity) -> Capacity:

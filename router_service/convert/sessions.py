@@ -8,26 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 
-from router_service.convert.runs import ranges_of
 from router_service.convert.spans import Spans, asked_of
-from router_service.core.callers import MAX_CALL_ID
 from router_service.core.routing.rosters import RosterVersion
 from router_service.core.sessions.found_calls import Found
 from router_service.core.sessions.session import Session
 from slotmesh.errors import Failure, Reason
+from slotmesh.id_ranges import ranges_from_wire
 from slotmesh.v1 import replica_service_pb2, router_service_pb2
+from slotmesh.wire.features import RESENT_ALL
+from slotmesh.wire.limits import MAX_CALL_ID, MAX_ROSTERS
 
 MAX_UNANSWERED_RANGES = 16_384
 """Twice the calls of the usual window; where windows are larger, as many as a window has calls."""
 STEP_RANGES = 1024
 """That are dealt with at a time: some milliseconds."""
-MAX_ROSTERS = 64
-"""One for each generation, of which there is a new one only where a controller that does not remember has started."""
 _SESSION_ID = re.compile("[0-9a-f]{32}")
-
-
-RESENT_ALL = "resent_all"
-"""The feature of clients that say when they have sent all again that was unanswered."""
 
 
 def session_of(
@@ -109,7 +104,7 @@ def found_of(answer: replica_service_pb2.Reconciled) -> Iterator[tuple[str, int,
 def _by_session(
     sessions: Iterable[replica_service_pb2.SessionCalls],
 ) -> dict[tuple[str, int], Sequence[tuple[int, int]]]:
-    return {(each.session_id, each.epoch): ranges_of(each.calls) for each in sessions}
+    return {(each.session_id, each.epoch): ranges_from_wire(each.calls) for each in sessions}
 
 
 def _bad(field: str, what: str) -> Failure:

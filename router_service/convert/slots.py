@@ -23,11 +23,11 @@ from router_service.core.slots.frames import (
     OutgoingReserve,
 )
 from router_service.core.slots.slot import Released, Reserve, Slot, SlotAnswer
-from slotmesh.chunks import joined
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of
 from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2, slot_service_pb2
+from slotmesh.wire.chunks import joined
 
 
 def reservation_from_wire(wire: slot_service_pb2.ReserveSlotRequest) -> tuple[CallOptions, Reserve] | Failure:

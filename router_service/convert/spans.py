@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import overload
 
-from router_service.core.sessions.session import Span
+from slotmesh.id_ranges import ranges_from_wire, ranges_to_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.wire.ranges import Range
 
 
-class Spans(Sequence[Span]):
+class Spans(Sequence[Range]):
     """Ranges of call ids, both ends included."""
 
     __slots__ = ("_asked", "_ends")
@@ -28,9 +29,9 @@ class Spans(Sequence[Span]):
         """First and last id of each, in turn."""
         self.add(ranges)
 
-    def add(self, ranges: Sequence[call_pb2.IdRange]) -> list[Span]:
+    def add(self, ranges: Sequence[call_pb2.IdRange]) -> list[Range]:
         """These come behind what there is. Returns them."""
-        spans = [(each.first, each.last) for each in ranges]
+        spans = ranges_from_wire(ranges)
         self._ends.extend(chain.from_iterable(spans))
         # What two messages hold is what both hold in turn, as bytes.
         self._asked += replica_service_pb2.SessionCalls(calls=ranges).SerializeToString()
@@ -44,25 +45,24 @@ class Spans(Sequence[Span]):
     def __len__(self) -> int:
         return len(self._ends) // 2
 
-    def __iter__(self) -> Iterator[Span]:
+    def __iter__(self) -> Iterator[Range]:
         return zip(self._ends[::2], self._ends[1::2], strict=True)
 
     @overload
-    def __getitem__(self, at: int) -> Span: ...
+    def __getitem__(self, at: int) -> Range: ...
 
     @overload
-    def __getitem__(self, at: slice) -> list[Span]: ...
+    def __getitem__(self, at: slice) -> list[Range]: ...
 
-    def __getitem__(self, at: int | slice) -> Span | list[Span]:
+    def __getitem__(self, at: int | slice) -> Range | list[Range]:
         if isinstance(at, slice):
             return list(self)[at]
         at = range(len(self))[at]
         return self._ends[2 * at], self._ends[2 * at + 1]
 
 
-def asked_of(spans: Sequence[Span]) -> bytes:
+def asked_of(spans: Sequence[Range]) -> bytes:
     """`SessionCalls` with these calls."""
     if isinstance(spans, Spans):
         return spans.asked
-    calls = [call_pb2.IdRange(first=first, last=last) for first, last in spans]
-    return replica_service_pb2.SessionCalls(calls=calls).SerializeToString()
+    return replica_service_pb2.SessionCalls(calls=ranges_to_wire(spans)).SerializeToString()

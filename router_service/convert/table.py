@@ -6,11 +6,14 @@ Owner: pure functions of the router's edge.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from router_service.core.routing.rosters import Covered, Departure, ReplicaKey, Roster, RosterVersion
-from router_service.core.routing.table import BackendRoute, BalancerName, EndpointRoute, ReplicaRoute, RoutingTable
-from slotmesh.v1 import membership_service_pb2
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from slotmesh.spec.model import Backend
+from slotmesh.spec.wire import backend_from_wire, backend_within
+from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
 
 def table_from_wire(wire: membership_service_pb2.RoutingTable) -> RoutingTable:
@@ -53,14 +56,10 @@ def _owners(
     ]
 
 
-_BALANCERS = {balancer.value: balancer for balancer in BalancerName}
-"""The default one stands in for a balancer of a newer protocol, and the route says so."""
-
-
 def _backend(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
-    defaults = BackendRoute(name=wire.name)
+    settings, unknown_balancer = _settings(wire.name, backend_within(wire).SerializeToString())
     return BackendRoute(
-        name=wire.name,
+        settings=settings,
         replicas=[
             ReplicaRoute(
                 key=(each.replica_id, each.incarnation),
@@ -70,12 +69,14 @@ def _backend(wire: membership_service_pb2.BackendRoute) -> BackendRoute:
             )
             for each in wire.replicas
         ],
-        max_queued_calls=wire.max_queued_calls or defaults.max_queued_calls,
-        max_queued_bytes=wire.max_queued_bytes or defaults.max_queued_bytes,
-        max_queue_time_s=(
-            wire.max_queue_time.ToNanoseconds() / 1e9 if wire.HasField("max_queue_time") else defaults.max_queue_time_s
-        ),
-        balancer=_BALANCERS.get(wire.balancer, defaults.balancer),
-        unknown_balancer=wire.balancer if wire.balancer and wire.balancer not in _BALANCERS else None,
-        max_batch_size=wire.max_batch_size or defaults.max_batch_size,
+        unknown_balancer=unknown_balancer,
     )
+
+
+@lru_cache(maxsize=1024)
+def _settings(name: str, raw: bytes) -> tuple[Backend, int | None]:
+    """The settings, and the number of a balancer of a newer protocol: the default one stands in for it."""
+    wire = mesh_pb2.Backend.FromString(raw)
+    settings, _ = backend_from_wire(wire)
+    unknown_balancer = wire.balancer if wire.balancer not in {0, settings.balancer.value} else None
+    return replace(settings, name=name), unknown_balancer

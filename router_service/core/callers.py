@@ -10,22 +10,25 @@ Owner: the scheduler keeps `runs`; the edge calls `admit` and `released`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 from router_service.core.flows import Flow
 from router_service.core.streaming.credits import level_of
-from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.errors import Failure, Reason
+from slotmesh.wire.limits import (
+    MAX_CALL_ID,
+    MAX_PAYLOAD_BYTES,
+    MAX_STOP_GENERATIONS,
+    START_WINDOW_BYTES,
+    START_WINDOW_CALLS,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from router_service.core.runs import Run
     from router_service.core.sessions.session import Session
-
-MAX_CALL_ID = 2**53 - 1
-"""Largest id: JSON numbers carry it without loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +40,12 @@ class Window:
     """Payload bytes."""
 
 
-START_WINDOW = Window(calls=1024, bytes=4 * 1024 * 1024)
+START_WINDOW = Window(START_WINDOW_CALLS, START_WINDOW_BYTES)
 """What clients keep to before a window arrives."""
 
 
 MAX_STOPS = 65_536
 """Ordering keys of one caller that are known to have stopped; of more, the oldest are forgotten."""
-MAX_GENERATIONS = 16
-"""Of one key, as many as its client knows: calls of some that are over may wait, or come back from replicas."""
 
 
 class Caller:
@@ -65,7 +66,14 @@ class Caller:
         "window",
     )
 
-    def __init__(self, window: Window, flow: Flow | None = None, session: Session | None = None) -> None:
+    def __init__(
+        self,
+        window: Window,
+        flow: Flow | None = None,
+        session: Session | None = None,
+        *,
+        max_value_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
         """`flow` is a new one unless it is given."""
         self.window = window
         self.session = session
@@ -87,8 +95,27 @@ class Caller:
         credit."""
         self.request_id = ""
         """Of the reservation that it waits for, and others may, too; empty where it waits for none."""
-        self.max_value_bytes = MAX_PAYLOAD_BYTES
+        self.max_value_bytes = max_value_bytes
         """Larger results, and larger values of handlers that yield, fail their call."""
+
+    @property
+    def has_open_calls(self) -> bool:
+        """Whether any of its calls has no outcome."""
+        return bool(self.runs)
+
+    def count_quick(self, is_quick: Callable[[str], bool], most: int) -> int:
+        """Calls without an outcome whose methods are quick; more than `most` need not be counted."""
+        calls = 0
+        for run in self.runs:
+            if is_quick(run.options.method):
+                calls += run.unanswered
+                if calls >= most:
+                    break
+        return calls
+
+    def ids_apart(self, runs: int) -> list[int]:
+        """The last call ids of open runs that are so many runs apart: who deals with all of them can pause there."""
+        return [run.ids[-1] for run in islice(self.runs, runs - 1, None, runs) if run.ids]
 
     def admit(self, ids: Sequence[int], size: int) -> Failure | None:
         """Accepts a batch of `size` payload bytes, or says why it is rejected; then nothing has changed."""
@@ -124,7 +151,7 @@ class Caller:
         if known.get(generation, call_id + 1) <= call_id:
             return False
         known[generation] = call_id
-        if len(known) > MAX_GENERATIONS:
+        if len(known) > MAX_STOP_GENERATIONS:
             del known[min(known)]
         return generation in known
 

@@ -10,33 +10,19 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from slotmesh.chunks import Announced, Payload
+from slotmesh.call_options.model import StatedOptions
 from slotmesh.errors import Failure
+from slotmesh.wire.chunks import Announced, Payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallOptions:
+class CallOptions(StatedOptions):
     """What the calls of a batch share, as far as routing reads it."""
 
-    method: str = ""
-    content_type: str = ""
-    ordering_key: str = ""
+    timeout_s: float = inf
+    """Seconds from arrival to deadline: what passes it is dropped. Infinite where calls say none."""
     partition: int = -1
     """Partition of the ordering key; -1 without one."""
-    shard_key: str = ""
-    timeout_s: float = inf
-    """Seconds from arrival to deadline: what passes it is dropped."""
-    slo_s: float | None = None
-    """Seconds from arrival to when it should be answered: orders the queue, drops nothing."""
-    slo_at: float | None = None
-    """The same as a time of day, Unix seconds. The edge turns it into `slo_s`."""
-    idempotent: bool = False
-    no_reply: bool = False
-    """The caller hears only that the call has ended."""
-    streaming: bool = False
-    """The caller takes each value that the handler yields. Such a call ends with its connection."""
-    stop_generation: int = 0
-    """Calls of an ordering key stop after one of their generation has failed; 0 where they go on."""
     wire: bytes = b""
     """The options as the replica gets them. Opaque here: made at the edge, once for each distinct value."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from router_service.core import failures
+from slotmesh.wire.ranges import holds, merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from router_service.core.replicas.replica import Replica
     from router_service.core.runs import CallerBook, Run, Sent, SliceHolder
     from slotmesh.errors import Failure
+    from slotmesh.wire.ranges import Range
 
 Span = tuple[int, int]
+"""Indices of a run or a slice, from the first up to the second: as slices of lists have them."""
 
 PATIENCE_S = 0.25
 """A replica that is asked how far calls are, and does not say so by then, is not waited for."""
@@ -89,7 +92,7 @@ def leave(caller: CallerBook, outcomes: Outcomes) -> Withdrawn:
     return withdrawn
 
 
-def cancel_calls(caller: CallerBook, ranges: Iterable[Span], outcomes: Outcomes) -> Withdrawn:
+def cancel_calls(caller: CallerBook, ranges: Iterable[Range], outcomes: Outcomes) -> Withdrawn:
     """Ends the calls whose ids are in one of the ranges, both ends included; unknown and ended ones are left alone."""
     wanted = merged(ranges)
     withdrawn = Withdrawn()
@@ -137,14 +140,12 @@ def uncharge(run: Run) -> None:
         run.account = None
 
 
-def stop_asking(replica: Replica, ranges: Iterable[Span], outcomes: Outcomes) -> None:
+def stop_asking(replica: Replica, ranges: Iterable[Range], outcomes: Outcomes) -> None:
     """Nothing starts any more behind these calls, by run ids, of lanes that stop: their callers hear of failures."""
-    wanted = [(first, last + 1) for first, last in merged(ranges)]
+    wanted = merged(ranges)
     for sent in list(replica.inflight.values()):
         if sent.asked:
-            outcomes.stop_asking(
-                sent, [at for at in sent.asked if _within(wanted, sent.first + at, sent.first + at + 1)]
-            )
+            outcomes.stop_asking(sent, [at for at in sent.asked if holds(wanted, sent.first + at)])
 
 
 def _is_asked_first(run: Run) -> bool:
@@ -224,20 +225,7 @@ def _within(spans: Sequence[Span], start: int, end: int) -> list[Span]:
     return found
 
 
-def merged(ranges: Iterable[Span]) -> list[Span]:
-    """The same ids in ranges that are disjoint and ascend, however they came."""
-    merged: list[Span] = []
-    for first, last in sorted(ranges):
-        if first > last:
-            continue
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = merged[-1][0], max(last, merged[-1][1])
-        else:
-            merged.append((first, last))
-    return merged
-
-
-def _spans(ids: Sequence[int], ranges: Sequence[Span]) -> list[Span]:
+def _spans(ids: Sequence[int], ranges: Sequence[Range]) -> list[Span]:
     """Indices (from, to) of the ascending ids that are in one of the merged ranges; disjoint, ascending.
 
     Costs nothing for ranges that are not between the first id and the last: a caller may have thousands of both.

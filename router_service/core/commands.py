@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from router_service.core.runs import CallerBook, Sent, SliceHolder
     from router_service.core.sessions.session import Session
     from router_service.core.slots.slot import Released, Slot
-    from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
+    from slotmesh.wire.chunks import Payload
 
 
 @dataclass(slots=True, eq=False)
@@ -151,10 +151,21 @@ class OpenLink:
 
 
 @dataclass(slots=True, eq=False)
+class RetryLink:
+    """Connect to the replica again after `delay_s` seconds."""
+
+    replica: Replica
+    delay_s: float
+
+
+@dataclass(slots=True, eq=False)
 class CloseLink:
     """The replica is no longer of use: disconnect."""
 
     replica: Replica
 
 
-Command = Flush | CancelRun | AskReconcile | Delivery | DeliverSlot | NameRoster | TakeValues | OpenLink | CloseLink
+OfLink = Flush | CancelRun | AskReconcile | TakeValues | OpenLink | RetryLink | CloseLink
+"""What the link to a replica does."""
+
+Command = Delivery | DeliverSlot | NameRoster | OfLink

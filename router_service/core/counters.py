@@ -87,12 +87,6 @@ class Counters:
         """Sampled copies that ended, by backend and outcome."""
         self.link_failures: Counter[tuple[str, ...]] = Counter()
         """Links to replicas that broke, by backend."""
-        self.frames: Counter[tuple[str, ...]] = Counter()
-        """Frames with calls and with results of clients, by direction."""
-        self.replica_frames: Counter[tuple[str, ...]] = Counter()
-        """Frames with calls to replicas and with their results, by backend and direction."""
-        self.streams = 0
-        """Client streams open now."""
 
     def backend(self, name: str) -> BackendCounts:
         """The counts of a backend that the table names, the same ones whenever it comes back."""

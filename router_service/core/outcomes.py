@@ -10,6 +10,7 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from router_service.core import failures
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from router_service.core.replicas.replica import Replica
     from router_service.core.runs import CallerBook, Run, Sent, SliceHolder
     from router_service.core.slots.slot import Slot
-    from slotmesh.chunks import Payload
+    from router_service.core.streaming.events import StreamedOutcomesLeft
+    from slotmesh.wire.chunks import Payload
 
 
 class Outcomes:
@@ -113,6 +115,10 @@ class Outcomes:
     def failed(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
         """`count` calls of the slice, from offset `lo`, failed, as the router found."""
         self._fail(sent.run, sent.lo + lo, count, failure)
+
+    def streamed_left(self, event: StreamedOutcomesLeft, _now: float) -> None:
+        """The credit of these calls is their caller's again."""
+        event.caller.streamed(event.ids)
 
     def forget(self, run: Run) -> None:
         """Nobody is told of anything about the run any more: the next router asks for it."""
@@ -242,6 +248,7 @@ class Outcomes:
     def _settle(self, run: Run, count: int) -> None:
         run.unanswered -= count
         if not run.unanswered:
+            run.alarm = inf
             del run.caller.runs[run]
             if run.awaits:
                 self.unbrought.append(run)

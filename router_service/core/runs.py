@@ -143,7 +143,7 @@ class Run:
         self.account: Account | None = None
         """Whom the waiting calls are charged to; None while none wait."""
         self.alarm = inf
-        """When the deadline heap looks at the run; infinite while it has no entry."""
+        """When its deadline, or its time in a queue, is looked at; infinite while it is not watched."""
         self.is_overdue = False
         """Its deadline has passed, and its replicas are asked how far they are."""
         self.asked_until = inf

@@ -11,15 +11,18 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from router_service.core import failures
-from router_service.core.runs import CallerBook, Run
+from router_service.core.runs import Run
+from slotmesh.wire.chunks import Announced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from router_service.core.commands import DeliverResults
+    from router_service.core.counters import Counters
+    from router_service.core.events import CallFailedAtEdge, CallsSubmitted, ResultsRequested
     from router_service.core.outcomes import Outcomes
     from router_service.core.routing.intake import Intake
     from router_service.core.routing.topology import Topology
+    from router_service.core.sessions.events import CallsResent
     from router_service.core.sessions.resumption import Resumptions
     from router_service.core.uploads.uploads import Uploads
 
@@ -30,6 +33,7 @@ class Submissions:
     def __init__(
         self,
         numbers: Iterator[int],
+        counters: Counters,
         topology: Topology,
         outcomes: Outcomes,
         intake: Intake,
@@ -38,21 +42,47 @@ class Submissions:
     ) -> None:
         """`numbers` are the ages of runs."""
         self._numbers = numbers
+        self._counters = counters
         self._topology = topology
         self._outcomes = outcomes
         self._intake = intake
         self._resumptions = resumptions
         self._uploads = uploads
 
-    def holds_back(self, run: Run, now: float) -> bool:
-        """Whether the run waits for payloads, or fails as there is no room for them."""
-        if failure := self._uploads.refuse(run):
-            self._outcomes.fail_waiting(run, failure)
-        elif self._uploads.take(run, now):
-            self._intake.watch(run)
-        else:
-            return False
-        return True
+    def submitted(self, event: CallsSubmitted, now: float) -> None:
+        """Each batch becomes a run, and begins as soon as its payload is there."""
+        caller, endpoint = event.caller, event.endpoint
+        label, numbers, runs = (self._counters.label(endpoint),), self._numbers, caller.runs
+        calls, uploads = self._counters.calls, self._uploads.lines
+        for options, ids, payloads in event.batches:
+            run = Run(next(numbers), caller, endpoint, options, ids, payloads, now)
+            calls[label] += len(payloads)
+            runs[run] = None
+            if run.deadline <= now:
+                self._outcomes.fail_waiting(run, failures.deadline_in_queue(run))
+            elif not (uploads or type(payloads[0]) is Announced) or not self._holds_back(run, now):
+                self.begin(run, now)
+
+    def resent(self, event: CallsResent, now: float) -> None:
+        """The same for calls that were sent before, which may be at a replica already."""
+        caller, endpoint = event.caller, event.endpoint
+        label = (self._counters.label(endpoint),)
+        for options, ids, payloads in event.batches:
+            run = Run(next(self._numbers), caller, endpoint, options, ids, payloads, now - event.age_s)
+            run.may_have_run = True
+            run.first_roster = event.first_roster
+            self._counters.calls[label] += len(payloads)
+            caller.runs[run] = None
+            if options.streaming:
+                self._outcomes.fail_waiting(run, failures.NOT_RESUMED)
+                continue
+            self._resumptions.resent(run)
+            if not self._holds_back(run, now):
+                self.begin(run, now)
+
+    def failed_at_edge(self, event: CallFailedAtEdge, _now: float) -> None:
+        """Later calls of its key and generation fail when it is their turn to begin."""
+        event.caller.stop(event.ordering_key, event.stop_generation, event.call_id)
 
     def begin(self, run: Run, now: float) -> None:
         """The run is complete, and its turn: to the replicas that may have it already, or to the one that gets it."""
@@ -70,14 +100,25 @@ class Submissions:
         for copy in copies:
             self._intake.send_copy(copy, now)
 
-    def fetch(self, caller: CallerBook, endpoint: str, answered: DeliverResults, now: float) -> None:
-        """The payloads of these results were dropped here: asks the replica, which keeps them, once more."""
+    def results_requested(self, event: ResultsRequested, now: float) -> None:
+        """Asks the replica that keeps the results for them."""
+        caller, answered = event.caller, event.answered
         options = replace(answered.options, partition=-1, timeout_s=inf)
         payloads = [b""] * len(answered.ids)
-        run = Run(next(self._numbers), caller, endpoint, options, answered.ids, payloads, now)
+        run = Run(next(self._numbers), caller, event.endpoint, options, answered.ids, payloads, now)
         run.may_have_run = run.was_answered = True
         caller.runs[run] = None
         if answered.replica.linked:
             self._intake.recover(run, answered.replica, now)
         else:
             self._outcomes.fail_waiting(run, failures.result_evicted(answered.replica))
+
+    def _holds_back(self, run: Run, now: float) -> bool:
+        """Whether the run waits for payloads, or fails as there is no room for them."""
+        if failure := self._uploads.refuse(run):
+            self._outcomes.fail_waiting(run, failure)
+        elif self._uploads.take(run, now):
+            self._intake.watch(run)
+        else:
+            return False
+        return True

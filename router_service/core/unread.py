@@ -3,10 +3,10 @@
 Purpose: each stream holds what its client has not read, and hundreds of clients that do not read at all would hold as
 many times that. Whoever reads gets its results as ever: what others hold up is at replicas already.
 Invariants: what is queued is bounded. Above the bound, or above a quarter of it where many streams have something
-queued, who has read nothing for `STUCK_S` lets go, those with most first: of what replicas keep, and of what nobody
-keeps. Where that is not enough for many, the brake is on, for `BRAKE_S` at most: no calls are started that would bring
-more. Above the bound all others let go, too, of what replicas keep. What is being written cannot be taken back: the
-more of that there is, the less goes into one frame. Below the bounds nothing of this happens.
+queued, who has read nothing for `STUCK_S` lets go, those with most first, of what replicas keep; above the bound of
+what nobody keeps, too. Where that is not enough for many, the brake is on, for `BRAKE_S` at most: no calls are started
+that would bring more. Above the bound all others let go, too, of what replicas keep. What is being written cannot be
+taken back: the more of that there is, the less goes into one frame. Below the bounds nothing of this happens.
 Owner: the router's streams, one for all. Pure; `now` is monotonic seconds.
 """
 
@@ -118,7 +118,7 @@ class Unread:
             if self.queued <= bound:
                 return
             if holder.stuck_since + STUCK_S <= now:
-                holder.shed(is_stuck=True)
+                holder.shed(is_stuck=self.queued > self._max_bytes)
         for holder in by_size:
             if self.queued <= self._max_bytes:
                 break

@@ -1,15 +1,16 @@
-"""What the router exports: the scheduler's own counters, read when somebody scrapes."""
+"""What the router exports: counters of the core and of the shell, read when somebody scrapes."""
 
 from __future__ import annotations
 
 from router_service.core.scheduler import Scheduler
 from router_service.core.unread import Unread
+from router_service.shell.frame_counts import FrameCounts
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gauge
 from slotmesh.telemetry.setup import MetricsServer
 
 
-def observe(metrics: MetricsServer, scheduler: Scheduler, unread: Unread) -> None:
+def observe(metrics: MetricsServer, scheduler: Scheduler, counts: FrameCounts, unread: Unread) -> None:
     """Registers the router's instruments."""
     counters, topology, meter = scheduler.counters, scheduler.topology, metrics.meter
     observe_counter(meter, names.ROUTER_CALLS, lambda: counters.calls)
@@ -19,9 +20,9 @@ def observe(metrics: MetricsServer, scheduler: Scheduler, unread: Unread) -> Non
     observe_counter(meter, names.ROUTER_SHADOWS, lambda: counters.shadows)
     observe_counter(meter, names.ROUTER_RESERVATIONS, lambda: counters.reservations)
     observe_counter(meter, names.ROUTER_LINK_FAILURES, lambda: counters.link_failures)
-    observe_counter(meter, names.ROUTER_FRAMES, lambda: counters.frames)
-    observe_counter(meter, names.ROUTER_REPLICA_FRAMES, lambda: counters.replica_frames)
-    observe_gauge(meter, names.ROUTER_STREAMS, lambda: {(): counters.streams})
+    observe_counter(meter, names.ROUTER_FRAMES, lambda: counts.client_frames)
+    observe_counter(meter, names.ROUTER_REPLICA_FRAMES, lambda: counts.replica_frames)
+    observe_gauge(meter, names.ROUTER_STREAMS, lambda: {(): counts.streams})
     observe_gauge(meter, names.ROUTER_UNREAD, lambda: {(): unread.queued + unread.leaving})
     observe_counter(meter, names.ROUTER_BRAKES, lambda: {(): unread.brakes})
     observe_gauge(

@@ -45,6 +45,9 @@ class Link(Protocol):
     def reconcile(self, session: Session) -> None:
         """Asks the replica what became of the session's unanswered calls."""
 
+    def retry_in(self, delay_s: float) -> None:
+        """The link failed: it is to connect again after so many seconds."""
+
     def forget(self, first: int, count: int) -> None:
         """Tells the replica that it need not keep the outcomes of these runs."""
 

@@ -13,8 +13,10 @@ import asyncio
 import grpc
 
 from router_service import convert
+from router_service.core.routing.events import TableReceived
 from router_service.core.routing.table import RoutingTable
 from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.replicas.link_report import LinkReport
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame, run_stream
@@ -40,11 +42,13 @@ class TableWatch:
         controller: str,
         hello: membership_service_pb2.RouterHello,
         dispatcher: Dispatcher,
+        links: LinkReport,
         backoff: Backoff,
     ) -> None:
         self._controller = controller
         self._hello = hello
         self._dispatcher = dispatcher
+        self._links = links
         self._backoff = backoff
         self._pump: StreamPump[Request] | None = None
         self._in_force: membership_service_pb2.RoutingTable | None = None
@@ -52,8 +56,6 @@ class TableWatch:
         self._report_due = False
         self._unknown_balancers: dict[str, int] = {}
         """Those of backends in the newest table that this router does not know. Each was warned of."""
-        self.has_table = asyncio.Event()
-        """Set with the first table."""
 
     def report_soon(self) -> None:
         """Something that reports tell has changed."""
@@ -98,7 +100,8 @@ class TableWatch:
 
     def _take(self, wire: membership_service_pb2.RoutingTable) -> None:
         table = convert.table_from_wire(wire)
-        if not self._dispatcher.apply(table):
+        self._dispatcher.post(TableReceived(table))
+        if self._dispatcher.scheduler.table is not table:
             _log.info("routing table passed over: it is older, or does not cover the one in force", **_version(table))
             return
         self._in_force = wire
@@ -109,7 +112,7 @@ class TableWatch:
             replicas=sum(len(backend.replicas) for backend in table.backends.values()),
             **_version(table),
         )
-        self.has_table.set()
+        self._dispatcher.first_table.came()
         self.report_soon()
 
     def _full_hello(self) -> membership_service_pb2.RouterHello:
@@ -129,7 +132,7 @@ class TableWatch:
                     "the backend's balancer is not known to this version, another one stands in: update the router",
                     backend=backend,
                     balancer=number,
-                    stands_in=table.backends[backend].balancer.name.lower(),
+                    stands_in=table.backends[backend].settings.balancer.name.lower(),
                     version=VERSION,
                 )
         self._unknown_balancers = unknown
@@ -138,19 +141,19 @@ class TableWatch:
         if not self._report_due:
             return None
         self._report_due = False
-        topology = self._dispatcher.scheduler.topology
+        scheduler = self._dispatcher.scheduler
         return Request(
             report=membership_service_pb2.RouterReport(
-                generation=topology.table.generation,
-                revision=topology.table.revision,
-                linked_replica_ids=self._dispatcher.linked_replica_ids(),
+                generation=scheduler.table.generation,
+                revision=scheduler.table.revision,
+                linked_replica_ids=self._links.linked_replica_ids(),
                 ended=[
                     membership_service_pb2.PartitionOwner(replica_id=replica_id, incarnation=incarnation)
-                    for replica_id, incarnation in self._dispatcher.ended_replicas()
+                    for replica_id, incarnation in self._links.ended_replicas()
                 ],
                 loads=[
                     mesh_pb2.BackendLoad(backend=backend.name, queued=backend.account.calls, ongoing=backend.ongoing)
-                    for backend in topology.backends.values()
+                    for backend in scheduler.topology.backends.values()
                 ],
             )
         )

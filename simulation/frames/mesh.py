@@ -20,6 +20,7 @@ from simulation.frames.router import ENDPOINT, Router
 from simulation.kernel import Kernel
 from simulation.payloads import call_of
 from simulation.queues.figures import quantile
+from slotmesh.spec.model import Backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,7 +111,7 @@ class FrameMesh:
         table = RoutingTable(
             generation="simulation",
             endpoints={ENDPOINT: EndpointRoute(name=ENDPOINT, weights={_BACKEND: 1.0})},
-            backends={_BACKEND: BackendRoute(name=_BACKEND, replicas=routes, max_queued_calls=2**30)},
+            backends={_BACKEND: BackendRoute(settings=Backend(name=_BACKEND, max_queued_calls=2**30), replicas=routes)},
             roster=Roster(RosterVersion("simulation", 1)),
         )
         replica_of = {route.key: replica for route, replica in zip(routes, self._replicas, strict=True)}

@@ -10,13 +10,14 @@ from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link as Near
 from replica_service.core.calls import Run
 from replica_service.core.commands import Command, StartCalls
+from replica_service.core.events import CallsEnded, RunsCame, TimePassed
 from replica_service.core.scheduler import Scheduler
 from router_service.core.replicas.capacity import Capacity
 from router_service.core.replicas.slicing import MethodTime
 from simulation.frames.machine import Process
 from simulation.frames.pump import Pump
 from simulation.ledger import Violation
-from slotmesh.chunks import joined
+from slotmesh.wire.chunks import joined
 
 if TYPE_CHECKING:
     from router_service.core.replicas.frames import OutgoingBatch
@@ -111,7 +112,7 @@ class Replica:
                 Run(near, each.first_run_id, [*map(joined, each.payloads)], _OPTIONS, each.endpoint, now, each.deadline)
                 for each in batches
             ]
-            self._carry_out(self.core.submit(runs, now))
+            self._carry_out(self.core.step(RunsCame(runs), now))
 
         self.process.do(lambda: (cost_s, submit))
 
@@ -159,7 +160,7 @@ class Replica:
 
     def _end(self, run: Run, lo: int, hi: int, *, waited: bool = False) -> None:
         run.link.outbox.ended(run, lo, hi)
-        self._carry_out(self.core.calls_ended(run, hi - lo, self._kernel.now, waited=waited))
+        self._carry_out(self.core.step(CallsEnded(run, hi - lo, waited=waited), self._kernel.now))
 
     def _go_on(self) -> None:
         if self._work:
@@ -170,4 +171,4 @@ class Replica:
     def _time_passed(self, when: float) -> None:
         if when == self._timer_at:
             self._timer_at = None
-            self._carry_out(self.core.passed(self._kernel.now))
+            self._carry_out(self.core.step(TimePassed(), self._kernel.now))

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
 from router_service.core.commands import Command, DeliverResults, Flush, OpenLink
+from router_service.core.events import CallsSubmitted, TimePassed
+from router_service.core.replicas.events import LinkOpened, RunsCompleted, ServiceTimesReported
+from router_service.core.replicas.frames import pending
+from router_service.core.routing.events import TableReceived
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
 from simulation.frames.machine import Process
 from simulation.frames.pump import Pump
 from simulation.ledger import Violation
 from simulation.payloads import payload_of
-from slotmesh.pacing import COUNTED_FRAMES
 
 if TYPE_CHECKING:
     from router_service.core.replicas.capacity import Capacity
@@ -55,7 +58,7 @@ class Router:
 
     def apply(self, table: RoutingTable) -> list[Far]:
         """Takes the table; returns the replicas to connect to."""
-        commands = self.core.apply(table, self._kernel.now)
+        commands = self.core.step(TableReceived(table), self._kernel.now)
         return [command.replica for command in commands if isinstance(command, OpenLink)]
 
     def connect(self, client: Client) -> None:
@@ -83,9 +86,7 @@ class Router:
         """The replica is connected; `send` brings it frames."""
 
         def waiting() -> tuple[int, int, bool]:
-            calls = sum(sent.count for sent in far.outbox)
-            are_quick = far.is_quick(_OPTIONS.method)
-            return calls, far.count_quick(calls * COUNTED_FRAMES) if are_quick else far.owed - calls, are_quick
+            return pending(far) if far.has_unsent_runs else (0, far.owed, False)
 
         def cut(_most: int) -> tuple[Batches, float]:
             batches = self.core.cut_frame(far, _MAX_FRAME_CALLS, _MAX_FRAME_BYTES)
@@ -93,7 +94,7 @@ class Router:
 
         pump = self._links[far] = Pump(self._kernel, self.process, waiting, cut, send)
         self.to_replicas.append(pump)
-        self._carry_out(self.core.link_up(far, capacity, self._kernel.now))
+        self._carry_out(self.core.step(LinkOpened(far, capacity), self._kernel.now))
 
     def answered(
         self, far: Far, run_ids: list[int], payloads: list[bytes], capacity: Capacity, times: dict[str, MethodTime]
@@ -105,10 +106,12 @@ class Router:
 
         def complete() -> None:
             if times:
-                self.core.times_told(far, times)
+                self.core.step(ServiceTimesReported(far, times), self._kernel.now)
             self._are_quick = far.is_quick(_OPTIONS.method)
-            self._carry_out(self.core.completed(far, [(run_ids, payloads, "")], [], capacity, self._kernel.now))
-            if far.outbox:
+            self._carry_out(
+                self.core.step(RunsCompleted(far, [(run_ids, payloads, "")], [], capacity), self._kernel.now)
+            )
+            if far.has_unsent_runs:
                 self._links[far].wake()
 
         self.process.do(take)
@@ -116,7 +119,7 @@ class Router:
     def _take(self, caller: Caller, ids: range) -> tuple[float, Then]:
         batch = (_OPTIONS, ids, [payload_of(call) for call in ids])
         return self._cost(len(ids)), lambda: self._carry_out(
-            self.core.submit(caller, ENDPOINT, [batch], self._kernel.now)
+            self.core.step(CallsSubmitted(caller, ENDPOINT, [batch]), self._kernel.now)
         )
 
     def _cost(self, calls: int) -> float:
@@ -141,4 +144,4 @@ class Router:
     def _expire(self, when: float) -> None:
         if when == self._timer_at:
             self._timer_at = inf
-            self._carry_out(self.core.expire(self._kernel.now))
+            self._carry_out(self.core.step(TimePassed(), self._kernel.now))

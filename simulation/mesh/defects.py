@@ -183,7 +183,7 @@ _TAKEOVER: Final = (
         STOPS,
         "stop_lanes",
         (
-            "replica_service.core.lane_stops:Stops.is_stopped",
+            "replica_service.core.lanes.lane_stops:Stops.is_stopped",
             "self._failed.get(hash((endpoint, key, generation)), call_id) < call_id",
             "False",
         ),
@@ -254,7 +254,7 @@ _REPLICA: Final = (
         ONCE,
         "router_leaves",
         (
-            "replica_service.core.sessions:SessionTable.meet",
+            "replica_service.core.sessions.session_table:SessionTable.meet",
             "if epoch < session.epoch:\n        return None",
             "if epoch < session.epoch:\n        return _NOTHING",
         ),
@@ -264,7 +264,7 @@ _REPLICA: Final = (
         "what waits of an epoch that was overtaken starts all the same",
         ONCE,
         "router_leaves",
-        ("replica_service.core.sessions:SessionTable.meet", "if record.pending:", "if False:"),
+        ("replica_service.core.sessions.session_table:SessionTable.meet", "if record.pending:", "if False:"),
     ),
     _defect(
         "failure_leaves_no_trace",
@@ -294,7 +294,7 @@ _REPLICA: Final = (
         ONCE,
         "long_away",
         (
-            "replica_service.core.forgotten:ForgottenSessions.find",
+            "replica_service.core.sessions.forgotten:ForgottenSessions.find",
             "return self._remnants.get(session_id)",
             "return None",
         ),
@@ -305,7 +305,7 @@ _REPLICA: Final = (
         ONCE,
         "router_leaves",
         (
-            "replica_service.core.sessions:SessionTable.reconcile",
+            "replica_service.core.sessions.session_table:SessionTable.reconcile",
             "(running if known is None else kept).append(span)",
             "known is None or kept.append(span)",
         ),
@@ -316,7 +316,7 @@ _REPLICA: Final = (
         ORDER,
         "keys_move",
         (
-            "replica_service.core.ownership:Ownership.admit",
+            "replica_service.core.lanes.ownership:Ownership.admit",
             "if epoch < floor:\n        return False",
             "if epoch < floor:\n        return True",
         ),
@@ -326,7 +326,7 @@ _REPLICA: Final = (
         "calls of a key start as they arrive, whatever has started of it before",
         ORDER,
         "key_overtaken",
-        ("replica_service.core.progress:Progress.is_passed", "return call_id < last", "return False"),
+        ("replica_service.core.lanes.progress:Progress.is_passed", "return call_id < last", "return False"),
     ),
     _defect(
         "stop_not_noted",
@@ -346,7 +346,7 @@ _REPLICA: Final = (
         "owners_change keys_move",
         (
             "replica_service.core.scheduler:Scheduler.is_emptied",
-            "not self._lanes.is_left(endpoint, partition)",
+            "not self._state.lanes.is_left(endpoint, partition)",
             "True",
         ),
     ),
@@ -356,7 +356,7 @@ _REPLICA: Final = (
         STOPS,
         "stop_lanes_late",
         (
-            "replica_service.core.lane_history:is_late",
+            "replica_service.core.lanes.lane_history:is_late",
             "run.options.stop_generation > 0 and now >= run.deadline",
             "False",
         ),
@@ -368,7 +368,7 @@ _REPLICA: Final = (
         "owners_fenced",
         (
             "replica_service.shell.engine:Engine.fence",
-            "self._carry_out(self.scheduler.fence(epoch, self._now()))\n    return self.scheduler.busy()",
+            "self.post(EpochFenced(epoch))\n    return self.scheduler.busy()",
             "return {}",
         ),
     ),

@@ -6,8 +6,9 @@ from math import inf
 from random import Random
 
 from simulation.mesh.draft import Draft
-from simulation.mesh.plots import BY_NAME, PLOTS, storm
+from simulation.mesh.plots import BY_NAME, PLOTS
 from simulation.mesh.scenario import SETTLE_S, Client, Kind, Replica, Router, Scenario, Work
+from simulation.mesh.storm import storm
 
 
 def generate(seed: int, seconds: float = 5.0, plot_name: str = "") -> Scenario:

@@ -20,7 +20,7 @@ from simulation.mesh.network import Connection, Listener, Network
 from simulation.mesh.rpc import FRAME_BYTES, Flow, Inbox, Metadata
 
 if TYPE_CHECKING:
-    from simulation.mesh.channel import SimCall
+    from simulation.mesh.client_rpc import SimCall
 
 _CODE: Final = cygrpc.StatusCode
 

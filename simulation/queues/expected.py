@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from router_service.core.routing.table import BalancerName
 from simulation.queues.settings import Settings
+from slotmesh.spec.model import BalancerName
 
 if TYPE_CHECKING:
     from simulation.queues.figures import Figures

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from replica_service.core.calls import Link as ReplicaSide
 from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.events import ServiceTimesReported
 from router_service.core.replicas.slicing import MethodTime
 from simulation.queues.replica import Replica
 from simulation.queues.router import Router
@@ -100,7 +101,7 @@ class Link:
         self.router.capacity_changed(self.far, capacity)
 
     def _tell_times(self, times: dict[str, MethodTime]) -> None:
-        self.router.core.times_told(self.far, times)
+        self.router.core.step(ServiceTimesReported(self.far, times), self._kernel.now)
 
     def _hand_back(self, frame: tuple[list[int], Failure, Capacity]) -> None:
         self.router.refused(self.far, *frame)

@@ -18,6 +18,7 @@ from simulation.queues.figures import Figures, summarise
 from simulation.queues.link import Link
 from simulation.queues.replica import Replica
 from simulation.queues.router import Router
+from slotmesh.spec.model import Backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +95,9 @@ class Mesh:
         table = RoutingTable(
             generation="simulation",
             endpoints={_ENDPOINT: EndpointRoute(name=_ENDPOINT, weights={_BACKEND: 1.0})},
-            backends={_BACKEND: BackendRoute(name=_BACKEND, replicas=routes, balancer=settings.balancer)},
+            backends={
+                _BACKEND: BackendRoute(settings=Backend(name=_BACKEND, balancer=settings.balancer), replicas=routes)
+            },
             roster=Roster(RosterVersion("simulation", 1)),
         )
         replica_of = {route.key: replica for route, replica in zip(routes, self._replicas, strict=True)}

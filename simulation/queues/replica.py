@@ -13,10 +13,11 @@ from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link as Near
 from replica_service.core.calls import Run
 from replica_service.core.commands import Command, Fail, Refuse, StartCalls, TellCapacity
+from replica_service.core.events import CallsEnded, RunsCame, TimePassed
 from replica_service.core.scheduler import Scheduler
 from simulation.ledger import Violation
 from simulation.payloads import call_of
-from slotmesh.chunks import joined
+from slotmesh.wire.chunks import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +71,7 @@ class Replica:
             Run(near, batch.first_run_id, [*map(joined, batch.payloads)], _OPTIONS, batch.endpoint, now, batch.deadline)
             for batch in batches
         ]
-        self._carry_out(self.core.submit(runs, now))
+        self._carry_out(self.core.step(RunsCame(runs), now))
 
     def _carry_out(self, commands: list[Command]) -> None:
         kernel, ledger = self._kernel, self.ledger
@@ -109,9 +110,9 @@ class Replica:
         self._running -= 1
         self.ledger.ended(now)
         run.link.outbox.answer(run.first + index, run.payloads[index])
-        self._carry_out(self.core.calls_ended(run, 1, now))
+        self._carry_out(self.core.step(CallsEnded(run, 1), now))
 
     def _time_passed(self, when: float) -> None:
         if when == self._timer_at:
             self._timer_at = None
-            self._carry_out(self.core.passed(self._kernel.now))
+            self._carry_out(self.core.step(TimePassed(), self._kernel.now))

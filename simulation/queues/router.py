@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
 from router_service.core.commands import Command, DeliverFailure, DeliverResults, Flush, OpenLink
+from router_service.core.events import CallsSubmitted, TimePassed
+from router_service.core.replicas.events import CapacityReported, LinkOpened, RunsCompleted, RunsRefused
+from router_service.core.routing.events import TableReceived
 from router_service.core.scheduler import Scheduler
 from simulation.ledger import Violation
 from simulation.payloads import call_of, payload_of
-from slotmesh.chunks import joined
+from slotmesh.wire.chunks import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +59,7 @@ class Router:
 
     def apply(self, table: RoutingTable) -> list[Far]:
         """Takes the table; returns the replicas to connect to."""
-        commands = self.core.apply(table, self._kernel.now)
+        commands = self.core.step(TableReceived(table), self._kernel.now)
         return [command.replica for command in commands if isinstance(command, OpenLink)]
 
     def balance_by(self, balancer: Balancer[Far]) -> None:
@@ -68,15 +71,15 @@ class Router:
         """A batch arrives."""
         ids = range(calls.start + 1, calls.stop + 1)
         batch = (_OPTIONS, ids, [payload_of(call) for call in calls])
-        self._carry_out(self.core.submit(self._caller, endpoint, [batch], self._kernel.now))
+        self._carry_out(self.core.step(CallsSubmitted(self._caller, endpoint, [batch]), self._kernel.now))
 
     # -- replicas --------------------------------------------------------------------------------------------------
 
     def link_up(self, replica: Far, capacity: Capacity) -> None:
-        self._carry_out(self.core.link_up(replica, capacity, self._kernel.now))
+        self._carry_out(self.core.step(LinkOpened(replica, capacity), self._kernel.now))
 
     def capacity_changed(self, replica: Far, capacity: Capacity) -> None:
-        self._carry_out(self.core.capacity_changed(replica, capacity, self._kernel.now))
+        self._carry_out(self.core.step(CapacityReported(replica, capacity), self._kernel.now))
 
     def completed(
         self,
@@ -85,11 +88,11 @@ class Router:
         failed: Sequence[tuple[list[int], Failure]],
         capacity: Capacity,
     ) -> None:
-        self._carry_out(self.core.completed(replica, results, failed, capacity, self._kernel.now))
+        self._carry_out(self.core.step(RunsCompleted(replica, results, failed, capacity), self._kernel.now))
 
     def refused(self, replica: Far, run_ids: list[int], failure: Failure, capacity: Capacity) -> None:
         self._ledger.refused(len(run_ids), self._kernel.now)
-        self._carry_out(self.core.refused(replica, run_ids, failure, capacity, self._kernel.now))
+        self._carry_out(self.core.step(RunsRefused(replica, run_ids, failure, capacity), self._kernel.now))
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
@@ -123,4 +126,4 @@ class Router:
     def _expire(self, when: float) -> None:
         if when == self._timer_at:
             self._timer_at = inf
-            self._carry_out(self.core.expire(self._kernel.now))
+            self._carry_out(self.core.step(TimePassed(), self._kernel.now))

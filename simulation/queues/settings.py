@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from router_service.core.routing.table import BalancerName
+from slotmesh.spec.model import BalancerName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

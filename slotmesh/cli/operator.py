@@ -60,20 +60,23 @@ class Operator:
             raise to_exception(Failure(reason=Reason.ENDPOINT_NOT_FOUND, message=message), endpoint=name)
         return endpoints[name]
 
-    async def set_traffic(self, endpoint: str, traffic: TrafficPolicy) -> int:
-        """Replaces an endpoint's policy, as a whole; returns the configuration's revision that has it."""
-        request = pb.SetTrafficRequest(endpoint=endpoint, traffic=traffic_to_wire(traffic))
+    async def set_traffic(self, endpoint: str, said: TrafficPolicy, *, clear_shadows: bool = False) -> int:
+        """Changes an endpoint's policy: weights and shadows that are not said stay as they are.
+
+        Returns the configuration's revision that has it.
+        """
+        request = pb.SetTrafficRequest(endpoint=endpoint, traffic=traffic_to_wire(said), clear_shadows=clear_shadows)
         with self._peer.telling():
             response = await self._stub.SetTraffic(request, timeout=RPC_TIMEOUT_S)
         return int(response.revision)
 
     async def members(self) -> Members:
         """Who is there. Routers are asked after replicas, so that the newest table knows of these replicas."""
+        replicas = await self._replicas()
         with self._peer.telling():
-            replicas = await self._stub.ListReplicas(pb.ListReplicasRequest(), timeout=RPC_TIMEOUT_S)
             routers = await self._stub.ListRouters(pb.ListRoutersRequest(), timeout=RPC_TIMEOUT_S)
         return Members(
-            replicas=tuple(_replica(replica) for replica in replicas.replicas),
+            replicas=replicas,
             routers=tuple(_router(router) for router in routers.routers),
             generation=routers.generation,
             revision=routers.revision,
@@ -88,6 +91,18 @@ class Operator:
             endpoints=await self._endpoints(),
             members=await self.members(),
         )
+
+    async def _replicas(self) -> tuple[ReplicaStatus, ...]:
+        """All of them, with all that they say is wrong."""
+        request = pb.ListReplicasRequest(whole_errors=True)
+        replicas: list[ReplicaStatus] = []
+        with self._peer.telling():
+            while True:
+                page = await self._stub.ListReplicas(request, timeout=RPC_TIMEOUT_S)
+                replicas += map(_replica, page.replicas)
+                if not page.next_page_token:
+                    return tuple(replicas)
+                request.page_token = page.next_page_token
 
     async def _endpoints(self) -> tuple[Endpoint, ...]:
         with self._peer.telling():

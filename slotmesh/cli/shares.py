@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from slotmesh.spec.model import InvalidSpec, Mistake, TrafficPolicy
 from slotmesh.spec.rules import show, traffic_mistakes
 
 
-def new_policy(
+@dataclass(frozen=True, slots=True)
+class SaidPolicy:
+    """What somebody wants of a traffic policy."""
+
+    policy: TrafficPolicy
+    """Weights and shadows that are not said stay as they are."""
+    clear_shadows: bool = False
+    """There should be no shadows."""
+
+
+def said_policy(
     endpoint: str,
     current: TrafficPolicy | None,
     weights: Sequence[str],
     shadows: Sequence[str],
     *,
     no_shadows: bool = False,
-) -> TrafficPolicy:
-    """The policy of an endpoint once `weights` and `shadows` are said; what is not said stays as it is.
+) -> SaidPolicy:
+    """What is typed. A shadow of 0 is none, so `c=0` alone takes all of them away, as `no_shadows` does.
 
-    A shadow of 0 is none, so `c=0` alone takes all of them away, as `no_shadows` does.
+    `current` is the policy now, which says only whether there are weights to stay.
 
     Raises:
         InvalidSpec: with all mistakes of what was typed.
@@ -30,18 +41,17 @@ def new_policy(
         mistakes.append(Mistake(f"{endpoint}.shadows", "--shadow and --no-shadows contradict each other"))
     if not weights and (current is None or not current.weights):
         mistakes.append(Mistake(f"{endpoint}.traffic", "there are no weights yet: give some, as v1=1"))
-    if mistakes:
+    policy = TrafficPolicy(weights=said, shadows={name: share for name, share in cast.items() if share != 0.0})
+    if mistakes := mistakes or [*_mistakes_of(endpoint, policy)]:
         raise InvalidSpec(mistakes)
-    kept = current or TrafficPolicy(weights={})
-    policy = TrafficPolicy(
-        weights=said if weights else kept.weights,
-        shadows={name: share for name, share in cast.items() if share != 0.0}
-        if shadows or no_shadows
-        else kept.shadows,
-    )
-    if mistakes := [*traffic_mistakes(endpoint, policy)]:
-        raise InvalidSpec(mistakes)
-    return policy
+    return SaidPolicy(policy, clear_shadows=no_shadows or bool(shadows and not policy.shadows))
+
+
+def _mistakes_of(endpoint: str, policy: TrafficPolicy) -> Iterator[Mistake]:
+    """Those of what is said. Weights that are not said stay as they are, and so are no mistake."""
+    for mistake in traffic_mistakes(endpoint, policy):
+        if policy.weights or mistake.path != f"{endpoint}.traffic":
+            yield mistake
 
 
 def read_shares(path: str, texts: Sequence[str], mistakes: list[Mistake]) -> Mapping[str, float]:

@@ -12,9 +12,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Unpack
 
+from slotmesh.call_options.model import OptionChanges
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.method import Method
-from slotmesh.client.calls.options import AfterFailure, OptionChanges, ViewOptions
+from slotmesh.client.calls.options import AfterFailure, ViewOptions
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.reservation import Reservation

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from slotmesh.codec.content_types import CONTENT_TYPES
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.sendable_text import sendable_text
-
-MAX_MESSAGE_CHARS = 4_096
-"""A name in the payload, or what a class of the user's own has raised, may be of any length."""
+from slotmesh.wire.limits import MAX_MESSAGE_CHARS
+from slotmesh.wire.sendable_text import sendable_text
 
 
 class DecodeError(ValueError):
     """Bytes that are not what they should be. `failure` is what a caller of a handler is told."""
 
     def __init__(self, message: str, *, reason: Reason = Reason.BAD_ARGUMENTS, field: str = "payload") -> None:
+        # A name in the payload, or what a class of the user's own has raised, may be of any length.
         message = sendable_text(message, MAX_MESSAGE_CHARS)
         super().__init__(message)
         self.failure = Failure(reason=reason, message=message, executed=Executed.NO, metadata={"field": field})

@@ -2,7 +2,7 @@
 
 Purpose: wraps the handlers of a service once, at registration, so that no interceptor runs for each rpc.
 Invariants: bytes that are no valid message end the rpc with INVALID_ARGUMENT, and so does a frame of a stream that
-holds more than one may (`slotmesh.frame_bounds`), before it is parsed: a large one is counted where it is read, in
+holds more than one may (`slotmesh.wire.frame_bounds`), before it is parsed: a large one is counted where it is read, in
 turn with others (`LargeFrame`). A `SlotmeshError` ends it with its status and details; a client that is gone is no
 error; anything else is logged with its traceback, and the client reads INTERNAL and nothing more. Nothing is added to
 the messages of a stream.
@@ -20,12 +20,13 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2
 
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
-from slotmesh.frame_bounds import SMALL_BYTES, shape_of
+from slotmesh.runtime.frame_shapes import shape_of
 from slotmesh.runtime.large_frames import LargeFrame
 from slotmesh.runtime.serialised import writes_bytes
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.status import abort, to_exception
 from slotmesh.telemetry.log import get_logger
+from slotmesh.wire.frame_bounds import SMALL_BYTES
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.frame_bounds import Shape, too_much
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.status import to_exception
+from slotmesh.wire.frame_bounds import Shape, too_much
 
 
 class LargeFrame:

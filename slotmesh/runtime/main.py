@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 from slotmesh.config import LogFormat, LogLevel, SettingsError
+from slotmesh.runtime.allocator import keep_freed_memory
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.loop_errors import log_loop_errors
 from slotmesh.runtime.tasks import TaskFailed
@@ -46,6 +47,7 @@ def _run(main: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
     # What is imported by now lives for ever: no collection needs to look at it again.
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
+    keep_freed_memory()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             log_loop_errors(runner.get_loop())

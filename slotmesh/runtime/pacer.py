@@ -1,4 +1,4 @@
-"""Holds small frames back for a moment: the rule of `slotmesh.pacing`, with a clock and a timer.
+"""Holds small frames back for a moment: the rule of `slotmesh.wire.pacing`, with a clock and a timer.
 
 Invariants: whoever holds a frame back is woken when its time has come; there is one timer a stream.
 Owner: the writing half of a stream, on its event loop.
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from slotmesh.pacing import QUICK, STEADY, Pacing
+from slotmesh.wire.pacing import QUICK, STEADY, Pacing
 
 _TICK_S: Final = 0.001
 """The event loop's timers tick in milliseconds."""

@@ -7,11 +7,11 @@ Pure functions of messages.
 
 from __future__ import annotations
 
-from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.limits import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.slots.token import SlotToken, parse_token, redacted
 from slotmesh.v1 import slot_service_pb2
+from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 MAX_REQUEST_ID_BYTES = 1024
 MAX_EXCLUDED = 1024

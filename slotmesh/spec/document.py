@@ -15,14 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, overload
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from slotmesh.spec.model import Backend, Balancer, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.model import SETTINGS, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes, number, show
+from slotmesh.spec.setting import Kind, Setting, choices
 from slotmesh.units import parse_duration, parse_size
 
 MAX_SPEC_BYTES = 4 * 2**20
@@ -38,68 +39,56 @@ def _written(parse: Callable[[str], Any], example: str) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-_Duration = Annotated[timedelta, _written(parse_duration, "250ms, 30s or 2m")]
-_Size = Annotated[int, _written(parse_size, "64KiB or 256MiB")]
-_BALANCERS: Mapping[str, Balancer] = {balancer.name.lower(): balancer for balancer in Balancer}
-if TYPE_CHECKING:
-    _BalancerName = str
-else:
-    _BalancerName = Literal[tuple(_BALANCERS)]
+_TYPES: Mapping[Kind, Any] = {
+    Kind.HANDLER: str,
+    Kind.INTEGER: int | None,
+    Kind.SIZE: Annotated[int, _written(parse_size, "64KiB or 256MiB")] | None,
+    Kind.DURATION: Annotated[timedelta, _written(parse_duration, "250ms, 30s or 2m")] | None,
+    Kind.FLAG: bool | None,
+    Kind.JSON: dict[str, Any],  # the rules say what is JSON
+}
+"""What a document may say of a setting. None: nothing."""
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class _BackendDocument(_Strict):
-    handler: str = ""
-    num_replicas: int | None = None
-    max_ongoing: int | None = None
-    prefetch: int | None = None
-    user_config: dict[str, Any] = {}  # the rules say what is JSON
-    max_batch_size: int | None = None
-    max_queued_calls: int | None = None
-    max_queued_bytes: _Size | None = None
-    max_queue_time: _Duration | None = None
-    balancer: _BalancerName | None = None
-    graceful_timeout: _Duration | None = None
-    health_check_period: _Duration | None = None
-    health_check_timeout: _Duration | None = None
-    own_loop: bool | None = None
+def _type_of(setting: Setting) -> Any:
+    return _TYPES[setting.kind] if setting.kind is not Kind.CHOICE else Literal[choices(setting)] | None
 
-    def to_model(self, name: str) -> Backend:
-        unset = Backend(name=name)
-        return Backend(
-            name=name,
-            handler=self.handler,
-            num_replicas=self.num_replicas,
-            max_ongoing=self.max_ongoing,
-            prefetch=self.prefetch,
-            user_config=self.user_config,
-            max_batch_size=_or(self.max_batch_size, unset.max_batch_size),
-            max_queued_calls=_or(self.max_queued_calls, unset.max_queued_calls),
-            max_queued_bytes=_or(self.max_queued_bytes, unset.max_queued_bytes),
-            max_queue_time_s=_seconds(self.max_queue_time, unset.max_queue_time_s),
-            balancer=unset.balancer if self.balancer is None else _BALANCERS[self.balancer],
-            graceful_timeout_s=_seconds(self.graceful_timeout, unset.graceful_timeout_s),
-            health_check_period_s=_seconds(self.health_check_period, None),
-            health_check_timeout_s=_seconds(self.health_check_timeout, None),
-            own_loop=self.own_loop,
-        )
+
+_FIELDS: dict[str, Any] = {name: (_type_of(each), None) for name, each in SETTINGS.items()}
+_BackendDocument = create_model("_BackendDocument", __base__=_Strict, **_FIELDS)
+
+
+def _backend(name: str, document: BaseModel) -> Backend:
+    given = {key: value for key in document.model_fields_set if (value := getattr(document, key)) is not None}
+    return Backend(name=name, **{SETTINGS[key].attribute: _value(SETTINGS[key], given[key]) for key in given})
+
+
+def _value(setting: Setting, said: Any) -> Any:
+    match setting.kind:
+        case Kind.DURATION:
+            return said.total_seconds()
+        case Kind.CHOICE:
+            return type(setting.default)[said.upper()]
+        case _:
+            return said
 
 
 class _EndpointDocument(_Strict):
     traffic: dict[str, float] | None = None
     shadows: dict[str, float] = {}
 
-    def to_model(self, name: str) -> Endpoint:
-        if self.traffic is None and not self.shadows:
-            return Endpoint(name=name)
-        return Endpoint(name=name, traffic=TrafficPolicy(weights=self.traffic or {}, shadows=self.shadows))
+
+def _endpoint(name: str, document: _EndpointDocument) -> Endpoint:
+    if document.traffic is None and not document.shadows:
+        return Endpoint(name=name)
+    return Endpoint(name=name, traffic=TrafficPolicy(weights=document.traffic or {}, shadows=document.shadows))
 
 
-DocumentT = TypeVar("DocumentT", _BackendDocument, _EndpointDocument)
-ValueT = TypeVar("ValueT")
+DocumentT = TypeVar("DocumentT", bound=BaseModel)
 
 
 def load_mesh(path: Path) -> Mesh:
@@ -126,8 +115,8 @@ def parse_mesh(text: str | bytes) -> Mesh:
     backends = _resources(_BackendDocument, "backends", sections.get("backends"), mistakes)
     endpoints = _resources(_EndpointDocument, "endpoints", sections.get("endpoints"), mistakes)
     mesh = Mesh(
-        backends=tuple(document.to_model(name) for name, document in backends.items()),
-        endpoints=tuple(document.to_model(name) for name, document in endpoints.items()),
+        backends=tuple(_backend(name, document) for name, document in backends.items()),
+        endpoints=tuple(_endpoint(name, document) for name, document in endpoints.items()),
     )
     told = {mistake.path for mistake in mistakes}
     mistakes += [mistake for mistake in mesh_mistakes(mesh) if mistake.path not in told]
@@ -225,19 +214,3 @@ def _kind(value: object) -> str:
             return "a list"
         case _:
             return f"a {type(value).__name__}"
-
-
-def _or(value: ValueT | None, otherwise: ValueT) -> ValueT:
-    return otherwise if value is None else value
-
-
-@overload
-def _seconds(value: timedelta | None, otherwise: float) -> float: ...
-
-
-@overload
-def _seconds(value: timedelta | None, otherwise: None) -> float | None: ...
-
-
-def _seconds(value: timedelta | None, otherwise: float | None) -> float | None:
-    return otherwise if value is None else value.total_seconds()

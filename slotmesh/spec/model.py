@@ -1,6 +1,7 @@
 """Backends, endpoints and traffic policies, as immutable values.
 
-Purpose: the one model of what should run, shared by the CLI, `--spec` and the controller. Pure.
+Purpose: the one model of what should run, shared by the CLI, `--spec`, controller, routers and replicas. Each setting
+of a backend is declared here, once, with its default (`slotmesh.spec.setting`). Pure.
 Invariants: a value may break `slotmesh.spec.rules` until it was checked; two values are equal exactly if they mean the
 same mesh (defaults are filled in, `user_config` holds JSON values only).
 """
@@ -11,14 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+from slotmesh.handlers.settings import MAX_ONGOING_LIMIT, MIN_SECONDS
+from slotmesh.spec.setting import Change, Kind, setting, settings_of
 
 JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 
+MAX_TIME_S: Final = 86_400.0
+"""The longest time that a setting may have, seconds."""
 _NOTHING: Mapping[str, JsonValue] = MappingProxyType({})
 
 
-class Balancer(Enum):
+class BalancerName(Enum):
     """How a router picks a replica for unkeyed calls. The values are those of `slotmesh.v1.Balancer`."""
 
     LEAST_LOADED = 1
@@ -28,36 +34,48 @@ class Balancer(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One version of a handler and its settings: a group of identical replicas."""
+    """One version of a handler and its settings: a group of identical replicas. None is what a document leaves out."""
 
     name: str
-    handler: str = ""
-    """`MODULE:NAME`; may be empty where replicas are started by somebody else."""
-    num_replicas: int | None = None
-    """Replicas that should run; None means 1 where the controller launches them, and any number where not."""
-    max_ongoing: int | None = None
-    """Calls that one replica executes at once; None means what the handler's decorator says."""
-    prefetch: int | None = None
-    """Unkeyed calls that may wait at a replica; None means what the handler's decorator says."""
-    user_config: Mapping[str, JsonValue] = field(default_factory=lambda: _NOTHING)
+    handler: str = setting("", Kind.HANDLER, change=Change.REPLACES)
+    """The class or function. May be left out where replicas are started by somebody else."""
+    num_replicas: int | None = setting(None, Kind.INTEGER, bounds=(0, 10_000))
+    """Replicas that should run. Unset: 1 where the controller launches them, and any number where not."""
+    max_ongoing: int | None = setting(None, Kind.INTEGER, bounds=(1, MAX_ONGOING_LIMIT))
+    """Calls that one replica executes at once. Unset: what the handler's decorator says."""
+    prefetch: int | None = setting(None, Kind.INTEGER, bounds=(0, MAX_ONGOING_LIMIT))
+    """Unkeyed calls that may wait at a replica. Unset: what the handler's decorator says."""
+    user_config: Mapping[str, JsonValue] = setting(_NOTHING, Kind.JSON, change=Change.GIVEN_TO_HANDLERS)
     """Arguments of the handler's constructor, by name."""
-    max_queued_calls: int = 20_000
+    max_queued_calls: int = setting(20_000, Kind.INTEGER, bounds=(1, 10_000_000), is_routed=True)
     """Calls that may wait in one router."""
-    max_queued_bytes: int = 256 * 2**20
+    max_queued_bytes: int = setting(256 * 2**20, Kind.SIZE, bounds=(1, 2**40), is_routed=True)
     """Payload bytes that may wait in one router."""
-    max_queue_time_s: float = 30.0
+    max_queue_time_s: float = setting(30.0, Kind.DURATION, bounds=(0.001, MAX_TIME_S), is_routed=True)
     """Time a call may wait in the queue."""
-    max_batch_size: int = 1024
+    max_batch_size: int = setting(1024, Kind.INTEGER, bounds=(1, 100_000), is_routed=True)
     """Calls that travel to a replica as one batch, at most."""
-    balancer: Balancer = Balancer.LEAST_LOADED
-    graceful_timeout_s: float = 30.0
+    balancer: BalancerName = setting(BalancerName.LEAST_LOADED, Kind.CHOICE, is_routed=True)
+    """How a router picks a replica for unkeyed calls."""
+    graceful_timeout_s: float = setting(30.0, Kind.DURATION, bounds=(0.0, MAX_TIME_S))
     """Time a draining replica has to finish what runs."""
-    health_check_period_s: float | None = None
-    """How often a handler's `check_health` is called; None means what the handler's decorator says."""
-    health_check_timeout_s: float | None = None
-    """How long it may take; None means what the handler's decorator says."""
-    own_loop: bool | None = None
-    """Whether the handler has an event loop of its own, in a thread; None means what the handler's decorator says."""
+    health_check_period_s: float | None = setting(None, Kind.DURATION, bounds=(MIN_SECONDS, MAX_TIME_S))
+    """How often a handler's `check_health` is called. Unset: what the handler's decorator says."""
+    health_check_timeout_s: float | None = setting(None, Kind.DURATION, bounds=(MIN_SECONDS, MAX_TIME_S))
+    """How long `check_health` may take. Unset: what the handler's decorator says."""
+    own_loop: bool | None = setting(None, Kind.FLAG, change=Change.REPLACES)
+    """Whether the handler has an event loop of its own, in a thread. Unset: what the handler's decorator says."""
+
+    def routed(self) -> Backend:
+        """What routers read of it; all else has its default."""
+        return Backend(name=self.name, **{attribute: getattr(self, attribute) for attribute in _ROUTED_ATTRIBUTES})
+
+
+SETTINGS: Final = settings_of(Backend)
+"""The settings of a backend, by their names in documents and on the wire."""
+ROUTED: Final = {name: each for name, each in SETTINGS.items() if each.is_routed}
+"""Those that routers read."""
+_ROUTED_ATTRIBUTES: Final = tuple(each.attribute for each in ROUTED.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,20 +10,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
-from slotmesh.spec.model import Backend, Endpoint, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.model import SETTINGS, Backend, Endpoint, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.setting import Kind, Setting
 
 WEIGHT_TOLERANCE: Final = 1e-8
 """How far from 1 the sum of weights may be."""
 
-MAX_REPLICAS: Final = 10_000
-MAX_PERMITS: Final = 1_000_000
-MAX_BATCH_SIZE: Final = 100_000
-MAX_QUEUED_CALLS: Final = 10_000_000
-MAX_QUEUED_BYTES: Final = 2**40
-MAX_TIME_S: Final = 86_400.0
-MIN_HEALTH_CHECK_S: Final = 0.01
 MAX_CONFIG_DEPTH: Final = 32
 MAX_CONFIG_VALUES: Final = 100_000
 MAX_EXACT_INTEGER: Final = 2**53
@@ -50,19 +44,8 @@ def backend_mistakes(backend: Backend) -> Iterator[Mistake]:
     """All mistakes of a backend."""
     path = f"backends.{show(backend.name)}"
     yield from _name_mistakes(path, backend.name)
-    if backend.handler and not _HANDLER.fullmatch(backend.handler):
-        yield Mistake(f"{path}.handler", f"must be MODULE:NAME, is {show(backend.handler)!r}")
-    yield from _bounded(f"{path}.num_replicas", backend.num_replicas, 0, MAX_REPLICAS)
-    yield from _bounded(f"{path}.max_ongoing", backend.max_ongoing, 1, MAX_PERMITS)
-    yield from _bounded(f"{path}.prefetch", backend.prefetch, 0, MAX_PERMITS)
-    yield from _config_mistakes(f"{path}.user_config", backend.user_config)
-    yield from _bounded(f"{path}.max_queued_calls", backend.max_queued_calls, 1, MAX_QUEUED_CALLS)
-    yield from _bounded(f"{path}.max_queued_bytes", backend.max_queued_bytes, 1, MAX_QUEUED_BYTES)
-    yield from _bounded(f"{path}.max_queue_time", backend.max_queue_time_s, 0.001, MAX_TIME_S, unit=" s")
-    yield from _bounded(f"{path}.max_batch_size", backend.max_batch_size, 1, MAX_BATCH_SIZE)
-    yield from _bounded(f"{path}.graceful_timeout", backend.graceful_timeout_s, 0.0, MAX_TIME_S, unit=" s")
-    for name, value in (("period", backend.health_check_period_s), ("timeout", backend.health_check_timeout_s)):
-        yield from _bounded(f"{path}.health_check_{name}", value, MIN_HEALTH_CHECK_S, MAX_TIME_S, unit=" s")
+    for name, setting in SETTINGS.items():
+        yield from _setting_mistakes(f"{path}.{name}", setting, getattr(backend, setting.attribute))
 
 
 def endpoint_mistakes(endpoint: Endpoint) -> Iterator[Mistake]:
@@ -109,14 +92,31 @@ def _name_mistakes(path: str, name: str) -> Iterator[Mistake]:
         yield Mistake(path, "a name has 1 to 63 of `a-z A-Z 0-9 _ . -` and starts with a letter or digit")
 
 
+def _setting_mistakes(path: str, setting: Setting, value: Any) -> Iterator[Mistake]:
+    match setting.kind:
+        case Kind.INTEGER | Kind.SIZE | Kind.DURATION:
+            yield from _bounded(path, value, setting)
+        case Kind.JSON:
+            yield from _config_mistakes(path, value)
+        case Kind.HANDLER:
+            if value and not _HANDLER.fullmatch(value):
+                yield Mistake(path, f"must be MODULE:NAME, is {show(value)!r}")
+        case Kind.FLAG | Kind.CHOICE:
+            pass  # each value that they can have is a right one
+
+
 def _share_mistakes(path: str, shares: Mapping[str, float]) -> Iterator[Mistake]:
     for name, share in shares.items():
         if not 0.0 <= share <= 1.0:  # also false for NaN
             yield Mistake(f"{path}.{show(name)}", f"must be 0 … 1, is {share:g}")
 
 
-def _bounded(path: str, value: float | None, low: float, high: float, *, unit: str = "") -> Iterator[Mistake]:
-    if value is not None and not low <= value <= high:
+def _bounded(path: str, value: float | None, setting: Setting) -> Iterator[Mistake]:
+    if value is None or setting.bounds is None:
+        return
+    low, high = setting.bounds
+    unit = " s" if setting.kind is Kind.DURATION else ""
+    if not low <= value <= high:
         yield Mistake(path, f"must be {low:,}{unit} … {high:,}{unit}, is {number(value)}{unit}")
 
 

@@ -6,41 +6,33 @@ the model's defaults, unknown enum values are mistakes and never a silent defaul
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from google.protobuf import duration_pb2, struct_pb2
+from google.protobuf.message import Message
 
 from slotmesh.codec.json_values import struct_from_wire
-from slotmesh.spec.model import Backend, Balancer, Endpoint, JsonValue, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.model import SETTINGS, Backend, Endpoint, JsonValue, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import show
-from slotmesh.v1 import mesh_pb2
+from slotmesh.spec.setting import Kind, Setting
+from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
 
 def mesh_to_wire(mesh: Mesh) -> mesh_pb2.Mesh:
     return mesh_pb2.Mesh(backends=map(backend_to_wire, mesh.backends), endpoints=map(endpoint_to_wire, mesh.endpoints))
 
 
-def backend_to_wire(backend: Backend) -> mesh_pb2.Backend:
-    wire = mesh_pb2.Backend(
-        name=backend.name,
-        handler=backend.handler,
-        num_replicas=backend.num_replicas,
-        max_ongoing=backend.max_ongoing,
-        prefetch=backend.prefetch,
-        max_batch_size=backend.max_batch_size,
-        max_queued_calls=backend.max_queued_calls,
-        max_queued_bytes=backend.max_queued_bytes,
-        max_queue_time=duration_to_wire(backend.max_queue_time_s),
-        balancer=mesh_pb2.Balancer.ValueType(backend.balancer.value),
-        graceful_timeout=duration_to_wire(backend.graceful_timeout_s),
-        own_loop=backend.own_loop,
-    )
-    if backend.health_check_period_s is not None:
-        wire.health_check_period.CopyFrom(duration_to_wire(backend.health_check_period_s))
-    if backend.health_check_timeout_s is not None:
-        wire.health_check_timeout.CopyFrom(duration_to_wire(backend.health_check_timeout_s))
-    if backend.user_config:
-        wire.user_config.CopyFrom(struct_to_wire(backend.user_config))
+def backend_to_wire(backend: Backend, settings: Mapping[str, Setting] = SETTINGS) -> mesh_pb2.Backend:
+    """The backend as a message, with these of its settings."""
+    wire = mesh_pb2.Backend(name=backend.name)
+    for name in settings:
+        attribute, write = _WRITTEN[name]
+        if (value := getattr(backend, attribute)) is not None:
+            if write is None:
+                setattr(wire, name, value)
+            else:
+                write(wire, name, value)
     return wire
 
 
@@ -92,32 +84,75 @@ def traffic_from_wire(wire: mesh_pb2.TrafficPolicy) -> TrafficPolicy:
 
 
 def _backend(wire: mesh_pb2.Backend, mistakes: list[Mistake]) -> Backend:
-    path = f"backends.{show(wire.name)}"
-    unset = Backend(name=wire.name)
-    balancer = unset.balancer
-    try:
-        balancer = Balancer(wire.balancer or balancer.value)
-    except ValueError:
-        mistakes.append(Mistake(f"{path}.balancer", f"{wire.balancer} is no value that this version knows"))
-    return Backend(
-        name=wire.name,
-        handler=wire.handler,
-        num_replicas=wire.num_replicas if wire.HasField("num_replicas") else None,
-        max_ongoing=wire.max_ongoing if wire.HasField("max_ongoing") else None,
-        prefetch=wire.prefetch if wire.HasField("prefetch") else None,
-        user_config=struct_from_wire(wire.user_config),
-        max_batch_size=wire.max_batch_size if wire.HasField("max_batch_size") else unset.max_batch_size,
-        max_queued_calls=wire.max_queued_calls if wire.HasField("max_queued_calls") else unset.max_queued_calls,
-        max_queued_bytes=wire.max_queued_bytes if wire.HasField("max_queued_bytes") else unset.max_queued_bytes,
-        max_queue_time_s=seconds(wire.max_queue_time) if wire.HasField("max_queue_time") else unset.max_queue_time_s,
-        balancer=balancer,
-        graceful_timeout_s=(
-            seconds(wire.graceful_timeout) if wire.HasField("graceful_timeout") else unset.graceful_timeout_s
-        ),
-        health_check_period_s=seconds(wire.health_check_period) if wire.HasField("health_check_period") else None,
-        health_check_timeout_s=seconds(wire.health_check_timeout) if wire.HasField("health_check_timeout") else None,
-        own_loop=wire.own_loop if wire.HasField("own_loop") else None,
-    )
+    given: dict[str, Any] = {}
+    for field, value in wire.ListFields():
+        if (entry := _READ_AS.get(field.name)) is None:
+            continue
+        setting, read = entry
+        if (found := value if read is None else read(setting, value)) is not None:
+            given[setting.attribute] = found
+        else:
+            known = ", ".join(f"{each.name.lower()} ({each.value})" for each in type(setting.default))
+            text = f"{value} is no value that this version knows; there are {known}"
+            mistakes.append(Mistake(f"backends.{show(wire.name)}.{setting.name}", text))
+    return Backend(name=wire.name, **given)
+
+
+def _write_json(wire: mesh_pb2.Backend, name: str, value: Mapping[str, JsonValue]) -> None:
+    if value:
+        getattr(wire, name).CopyFrom(struct_to_wire(value))
+
+
+def _choice(setting: Setting, number: int) -> Any:
+    """None: this version knows none of that number."""
+    return next((each for each in type(setting.default) if each.value == number), None)
+
+
+_WRITE: Final[dict[Kind, Callable[[mesh_pb2.Backend, str, Any], object]]] = {
+    Kind.DURATION: lambda wire, name, value: getattr(wire, name).FromNanoseconds(round(value * 1e9)),
+    Kind.CHOICE: lambda wire, name, value: setattr(wire, name, value.value),
+    Kind.JSON: _write_json,
+}
+_READ: Final[dict[Kind, Callable[[Setting, Any], Any]]] = {
+    Kind.DURATION: lambda _, value: seconds(value),
+    Kind.CHOICE: _choice,
+    Kind.JSON: lambda _, value: struct_from_wire(value),
+}
+_WRITTEN: Final = {name: (each.attribute, _WRITE.get(each.kind)) for name, each in SETTINGS.items()}
+_READ_AS: Final = {name: (each, _READ.get(each.kind)) for name, each in SETTINGS.items()}
+
+
+# -- messages that have a backend, and said the same in fields of their own before -------------------------------------
+
+
+WithBackend: TypeAlias = membership_service_pb2.BackendRoute | membership_service_pb2.ReplicaConfiguration
+_DEPRECATED: Final = {
+    message.DESCRIPTOR.full_name: {each.name for each in message.DESCRIPTOR.fields if each.GetOptions().deprecated}
+    for message in (membership_service_pb2.BackendRoute, membership_service_pb2.ReplicaConfiguration)
+}
+
+
+def repeat_for_older_peers(message: WithBackend) -> None:
+    """Says what the message's `backend` says in its deprecated fields, too: peers of older versions read these."""
+    _copy(message.backend, message, _DEPRECATED[message.DESCRIPTOR.full_name])
+
+
+def backend_within(message: WithBackend) -> mesh_pb2.Backend:
+    """The backend that a message has, be it in the deprecated fields of an older peer."""
+    if message.HasField("backend"):
+        return message.backend
+    backend = mesh_pb2.Backend()
+    _copy(message, backend, _DEPRECATED[message.DESCRIPTOR.full_name])
+    return backend
+
+
+def _copy(source: Message, target: Message, names: Container[str]) -> None:
+    for field, value in source.ListFields():
+        if (name := field.name) in names:
+            if isinstance(value, Message):
+                getattr(target, name).CopyFrom(value)
+            else:
+                setattr(target, name, value)
 
 
 def seconds(wire: duration_pb2.Duration) -> float:

@@ -17,13 +17,13 @@ from typing import Any, Final, NoReturn, cast
 
 from replica_service.app import ReplicaApp
 from replica_service.config import ReplicaSettings
-from replica_service.shell.links.controller_link import Configuration
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.endpoint import Endpoint
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.stream.call_stream import CallStream
 from slotmesh.client.stream.routers import Routers
 from slotmesh.runtime.exits import CannotStart
+from slotmesh.spec import model
 from slotmesh.testing.backends import Backend, Handler, as_backend
 from slotmesh.testing.batch_settings import kept as batch_settings_kept
 from slotmesh.testing.launcher import instance_of
@@ -111,7 +111,7 @@ class _Replica:
         replica = self.app.replica
         changed = asyncio.Event()
         replica.on_change = changed.set
-        replica.configure(self._configuration())
+        replica.configure(self._as_told())
         self._task = asyncio.create_task(self.app.run(), name="replica under test")
         is_ready = asyncio.ensure_future(changed.wait())
         try:
@@ -127,12 +127,10 @@ class _Replica:
             except CannotStart as error:
                 raise error.__cause__ or error from None
 
-    def _configuration(self) -> Configuration:
+    def _as_told(self) -> model.Backend:
         """What a controller would say of the backend."""
-        spec = self._backend.to_spec(self._backend.handler.__name__)
-        told = {each.name: getattr(spec, each.name) for each in dataclasses.fields(Configuration)}
         # What the queue of a router would hold waits at the replica.
-        return Configuration(**{**told, "user_config": dict(self._backend.user_config), "prefetch": WINDOW_CALLS})
+        return dataclasses.replace(self._backend.to_spec(self._backend.handler.__name__), prefetch=WINDOW_CALLS)
 
     async def stop(self) -> None:
         """Drains, within the backend's grace; returns when nothing runs any more."""

@@ -10,20 +10,22 @@ Owner: the hosted handler; one for each stream of the client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.partitions import partition_of
+from slotmesh.id_ranges import ids_from_wire, ids_to_wire
 from slotmesh.status import from_wire, to_wire
 from slotmesh.testing.pipe import Pipe
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.wire.features import CHUNKS, LARGE_BESIDE, ORDERING_KEYS
+from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
+from slotmesh.wire.partitions import partition_of
 
 WINDOW_CALLS: Final = 8192
 """Calls that the client may have unanswered."""
 WINDOW_BYTES: Final = 64 * 1024 * 1024
-FEATURES: Final = ("chunks", "ordering_keys", "large_beside")
+FEATURES: Final = (CHUNKS, ORDERING_KEYS, LARGE_BESIDE)
 OWNER_EPOCH: Final = 1
 LAST_CHANCE_TURNS: Final = 50
 """Turns of the event loop in which the replica says that an overdue call had not started; else it had. Some ten are
@@ -54,7 +56,7 @@ class RouterStandIn:
         self.down.put(
             ToReplica(
                 open=replica_service_pb2.OpenExecute(
-                    router_id=router_id, replica_id=replica_id, incarnation=incarnation, features=["chunks"]
+                    router_id=router_id, replica_id=replica_id, incarnation=incarnation, features=[CHUNKS]
                 )
             )
         )
@@ -70,7 +72,7 @@ class RouterStandIn:
         """The client is gone. It had no session, so its calls are taken back; the replica is heard to the end."""
         self.up.end()
         if self._unanswered:
-            self.down.put(ToReplica(cancel=replica_service_pb2.CancelRuns(runs=_ranges(self._unanswered))))
+            self.down.put(ToReplica(cancel=replica_service_pb2.CancelRuns(runs=ids_to_wire(sorted(self._unanswered)))))
         self.half_closed()
 
     def sent(self, request: router_service_pb2.StreamCallsRequest) -> None:
@@ -121,7 +123,7 @@ class RouterStandIn:
     def _time_is_over(self, call_id: int) -> None:
         """Takes the call back, and hears from the replica whether it had started."""
         del self._deadlines[call_id]
-        self.down.put(ToReplica(cancel=replica_service_pb2.CancelRuns(runs=_ranges([call_id]))))
+        self.down.put(ToReplica(cancel=replica_service_pb2.CancelRuns(runs=ids_to_wire([call_id]))))
         self._await_answer(call_id, LAST_CHANCE_TURNS)
 
     def _await_answer(self, call_id: int, turns: int) -> None:
@@ -139,7 +141,7 @@ class RouterStandIn:
             case "results":
                 self._pass_on(response.results)
             case "refused":
-                ids = [run_id for each in response.refused.runs for run_id in range(each.first, each.last + 1)]
+                ids = ids_from_wire(response.refused.runs)
                 self._fail(ids, from_wire(response.refused.failure))
                 self._settle(ids)
             case "chunk":
@@ -163,7 +165,7 @@ class RouterStandIn:
         ended = list(_ended_ids(frame))
         self.up.put(ToClient(results=frame))
         if ended:
-            self.down.put(ToReplica(ack=replica_service_pb2.AckRuns(runs=_ranges(ended))))
+            self.down.put(ToReplica(ack=replica_service_pb2.AckRuns(runs=ids_to_wire(sorted(ended)))))
             self._settle(ended)
 
     def _judge(self, frame: call_pb2.ResultFrame) -> None:
@@ -245,16 +247,4 @@ def _ended_ids(frame: call_pb2.ResultFrame) -> Iterator[int]:
             yield from batch.call_ids
     for errors in frame.errors:
         yield from errors.call_ids
-    for done in frame.done:
-        yield from range(done.first, done.last + 1)
-
-
-def _ranges(ids: Iterable[int]) -> list[call_pb2.IdRange]:
-    """Neighbours together."""
-    ranges: list[call_pb2.IdRange] = []
-    for call_id in sorted(ids):
-        if ranges and ranges[-1].last == call_id - 1:
-            ranges[-1].last = call_id
-        else:
-            ranges.append(call_pb2.IdRange(first=call_id, last=call_id))
-    return ranges
+    yield from ids_from_wire(frame.done)

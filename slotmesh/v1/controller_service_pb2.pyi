@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from slotmesh.v1 import mesh_pb2 as _mesh_pb2
 import builtins as _builtins
 import sys
@@ -20,6 +21,142 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Change:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ChangeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Change.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CHANGE_UNSPECIFIED: _Change.ValueType  # 0
+    """Never sent."""
+    CHANGE_CREATED: _Change.ValueType  # 1
+    """It was not there."""
+    CHANGE_UPDATED: _Change.ValueType  # 2
+    """It was there, and another one."""
+    CHANGE_UNCHANGED: _Change.ValueType  # 3
+    """It was there already, just so."""
+    CHANGE_DELETED: _Change.ValueType  # 4
+    """It is there no more."""
+
+class Change(_Change, metaclass=_ChangeEnumTypeWrapper):
+    """What a request did, or with `dry_run` would do, to a resource."""
+
+CHANGE_UNSPECIFIED: Change.ValueType  # 0
+"""Never sent."""
+CHANGE_CREATED: Change.ValueType  # 1
+"""It was not there."""
+CHANGE_UPDATED: Change.ValueType  # 2
+"""It was there, and another one."""
+CHANGE_UNCHANGED: Change.ValueType  # 3
+"""It was there already, just so."""
+CHANGE_DELETED: Change.ValueType  # 4
+"""It is there no more."""
+Global___Change: _TypeAlias = Change  # noqa: Y015
+
+class _EventKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EVENT_KIND_UNSPECIFIED: _EventKind.ValueType  # 0
+    """A kind that this version does not know."""
+    EVENT_KIND_BACKEND_CREATED: _EventKind.ValueType  # 1
+    """A backend was not there, and is now."""
+    EVENT_KIND_BACKEND_UPDATED: _EventKind.ValueType  # 2
+    """A backend was changed."""
+    EVENT_KIND_BACKEND_DELETED: _EventKind.ValueType  # 3
+    """A backend is there no more."""
+    EVENT_KIND_ENDPOINT_CREATED: _EventKind.ValueType  # 4
+    """An endpoint was not there, and is now."""
+    EVENT_KIND_ENDPOINT_UPDATED: _EventKind.ValueType  # 5
+    """An endpoint was changed."""
+    EVENT_KIND_ENDPOINT_DELETED: _EventKind.ValueType  # 6
+    """An endpoint is there no more."""
+    EVENT_KIND_REPLICA_LAUNCHED: _EventKind.ValueType  # 7
+    """The process of a replica was started."""
+    EVENT_KIND_REPLICA_ATTACHED: _EventKind.ValueType  # 8
+    """A replica has its stream to the controller."""
+    EVENT_KIND_REPLICA_STARTING: _EventKind.ValueType  # 9
+    """The handler of a replica is being constructed."""
+    EVENT_KIND_REPLICA_READY: _EventKind.ValueType  # 10
+    """A replica takes calls."""
+    EVENT_KIND_REPLICA_DRAINING: _EventKind.ValueType  # 11
+    """A replica takes no new calls."""
+    EVENT_KIND_REPLICA_STOPPED: _EventKind.ValueType  # 12
+    """A replica has ended, and nothing runs there any more."""
+    EVENT_KIND_REPLICA_FAILED: _EventKind.ValueType  # 13
+    """The process of a replica could not be started, or its handler could not be constructed."""
+    EVENT_KIND_REPLICA_SUSPECT: _EventKind.ValueType  # 14
+    """A replica has been silent for longer than its lease."""
+    EVENT_KIND_REPLICA_UNHEALTHY: _EventKind.ValueType  # 15
+    """Three health checks of a replica have failed in a row."""
+    EVENT_KIND_REPLICA_EXITED: _EventKind.ValueType  # 16
+    """The process of a replica has ended."""
+    EVENT_KIND_ROUTER_ATTACHED: _EventKind.ValueType  # 17
+    """A router has its stream to the controller."""
+    EVENT_KIND_ROUTER_LEFT: _EventKind.ValueType  # 18
+    """The stream of a router has ended."""
+    EVENT_KIND_TABLE_BROUGHT: _EventKind.ValueType  # 19
+    """A controller that did not remember has learnt from the table of a router."""
+    EVENT_KIND_PARTITIONS_MOVED: _EventKind.ValueType  # 20
+    """Partitions have a new owner."""
+    EVENT_KIND_PARTITIONS_LEAVING: _EventKind.ValueType  # 21
+    """The owner of partitions was told to give them up."""
+    EVENT_KIND_PARTITIONS_ORPHANED: _EventKind.ValueType  # 22
+    """Partitions have no owner: no replica is ready."""
+
+class EventKind(_EventKind, metaclass=_EventKindEnumTypeWrapper):
+    """Kinds of events."""
+
+EVENT_KIND_UNSPECIFIED: EventKind.ValueType  # 0
+"""A kind that this version does not know."""
+EVENT_KIND_BACKEND_CREATED: EventKind.ValueType  # 1
+"""A backend was not there, and is now."""
+EVENT_KIND_BACKEND_UPDATED: EventKind.ValueType  # 2
+"""A backend was changed."""
+EVENT_KIND_BACKEND_DELETED: EventKind.ValueType  # 3
+"""A backend is there no more."""
+EVENT_KIND_ENDPOINT_CREATED: EventKind.ValueType  # 4
+"""An endpoint was not there, and is now."""
+EVENT_KIND_ENDPOINT_UPDATED: EventKind.ValueType  # 5
+"""An endpoint was changed."""
+EVENT_KIND_ENDPOINT_DELETED: EventKind.ValueType  # 6
+"""An endpoint is there no more."""
+EVENT_KIND_REPLICA_LAUNCHED: EventKind.ValueType  # 7
+"""The process of a replica was started."""
+EVENT_KIND_REPLICA_ATTACHED: EventKind.ValueType  # 8
+"""A replica has its stream to the controller."""
+EVENT_KIND_REPLICA_STARTING: EventKind.ValueType  # 9
+"""The handler of a replica is being constructed."""
+EVENT_KIND_REPLICA_READY: EventKind.ValueType  # 10
+"""A replica takes calls."""
+EVENT_KIND_REPLICA_DRAINING: EventKind.ValueType  # 11
+"""A replica takes no new calls."""
+EVENT_KIND_REPLICA_STOPPED: EventKind.ValueType  # 12
+"""A replica has ended, and nothing runs there any more."""
+EVENT_KIND_REPLICA_FAILED: EventKind.ValueType  # 13
+"""The process of a replica could not be started, or its handler could not be constructed."""
+EVENT_KIND_REPLICA_SUSPECT: EventKind.ValueType  # 14
+"""A replica has been silent for longer than its lease."""
+EVENT_KIND_REPLICA_UNHEALTHY: EventKind.ValueType  # 15
+"""Three health checks of a replica have failed in a row."""
+EVENT_KIND_REPLICA_EXITED: EventKind.ValueType  # 16
+"""The process of a replica has ended."""
+EVENT_KIND_ROUTER_ATTACHED: EventKind.ValueType  # 17
+"""A router has its stream to the controller."""
+EVENT_KIND_ROUTER_LEFT: EventKind.ValueType  # 18
+"""The stream of a router has ended."""
+EVENT_KIND_TABLE_BROUGHT: EventKind.ValueType  # 19
+"""A controller that did not remember has learnt from the table of a router."""
+EVENT_KIND_PARTITIONS_MOVED: EventKind.ValueType  # 20
+"""Partitions have a new owner."""
+EVENT_KIND_PARTITIONS_LEAVING: EventKind.ValueType  # 21
+"""The owner of partitions was told to give them up."""
+EVENT_KIND_PARTITIONS_ORPHANED: EventKind.ValueType  # 22
+"""Partitions have no owner: no replica is ready."""
+Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
+
 @_typing.final
 class ApplyMeshRequest(_message.Message):
     """Arguments of `ControllerService.ApplyMesh`."""
@@ -28,23 +165,33 @@ class ApplyMeshRequest(_message.Message):
 
     MESH_FIELD_NUMBER: _builtins.int
     PRUNE_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     prune: _builtins.bool
     """Delete the backends and endpoints that `mesh` lacks."""
+    dry_run: _builtins.bool
+    """As the service says."""
+    expected_revision: _builtins.int
+    """As the service says. Unset: whatever the revision is."""
     @_builtins.property
     def mesh(self) -> _mesh_pb2.Mesh:
-        """The mesh that should be."""
+        """The mesh that should be. An endpoint without `traffic` keeps the policy that it has."""
 
     def __init__(
         self,
         *,
         mesh: _mesh_pb2.Mesh | None = ...,
         prune: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["mesh", b"mesh"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "mesh", b"mesh"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["mesh", b"mesh", "prune", b"prune"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "mesh", b"mesh", "prune", b"prune"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___ApplyMeshRequest: _TypeAlias = ApplyMeshRequest  # noqa: Y015
 
@@ -101,6 +248,12 @@ class ApplyBackendRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BACKEND_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    """As the service says."""
+    expected_revision: _builtins.int
+    """As the service says. Unset: whatever the revision is."""
     @_builtins.property
     def backend(self) -> _mesh_pb2.Backend:
         """The backend that should be."""
@@ -109,12 +262,16 @@ class ApplyBackendRequest(_message.Message):
         self,
         *,
         backend: _mesh_pb2.Backend | None = ...,
+        dry_run: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "backend", b"backend", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "backend", b"backend", "dry_run", b"dry_run", "expected_revision", b"expected_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___ApplyBackendRequest: _TypeAlias = ApplyBackendRequest  # noqa: Y015
 
@@ -125,16 +282,20 @@ class ApplyBackendResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
+    change: Global___Change.ValueType
+    """What became of it."""
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
+        change: Global___Change.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -169,6 +330,9 @@ class GetBackendResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BACKEND_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The configuration's revision that has it."""
     @_builtins.property
     def backend(self) -> _mesh_pb2.Backend:
         """The backend."""
@@ -177,10 +341,11 @@ class GetBackendResponse(_message.Message):
         self,
         *,
         backend: _mesh_pb2.Backend | None = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -210,6 +375,9 @@ class ListBackendsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BACKENDS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The configuration's revision that has it."""
     @_builtins.property
     def backends(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.Backend]:
         """The backends, by name."""
@@ -218,10 +386,11 @@ class ListBackendsResponse(_message.Message):
         self,
         *,
         backends: _abc.Iterable[_mesh_pb2.Backend] | None = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -234,18 +403,28 @@ class DeleteBackendRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The backend's name."""
+    dry_run: _builtins.bool
+    """As the service says."""
+    expected_revision: _builtins.int
+    """As the service says. Unset: whatever the revision is."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___DeleteBackendRequest: _TypeAlias = DeleteBackendRequest  # noqa: Y015
 
@@ -256,16 +435,20 @@ class DeleteBackendResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
+    change: Global___Change.ValueType
+    """What became of it."""
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
+        change: Global___Change.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -278,20 +461,34 @@ class ApplyEndpointRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENDPOINT_FIELD_NUMBER: _builtins.int
+    CLEAR_TRAFFIC_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    clear_traffic: _builtins.bool
+    """It should have no policy: its calls queue until one comes. Not together with `endpoint.traffic`."""
+    dry_run: _builtins.bool
+    """As the service says."""
+    expected_revision: _builtins.int
+    """As the service says. Unset: whatever the revision is."""
     @_builtins.property
     def endpoint(self) -> _mesh_pb2.Endpoint:
-        """The endpoint that should be."""
+        """The endpoint that should be. Without `traffic` it keeps the policy that it has."""
 
     def __init__(
         self,
         *,
         endpoint: _mesh_pb2.Endpoint | None = ...,
+        clear_traffic: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "endpoint", b"endpoint", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "clear_traffic", b"clear_traffic", "dry_run", b"dry_run", "endpoint", b"endpoint", "expected_revision", b"expected_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___ApplyEndpointRequest: _TypeAlias = ApplyEndpointRequest  # noqa: Y015
 
@@ -302,16 +499,20 @@ class ApplyEndpointResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
+    change: Global___Change.ValueType
+    """What became of it."""
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
+        change: Global___Change.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -346,6 +547,9 @@ class GetEndpointResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENDPOINT_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The configuration's revision that has it."""
     @_builtins.property
     def endpoint(self) -> _mesh_pb2.Endpoint:
         """The endpoint."""
@@ -354,10 +558,11 @@ class GetEndpointResponse(_message.Message):
         self,
         *,
         endpoint: _mesh_pb2.Endpoint | None = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -387,6 +592,9 @@ class ListEndpointsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENDPOINTS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The configuration's revision that has it."""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.Endpoint]:
         """The endpoints, by name."""
@@ -395,10 +603,11 @@ class ListEndpointsResponse(_message.Message):
         self,
         *,
         endpoints: _abc.Iterable[_mesh_pb2.Endpoint] | None = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -411,18 +620,28 @@ class DeleteEndpointRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The endpoint's name."""
+    dry_run: _builtins.bool
+    """As the service says."""
+    expected_revision: _builtins.int
+    """As the service says. Unset: whatever the revision is."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___DeleteEndpointRequest: _TypeAlias = DeleteEndpointRequest  # noqa: Y015
 
@@ -433,16 +652,20 @@ class DeleteEndpointResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
+    change: Global___Change.ValueType
+    """What became of it."""
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
+        change: Global___Change.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -456,23 +679,39 @@ class SetTrafficRequest(_message.Message):
 
     ENDPOINT_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
+    CLEAR_SHADOWS_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     endpoint: _builtins.str
     """The endpoint's name."""
+    clear_shadows: _builtins.bool
+    """It should have no shadows. Not together with `traffic.shadows`."""
+    dry_run: _builtins.bool
+    """As the service says."""
+    expected_revision: _builtins.int
+    """As the service says. Unset: whatever the revision is."""
     @_builtins.property
     def traffic(self) -> _mesh_pb2.TrafficPolicy:
-        """The policy that should be, as a whole."""
+        """What should be. Weights replace all weights of the endpoint; without any, those it has stay. Shadows replace all its
+        shadows; without any, those it has stay.
+        """
 
     def __init__(
         self,
         *,
         endpoint: _builtins.str = ...,
         traffic: _mesh_pb2.TrafficPolicy | None = ...,
+        clear_shadows: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["traffic", b"traffic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "clear_shadows", b"clear_shadows", "dry_run", b"dry_run", "endpoint", b"endpoint", "expected_revision", b"expected_revision", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___SetTrafficRequest: _TypeAlias = SetTrafficRequest  # noqa: Y015
 
@@ -483,16 +722,20 @@ class SetTrafficResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The configuration's revision after the change."""
+    change: Global___Change.ValueType
+    """What became of it."""
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
+        change: Global___Change.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -505,16 +748,28 @@ class ListReplicasRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BACKEND_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    WHOLE_ERRORS_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """Only replicas of this backend. Empty means all."""
+    page_size: _builtins.int
+    """Replicas in the response, at most. 0 means 1,000. A page of more than 1 MiB ends earlier, after one replica at least."""
+    page_token: _builtins.str
+    """`next_page_token` of the page before. Empty means the first page."""
+    whole_errors: _builtins.bool
+    """Errors and warnings as a whole, tracebacks included. Otherwise the last line of each, of 512 bytes at most."""
     def __init__(
         self,
         *,
         backend: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        whole_errors: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "page_size", b"page_size", "page_token", b"page_token", "whole_errors", b"whole_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -527,6 +782,9 @@ class ListReplicasResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REPLICAS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """What the request for the next page says as `page_token`. Empty means that this is the last one."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[_mesh_pb2.Replica]:
         """The replicas, by backend and id."""
@@ -535,10 +793,11 @@ class ListReplicasResponse(_message.Message):
         self,
         *,
         replicas: _abc.Iterable[_mesh_pb2.Replica] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -638,12 +897,31 @@ class WatchEventsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    KINDS_FIELD_NUMBER: _builtins.int
+    SUBJECT_PREFIX_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    FROM_OLDEST_FIELD_NUMBER: _builtins.int
+    subject_prefix: _builtins.str
+    """Only events whose subject begins so, as `replica/digits-v1-`. Empty means all."""
+    after: _builtins.str
+    """Only events after this one: the `cursor` of an event. Empty means those from now on."""
+    from_oldest: _builtins.bool
+    """All events that are kept, then those from now on. Not together with `after`."""
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___EventKind.ValueType]:
+        """Only events of these kinds. Empty means all."""
+
     def __init__(
         self,
+        *,
+        kinds: _abc.Iterable[Global___EventKind.ValueType] | None = ...,
+        subject_prefix: _builtins.str = ...,
+        after: _builtins.str = ...,
+        from_oldest: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "from_oldest", b"from_oldest", "kinds", b"kinds", "subject_prefix", b"subject_prefix"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -660,14 +938,19 @@ class WatchEventsResponse(_message.Message):
     SUBJECT_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     MISSED_FIELD_NUMBER: _builtins.int
-    kind: _builtins.str
-    """The kind of event, as `replica_ready`, `partition_moved`, `mesh_applied`."""
+    CURSOR_FIELD_NUMBER: _builtins.int
+    kind: Global___EventKind.ValueType
+    """What kind of event this is."""
     subject: _builtins.str
     """What it is about, as `replica/digits-v1-0`."""
     message: _builtins.str
     """What happened, for a person."""
     missed: _builtins.int
-    """Events that this reader missed before this one."""
+    """Events that this reader missed before this one, whatever their kinds: it reads too slowly, or what came after `after`
+    is not kept any more. -1 means some, their number is not known: `after` is of another controller.
+    """
+    cursor: _builtins.str
+    """Where in the sequence of events this one is: what `after` says. It means nothing else."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """When."""
@@ -676,14 +959,15 @@ class WatchEventsResponse(_message.Message):
         self,
         *,
         time: _timestamp_pb2.Timestamp | None = ...,
-        kind: _builtins.str = ...,
+        kind: Global___EventKind.ValueType = ...,
         subject: _builtins.str = ...,
         message: _builtins.str = ...,
         missed: _builtins.int = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "message", b"message", "missed", b"missed", "subject", b"subject", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "kind", b"kind", "message", b"message", "missed", b"missed", "subject", b"subject", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -30,6 +30,11 @@ class ControllerServiceStub(object):
 
     Every change is stored before it is announced. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that name every mistake at once.
+
+    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is looked at as
+    ever, and answered with what it would change; nothing is stored. With `expected_revision`, a revision that an earlier
+    response said, it is refused with REVISION_CONFLICT where the configuration has changed since: the details name both
+    revisions as `expected_revision` and `revision`.
     """
 
     def __init__(self, channel):
@@ -115,6 +120,11 @@ class ControllerServiceServicer(object):
 
     Every change is stored before it is announced. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that name every mistake at once.
+
+    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is looked at as
+    ever, and answered with what it would change; nothing is stored. With `expected_revision`, a revision that an earlier
+    response said, it is refused with REVISION_CONFLICT where the configuration has changed since: the details name both
+    revisions as `expected_revision` and `revision`.
     """
 
     def ApplyMesh(self, request, context):
@@ -153,7 +163,7 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ApplyEndpoint(self, request, context):
-        """Creates or replaces an endpoint. Errors: BAD_REQUEST where its policy names an unknown backend.
+        """Creates an endpoint or changes its traffic policy. Errors: BAD_REQUEST where the policy names an unknown backend.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -181,14 +191,14 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetTraffic(self, request, context):
-        """Replaces an endpoint's traffic policy. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST where weights do not sum to 1.
+        """Changes an endpoint's traffic policy, at once. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST where weights do not sum to 1.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListReplicas(self, request, context):
-        """Returns the replicas, by backend and id.
+        """Returns the replicas, by backend and id, in pages. Errors: BAD_REQUEST where `page_token` is of no page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -209,8 +219,8 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """Streams what happens from now on: a person's view of the mesh. Events may be dropped for a slow reader; the
-        next one says how many.
+        """Streams what happens: a person's view of the mesh. The controller keeps the newest 10,000 events while it lives.
+        Events may be dropped for a slow reader; the next one says how many.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -302,6 +312,11 @@ class ControllerService(object):
 
     Every change is stored before it is announced. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that name every mistake at once.
+
+    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is looked at as
+    ever, and answered with what it would change; nothing is stored. With `expected_revision`, a revision that an earlier
+    response said, it is refused with REVISION_CONFLICT where the configuration has changed since: the details name both
+    revisions as `expected_revision` and `revision`.
     """
 
     @staticmethod

@@ -17,6 +17,11 @@ class ControllerServiceStub:
 
     Every change is stored before it is announced. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that name every mistake at once.
+
+    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is looked at as
+    ever, and answered with what it would change; nothing is stored. With `expected_revision`, a revision that an earlier
+    response said, it is refused with REVISION_CONFLICT where the configuration has changed since: the details name both
+    revisions as `expected_revision` and `revision`.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -31,7 +36,7 @@ class ControllerServiceStub:
     DeleteBackend: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DeleteBackendRequest, _controller_service_pb2.DeleteBackendResponse]
     """Deletes a backend. Errors: BACKEND_NOT_FOUND; BACKEND_IN_USE where a traffic policy names it."""
     ApplyEndpoint: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ApplyEndpointRequest, _controller_service_pb2.ApplyEndpointResponse]
-    """Creates or replaces an endpoint. Errors: BAD_REQUEST where its policy names an unknown backend."""
+    """Creates an endpoint or changes its traffic policy. Errors: BAD_REQUEST where the policy names an unknown backend."""
     GetEndpoint: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.GetEndpointRequest, _controller_service_pb2.GetEndpointResponse]
     """Returns an endpoint. Errors: ENDPOINT_NOT_FOUND."""
     ListEndpoints: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListEndpointsRequest, _controller_service_pb2.ListEndpointsResponse]
@@ -39,16 +44,16 @@ class ControllerServiceStub:
     DeleteEndpoint: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DeleteEndpointRequest, _controller_service_pb2.DeleteEndpointResponse]
     """Deletes an endpoint. What is queued for it fails with ENDPOINT_NOT_FOUND."""
     SetTraffic: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.SetTrafficRequest, _controller_service_pb2.SetTrafficResponse]
-    """Replaces an endpoint's traffic policy. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST where weights do not sum to 1."""
+    """Changes an endpoint's traffic policy, at once. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST where weights do not sum to 1."""
     ListReplicas: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListReplicasRequest, _controller_service_pb2.ListReplicasResponse]
-    """Returns the replicas, by backend and id."""
+    """Returns the replicas, by backend and id, in pages. Errors: BAD_REQUEST where `page_token` is of no page."""
     ListRouters: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.ListRoutersRequest, _controller_service_pb2.ListRoutersResponse]
     """Returns the routers, by id."""
     DrainReplica: _aio.UnaryUnaryMultiCallable[_controller_service_pb2.DrainReplicaRequest, _controller_service_pb2.DrainReplicaResponse]
     """Drains a replica: it takes no new calls, finishes what runs and ends. A launched one is replaced."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_controller_service_pb2.WatchEventsRequest, _controller_service_pb2.WatchEventsResponse]
-    """Streams what happens from now on: a person's view of the mesh. Events may be dropped for a slow reader; the
-    next one says how many.
+    """Streams what happens: a person's view of the mesh. The controller keeps the newest 10,000 events while it lives.
+    Events may be dropped for a slow reader; the next one says how many.
     """
 
 class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -56,6 +61,11 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
 
     Every change is stored before it is announced. Invalid resources are refused with INVALID_ARGUMENT and BadRequest
     details that name every mistake at once.
+
+    Each request that changes the configuration has `dry_run` and `expected_revision`. With `dry_run` it is looked at as
+    ever, and answered with what it would change; nothing is stored. With `expected_revision`, a revision that an earlier
+    response said, it is refused with REVISION_CONFLICT where the configuration has changed since: the details name both
+    revisions as `expected_revision` and `revision`.
     """
 
     @_abc_1.abstractmethod
@@ -104,7 +114,7 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ApplyEndpointRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ApplyEndpointRequest, _abc.Awaitable[_controller_service_pb2.ApplyEndpointResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ApplyEndpointResponse]:
-        """Creates or replaces an endpoint. Errors: BAD_REQUEST where its policy names an unknown backend."""
+        """Creates an endpoint or changes its traffic policy. Errors: BAD_REQUEST where the policy names an unknown backend."""
 
     @_abc_1.abstractmethod
     def GetEndpoint(
@@ -136,7 +146,7 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.SetTrafficRequest,
         context: _aio.ServicerContext[_controller_service_pb2.SetTrafficRequest, _abc.Awaitable[_controller_service_pb2.SetTrafficResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.SetTrafficResponse]:
-        """Replaces an endpoint's traffic policy. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST where weights do not sum to 1."""
+        """Changes an endpoint's traffic policy, at once. Errors: ENDPOINT_NOT_FOUND; BAD_REQUEST where weights do not sum to 1."""
 
     @_abc_1.abstractmethod
     def ListReplicas(
@@ -144,7 +154,7 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.ListReplicasRequest,
         context: _aio.ServicerContext[_controller_service_pb2.ListReplicasRequest, _abc.Awaitable[_controller_service_pb2.ListReplicasResponse]],
     ) -> _abc.Awaitable[_controller_service_pb2.ListReplicasResponse]:
-        """Returns the replicas, by backend and id."""
+        """Returns the replicas, by backend and id, in pages. Errors: BAD_REQUEST where `page_token` is of no page."""
 
     @_abc_1.abstractmethod
     def ListRouters(
@@ -168,8 +178,8 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_service_pb2.WatchEventsRequest,
         context: _aio.ServicerContext[_controller_service_pb2.WatchEventsRequest, _abc.AsyncIterator[_controller_service_pb2.WatchEventsResponse]],
     ) -> _abc.AsyncIterator[_controller_service_pb2.WatchEventsResponse]:
-        """Streams what happens from now on: a person's view of the mesh. Events may be dropped for a slow reader; the
-        next one says how many.
+        """Streams what happens: a person's view of the mesh. The controller keeps the newest 10,000 events while it lives.
+        Events may be dropped for a slow reader; the next one says how many.
         """
 
 def add_ControllerServiceServicer_to_server(servicer: ControllerServiceServicer, server: _aio.Server) -> None: ...

@@ -19,6 +19,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
@@ -231,14 +236,37 @@ class ReplicaConfiguration(_message.Message):
     HEALTH_CHECK_TIMEOUT_FIELD_NUMBER: _builtins.int
     OWN_LOOP_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
-    max_ongoing: _builtins.int
-    """Calls to execute at once. Unset means what the handler's decorator says."""
-    prefetch: _builtins.int
-    """Unkeyed calls that may wait behind the running ones. Unset means what the handler's decorator says."""
-    own_loop: _builtins.bool
-    """Whether the handler runs on an event loop of its own, in a thread of its own, from its start on. Unset means what the
-    handler's decorator says.
-    """
+    BACKEND_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def max_ongoing(self) -> _builtins.int:
+        """As in `backend`, for replicas of older versions."""
+
+    @max_ongoing.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def max_ongoing(self, value: _builtins.int) -> None:
+        """As in `backend`, for replicas of older versions."""
+
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def prefetch(self) -> _builtins.int:
+        """As in `backend`, for replicas of older versions."""
+
+    @prefetch.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def prefetch(self, value: _builtins.int) -> None:
+        """As in `backend`, for replicas of older versions."""
+
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def own_loop(self) -> _builtins.bool:
+        """As in `backend`, for replicas of older versions."""
+
+    @own_loop.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def own_loop(self, value: _builtins.bool) -> None:
+        """As in `backend`, for replicas of older versions."""
+
     generation: _builtins.str
     """The generation of the controller's store: what the replica says in later hellos."""
     @_builtins.property
@@ -246,20 +274,31 @@ class ReplicaConfiguration(_message.Message):
         """Silence longer than this makes the replica suspect."""
 
     @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def user_config(self) -> _struct_pb2.Struct:
-        """Arguments of the handler's constructor, by name. Where it changes later, what its `reconfigure` gets."""
+        """As in `backend`, for replicas of older versions."""
 
     @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def graceful_timeout(self) -> _duration_pb2.Duration:
-        """Time to finish what runs when draining."""
+        """As in `backend`, for replicas of older versions."""
 
     @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def health_check_period(self) -> _duration_pb2.Duration:
-        """How often the handler's `check_health` is called. Unset means what the handler's decorator says."""
+        """As in `backend`, for replicas of older versions."""
 
     @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def health_check_timeout(self) -> _duration_pb2.Duration:
-        """How long it may take. Unset means what the handler's decorator says."""
+        """As in `backend`, for replicas of older versions."""
+
+    @_builtins.property
+    def backend(self) -> _mesh_pb2.Backend:
+        """The backend that it runs, as a whole. `user_config` is what the handler's constructor gets; where it changes later,
+        what its `reconfigure` gets. `own_loop` is read at the start only. Unset comes from controllers of older versions:
+        then the deprecated fields say it.
+        """
 
     def __init__(
         self,
@@ -273,10 +312,11 @@ class ReplicaConfiguration(_message.Message):
         health_check_timeout: _duration_pb2.Duration | None = ...,
         own_loop: _builtins.bool | None = ...,
         generation: _builtins.str = ...,
+        backend: _mesh_pb2.Backend | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "lease", b"lease", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "lease", b"lease", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "generation", b"generation", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "lease", b"lease", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "generation", b"generation", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "lease", b"lease", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_ongoing: _TypeAlias = _typing.Literal["max_ongoing"]  # noqa: Y015
     _WhichOneofArgType__max_ongoing: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing"]  # noqa: Y015
@@ -790,23 +830,63 @@ class BackendRoute(_message.Message):
     MAX_QUEUE_TIME_FIELD_NUMBER: _builtins.int
     BALANCER_FIELD_NUMBER: _builtins.int
     MAX_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The backend's name."""
-    max_queued_calls: _builtins.int
-    """Calls that may wait in the router."""
-    max_queued_bytes: _builtins.int
-    """Payload bytes that may wait in the router."""
-    balancer: _mesh_pb2.Balancer.ValueType
-    """How a replica is picked."""
-    max_batch_size: _builtins.int
-    """Calls that travel to a replica as one batch, at most. 0 means 1,024."""
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def max_queued_calls(self) -> _builtins.int:
+        """As in `backend`, for routers of older versions."""
+
+    @max_queued_calls.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def max_queued_calls(self, value: _builtins.int) -> None:
+        """As in `backend`, for routers of older versions."""
+
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def max_queued_bytes(self) -> _builtins.int:
+        """As in `backend`, for routers of older versions."""
+
+    @max_queued_bytes.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def max_queued_bytes(self, value: _builtins.int) -> None:
+        """As in `backend`, for routers of older versions."""
+
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def balancer(self) -> _mesh_pb2.Balancer.ValueType:
+        """As in `backend`, for routers of older versions."""
+
+    @balancer.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def balancer(self, value: _mesh_pb2.Balancer.ValueType) -> None:
+        """As in `backend`, for routers of older versions."""
+
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def max_batch_size(self) -> _builtins.int:
+        """As in `backend`, for routers of older versions."""
+
+    @max_batch_size.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def max_batch_size(self, value: _builtins.int) -> None:
+        """As in `backend`, for routers of older versions."""
+
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaRoute]:
         """Its replicas that take calls, and those that drain."""
 
     @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def max_queue_time(self) -> _duration_pb2.Duration:
-        """Time a call may wait in the queue."""
+        """As in `backend`, for routers of older versions."""
+
+    @_builtins.property
+    def backend(self) -> _mesh_pb2.Backend:
+        """The backend, with those of its settings that routers read; the others are unset. Unset as a whole comes from
+        controllers of older versions: then the deprecated fields say it, and 0 means the default.
+        """
 
     def __init__(
         self,
@@ -818,10 +898,11 @@ class BackendRoute(_message.Message):
         max_queue_time: _duration_pb2.Duration | None = ...,
         balancer: _mesh_pb2.Balancer.ValueType = ...,
         max_batch_size: _builtins.int = ...,
+        backend: _mesh_pb2.Backend | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["max_queue_time", b"max_queue_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "max_queue_time", b"max_queue_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["balancer", b"balancer", "max_batch_size", b"max_batch_size", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "name", b"name", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "balancer", b"balancer", "max_batch_size", b"max_batch_size", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "name", b"name", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md names the folders that exist: where things are, and what each folder of tests holds."""
+"""CONTRIBUTING.md names what is there: folders, what each folder of tests holds, which files a change touches."""
 
 from __future__ import annotations
 
@@ -67,3 +67,36 @@ def test_what_is_there_is_named() -> None:
 def test_the_table_of_tests_names_each_folder() -> None:
     rows = re.findall(r"^\| `tests/(\w+)/` \| \S", section("Tests"), re.MULTILINE)
     assert sorted(rows) == sorted(folders_in(ROOT / "tests"))
+
+
+def how_tos() -> Iterator[tuple[str, str]]:
+    """Yields what each of them is for, and its text."""
+    parts = re.split(r"^\*\*(.+?)\*\*", section("How to"), flags=re.MULTILINE)
+    yield from zip(parts[1::2], parts[2::2], strict=True)
+
+
+def paths_in(text: str) -> list[str]:
+    """Files and folders that the text names: they stand in backticks, from the repository's root on."""
+    spans = re.findall(r"`([^`\n]+)`", text)
+    return [
+        span
+        for span in spans
+        if re.fullmatch(r"[\w.*-]+(/[\w.*-]+)*/?", span) and re.search(r"/|\.(py|proto|md)$", span)
+    ]
+
+
+def test_how_tos_name_files_that_are_there() -> None:
+    named = [(title, path) for title, text in how_tos() for path in paths_in(text)]
+    assert {title for title, _ in named} >= {title for title, text in how_tos() if text.startswith(" (")}
+    missing = [f"{title} {path}" for title, path in named if not list(ROOT.glob(path.rstrip("/")))]
+    assert not missing, "write where they are now, from the root on"
+
+
+def test_how_tos_say_that_few_files_are_touched() -> None:
+    counts = {
+        title: max(map(int, re.findall(r"\d+", count)))
+        for title, text in how_tos()
+        for count in re.findall(r"^ \((.+?)\)", text)
+    }
+    for thing in ("a setting of a backend", "a call option", "a balancer", "an error reason", "a metric", "a command"):
+        assert counts[f"Add {thing}."] <= 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotmesh.partitions import PARTITIONS
+from slotmesh.wire.partitions import PARTITIONS
 
 DIGITS = """
 backends:

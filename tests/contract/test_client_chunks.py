@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
-from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.wire.limits import CHUNK_BYTES
 from tests.support.fakes.router import FakeRouter
 
 pytestmark = pytest.mark.asyncio

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from controller_service.shell import reconcile_loop
-from slotmesh.partitions import PARTITIONS
 from slotmesh.runtime.channels import open_channel
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
+from slotmesh.wire.partitions import PARTITIONS
 from tests.support.controllers import Controlled, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
 from tests.support.wait import wait_until
@@ -98,7 +98,7 @@ async def test_a_broken_handler_is_listed_with_its_traceback_and_tried_again_lat
         assert (state_name(listed), listed.error) == ("FAILED", traceback)
         assert len(mesh.launcher.started) == 1  # the next start waits
         async with asyncio.timeout(5.0):
-            while (event := await watching.read()).kind != "replica_failed":
+            while (event := await watching.read()).kind != pb.EVENT_KIND_REPLICA_FAILED:
                 pass
         assert "no model" in event.message
         watching.cancel()

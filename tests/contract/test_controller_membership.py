@@ -38,10 +38,12 @@ async def test_a_replica_is_told_its_configuration_first_and_when_it_changes() -
         async with FakeReplica(mesh.channel, "v1", "a") as a:
             await wait_until(lambda: a.configurations, what="a configuration")
             first = a.configurations[0]
-            assert first.max_ongoing == 7
-            assert not first.HasField("prefetch")
-            assert dict(first.user_config) == {"model": "centroid", "k": 3.0}
-            assert first.graceful_timeout.seconds == 2
+            for said in (first.backend, first):  # the second as replicas of older versions read it
+                assert said.max_ongoing == 7
+                assert not said.HasField("prefetch")
+                assert dict(said.user_config) == {"model": "centroid", "k": 3.0}
+                assert said.graceful_timeout.seconds == 2
+            assert first.backend.name == "v1"
             assert first.lease.seconds == 60
 
             await mesh.apply((DIGITS % 1).replace("max_ongoing: 7", "max_ongoing: 9"))

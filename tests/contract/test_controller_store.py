@@ -12,8 +12,8 @@ from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.partitions import Owner, Ownership
 from controller_service.store.memory import MemoryStore
 from controller_service.store.protocol import Conflict, Store
-from slotmesh.partitions import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from slotmesh.wire.partitions import PARTITIONS
 from tests.support.wait import wait_until
 
 STORES: dict[str, Callable[[], Store]] = {"memory": lambda: MemoryStore(generation="0" * 32, epoch_floor=41)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from slotmesh.partitions import PARTITIONS
 from slotmesh.v1 import controller_service_pb2 as pb
 from slotmesh.v1 import mesh_pb2
+from slotmesh.wire.partitions import PARTITIONS
 from tests.contract.digits_backend import DIGITS, evenly
 from tests.support.controllers import eventually, running_controller
 from tests.support.fakes.members import FakeReplica, FakeRouter, epochs, owners, replica_routes
@@ -85,6 +85,7 @@ async def test_partitions_move_only_when_their_owner_is_known_to_be_gone() -> No
 
 
 @pytest.mark.asyncio
+@pytest.mark.slow
 async def test_a_new_incarnation_replaces_the_older_one_once_nobody_hears_of_that_any_more() -> None:
     async with running_controller(lease_s=2.0) as mesh:
         await mesh.apply(DIGITS % 1)

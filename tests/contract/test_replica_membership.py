@@ -21,7 +21,7 @@ from slotmesh.runtime.server import GrpcServer
 from slotmesh.spec.wire import struct_to_wire
 from slotmesh.status import to_exception
 from slotmesh.v1 import membership_service_pb2 as wire
-from slotmesh.v1 import membership_service_pb2_grpc
+from slotmesh.v1 import membership_service_pb2_grpc, mesh_pb2
 from slotmesh.version import VERSION
 from tests.support.replicas import HANDLERS, RunningReplica, running_replica
 from tests.support.wait import wait_until
@@ -48,7 +48,10 @@ class Attachment:
         return [state for index, state in enumerate(states) if index == 0 or states[index - 1] != state]
 
     async def configure(self, **fields: Any) -> None:
-        await self.context.write(wire.AttachReplicaResponse(configuration=wire.ReplicaConfiguration(**fields)))
+        """Fields of its backend, and `generation`."""
+        generation = fields.pop("generation", "")
+        configuration = wire.ReplicaConfiguration(generation=generation, backend=mesh_pb2.Backend(**fields))
+        await self.context.write(wire.AttachReplicaResponse(configuration=configuration))
 
 
 class FakeController(membership_service_pb2_grpc.MembershipServiceServicer):

@@ -109,7 +109,7 @@ async def test_a_call_that_is_taken_back_stops_those_behind_it_and_none_before(
         lane = Lane(stream)
         await stream.send(lane.calls(b"1", b"2", b"3", b"4", method=method), lane.calls(b"5"))
         await wait_until(lambda: replica.handler.seen == [b"1"])
-        (running,) = replica.engine.scheduler._lanes.all()
+        (running,) = replica.engine.scheduler._state.lanes.all()
         await stream.cancel((3, 3))
         await wait_until(lambda: running.turn and running.turn.run.withdrawn)
         replica.handler.open_all()
@@ -162,7 +162,7 @@ async def test_a_deadline_that_passes_stops_the_lane(replica: RunningReplica) ->
         lane = Lane(stream)
         await stream.send(lane.calls(b"1", b"2", method="wait", time_left_s=0.05), lane.calls(b"3"))
         await wait_until(lambda: replica.handler.seen == [b"1"])
-        (running,) = replica.engine.scheduler._lanes.all()
+        (running,) = replica.engine.scheduler._state.lanes.all()
         deadline = running.runs[0].deadline
         await wait_until(lambda: replica.app._clock.now() > deadline)
         replica.handler.open_all()

@@ -12,10 +12,10 @@ import pytest_asyncio
 from router_service.convert.sessions import MAX_UNANSWERED_RANGES
 from router_service.servicer import MAX_ENDPOINT_CHARS, MAX_FEATURES
 from slotmesh.errors import Reason
-from slotmesh.frame_bounds import MAX_ELEMENTS
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.status import from_rpc_error
 from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.wire.limits import MAX_ELEMENTS
 from tests.support.fakes.replica import hold
 from tests.support.router_bench import Call, Request, RouterBench, calls, next_frame, outcomes, router_bench
 from tests.support.wait import wait_until

@@ -1,9 +1,9 @@
-"""Large payloads through the router: announced, in chunks, between other frames, in both directions."""
+"""Large payloads through the router: announced, in chunks, between other frames, from clients to replicas."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import grpc
@@ -11,14 +11,12 @@ import pytest
 import pytest_asyncio
 
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES, SHARE
-from slotmesh.chunks import CHUNK_BYTES, MAX_PAYLOAD_BYTES
-from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
+from tests.contract.chunked_calls import LARGE, announced, chunks_of, upload
 from tests.support.fakes.replica import FakeReplica
-from tests.support.router_bench import Call, Request, Response, RouterBench, calls, next_frame, outcomes, router_bench
+from tests.support.router_bench import Request, RouterBench, calls, next_frame, outcomes, router_bench
 from tests.support.wait import wait_until
-
-LARGE = bytes(range(256)) * (CHUNK_BYTES * 4 // 256) + b"the end"
-"""Five chunks, the last one short."""
 
 
 @pytest_asyncio.fixture
@@ -28,50 +26,8 @@ async def mesh() -> AsyncIterator[RouterBench]:
         yield bench
 
 
-def announced(first: int, *sizes: int, payloads: Sequence[bytes] | None = None, **options: object) -> Request:
-    batch = router_service_pb2.CallBatch(
-        first_call_id=first,
-        payloads=payloads or [b""] * len(sizes),
-        chunked_sizes=sizes,
-        options=call_pb2.CallOptions(**options),  # type: ignore[arg-type]
-    )
-    return Request(calls=router_service_pb2.CallFrame(batches=[batch]))
-
-
-def chunks_of(call_id: int, payload: bytes) -> list[call_pb2.Chunk]:
-    return [
-        call_pb2.Chunk(call_id=call_id, offset=at, total=len(payload), data=payload[at : at + CHUNK_BYTES])
-        for at in range(0, len(payload), CHUNK_BYTES)
-    ]
-
-
-async def upload(call: Call, call_id: int, payload: bytes) -> None:
-    for chunk in chunks_of(call_id, payload):
-        await call.write(Request(chunk=chunk))
-
-
 def chunks_at(replica: FakeReplica) -> list[call_pb2.Chunk]:
     return [frame.chunk for frame in replica.frames if frame.WhichOneof("frame") == "chunk"]
-
-
-async def assemble(call: Call, ids: int) -> dict[int, bytes]:
-    """Results of so many calls, whether they came in chunks or not."""
-    parts: dict[int, bytes] = {}
-    results: dict[int, bytes] = {}
-    while len(results) < ids:
-        frame = await next_frame(call)
-        if frame.WhichOneof("frame") == "chunk":
-            chunk = frame.chunk
-            assert chunk.offset == len(parts.setdefault(chunk.call_id, b""))
-            parts[chunk.call_id] += chunk.data
-            continue
-        for batch in frame.results.batches:
-            sizes = batch.chunked_sizes or [0] * len(batch.call_ids)
-            for call_id, payload, size in zip(batch.call_ids, batch.payloads, sizes, strict=True):
-                results[call_id] = parts.pop(call_id) if size else payload
-                assert not size or len(results[call_id]) == size
-    assert not parts
-    return results
 
 
 @pytest.mark.asyncio
@@ -240,144 +196,6 @@ async def test_a_payload_that_is_missing_at_half_close_fails_its_call(mesh: Rout
     assert (failed[1].reason, failed[1].executed) == ("BAD_REQUEST", call_pb2.EXECUTED_NO)
     assert f"{CHUNK_BYTES} of {len(LARGE)} bytes" in failed[1].message
     assert await call.code() is grpc.StatusCode.OK
-
-
-# -- results -----------------------------------------------------------------------------------------------------------
-
-
-def large_results(batch: replica_service_pb2.RunBatch) -> list[replica_service_pb2.ExecuteResponse]:
-    """Each call's result is large."""
-    ids = range(batch.first_run_id, batch.first_run_id + len(batch.payloads))
-    frames = [replica_service_pb2.ExecuteResponse(chunk=chunk) for each in ids for chunk in chunks_of(each, LARGE)]
-    sizes = [len(LARGE)] * len(ids)
-    result = call_pb2.ResultBatch(call_ids=ids, payloads=[b""] * len(ids), chunked_sizes=sizes)
-    frames.append(replica_service_pb2.ExecuteResponse(results=call_pb2.ResultFrame(batches=[result])))
-    return frames
-
-
-async def answer_large(mesh: RouterBench, call: Call, *payloads: bytes) -> None:
-    replica = mesh.replicas[0]
-    runs: list[replica_service_pb2.RunBatch] = []
-    replica.answer = runs.append
-    await call.write(calls(1, *payloads))
-    await wait_until(lambda: bool(runs), what="the run arrives")
-    for frame in large_results(runs[0]):
-        await replica.say(frame)
-
-
-@pytest.mark.asyncio
-async def test_large_results_come_in_chunks_to_who_takes_them(mesh: RouterBench) -> None:
-    call = await mesh.open(features=["chunks"])
-    await answer_large(mesh, call, b"a", b"b")
-    assert await assemble(call, 2) == {1: LARGE, 2: LARGE}
-
-
-@pytest.mark.asyncio
-async def test_large_results_come_in_one_piece_to_who_does_not(mesh: RouterBench) -> None:
-    call = await mesh.open()
-    await answer_large(mesh, call, b"a")
-    done, _ = await outcomes(call, 1)
-    assert done == {1: LARGE}
-
-
-@pytest.mark.asyncio
-async def test_a_large_result_that_comes_inline_goes_on_in_chunks(mesh: RouterBench) -> None:
-    call = await mesh.open(features=["chunks"])
-    await call.write(calls(1, b"small"))
-    await outcomes(call, 1)
-
-    def inline(batch: replica_service_pb2.RunBatch) -> replica_service_pb2.ExecuteResponse:
-        result = call_pb2.ResultBatch(call_ids=[batch.first_run_id], payloads=[LARGE])
-        return replica_service_pb2.ExecuteResponse(results=call_pb2.ResultFrame(batches=[result]))
-
-    mesh.replicas[0].answer = inline
-    await call.write(calls(2, b"now"))
-    assert await assemble(call, 1) == {2: LARGE}
-
-
-@pytest.mark.asyncio
-async def test_a_result_that_is_too_large_for_one_piece_says_so(mesh: RouterBench) -> None:
-    call = await mesh.open()
-    replica = mesh.replicas[0]
-    runs: list[replica_service_pb2.RunBatch] = []
-    replica.answer = runs.append
-    await call.write(calls(1, b"a"))
-    await wait_until(lambda: bool(runs), what="the run arrives")
-    large = LARGE * 5
-    for chunk in chunks_of(runs[0].first_run_id, large):
-        await replica.say(replica_service_pb2.ExecuteResponse(chunk=chunk))
-    result = call_pb2.ResultBatch(call_ids=[runs[0].first_run_id], payloads=[b""], chunked_sizes=[len(large)])
-    await replica.say(replica_service_pb2.ExecuteResponse(results=call_pb2.ResultFrame(batches=[result])))
-    _, failed = await outcomes(call, 1)
-    assert (failed[1].reason, failed[1].executed) == ("PAYLOAD_TOO_LARGE", call_pb2.EXECUTED_YES)
-    assert failed[1].metadata["actual"] == str(len(large))
-
-
-@pytest.mark.asyncio
-async def test_small_results_pass_a_large_one(mesh: RouterBench) -> None:
-    call = await mesh.open(features=["chunks"])
-    replica = mesh.replicas[0]
-    runs: list[replica_service_pb2.RunBatch] = []
-    replica.answer = runs.append
-    await call.write(calls(1, b"a", b"b"))
-    await wait_until(lambda: bool(runs), what="the run arrives")
-    first = runs[0].first_run_id
-    large = LARGE * 40
-    for chunk in chunks_of(first, large):
-        await replica.say(replica_service_pb2.ExecuteResponse(chunk=chunk))
-    results = [
-        call_pb2.ResultBatch(call_ids=[first], payloads=[b""], chunked_sizes=[len(large)]),
-        call_pb2.ResultBatch(call_ids=[first + 1], payloads=[b"small"]),
-    ]
-    await replica.say(replica_service_pb2.ExecuteResponse(results=call_pb2.ResultFrame(batches=results)))
-    frames: list[Response] = [await next_frame(call) for _ in range(3)]
-    assert 2 in [call_id for frame in frames for batch in frame.results.batches for call_id in batch.call_ids]
-
-
-@pytest.mark.asyncio
-async def test_a_result_whose_chunks_never_came_ends_the_link_and_no_caller_waits(mesh: RouterBench) -> None:
-    call = await mesh.open()
-    replica = mesh.replicas[0]
-
-    def lie(batch: replica_service_pb2.RunBatch) -> replica_service_pb2.ExecuteResponse:
-        result = call_pb2.ResultBatch(call_ids=[batch.first_run_id], payloads=[b""], chunked_sizes=[9])
-        return replica_service_pb2.ExecuteResponse(results=call_pb2.ResultFrame(batches=[result]))
-
-    replica.answer = lie
-    await call.write(calls(1, b"a"))
-    _, failed = await outcomes(call, 1)
-    assert (failed[1].reason, failed[1].executed) == ("REPLICA_LOST", call_pb2.EXECUTED_UNKNOWN)
-    assert "chunked_sizes" in failed[1].message
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize(("fields", "needs"), [({}, "an ordering key"), ({"ordering_key": "k"}, "a session")])
-async def test_what_stops_after_a_failure_needs_a_key_and_a_session(
-    mesh: RouterBench, fields: dict[str, str], needs: str
-) -> None:
-    call = await mesh.open()
-    await call.write(calls(1, b"a", stop_generation=1, **fields))
-    _, failed = await outcomes(call, 1)
-    assert (failed[1].reason, failed[1].metadata["field"]) == ("BAD_REQUEST", "options.stop_generation")
-    assert needs in failed[1].message
-
-
-@pytest.mark.asyncio
-async def test_a_large_value_and_the_failure_behind_it_may_come_in_one_frame(mesh: RouterBench) -> None:
-    call = await mesh.open(features=["chunks"])
-    replica = mesh.replicas[0]
-    runs: list[replica_service_pb2.RunBatch] = []
-    replica.answer = runs.append
-    await call.write(calls(1, b"a", streaming=True))
-    await wait_until(lambda: bool(runs), what="the run arrives")
-    run_id = runs[0].first_run_id
-    for chunk in chunks_of(run_id, LARGE):
-        await replica.say(replica_service_pb2.ExecuteResponse(chunk=chunk))
-    value = call_pb2.ResultBatch(call_ids=[run_id], payloads=[b""], chunked_sizes=[len(LARGE)], partial=True)
-    failure = call_pb2.Failure(code=2, reason="HANDLER_ERROR", message="no", executed=call_pb2.EXECUTED_YES)
-    frame = call_pb2.ResultFrame(batches=[value], errors=[call_pb2.CallErrors(call_ids=[run_id], failure=failure)])
-    await replica.say(replica_service_pb2.ExecuteResponse(results=frame))
-    assert await assemble(call, 1) == {1: LARGE}
 
 
 @pytest.mark.asyncio

@@ -15,7 +15,7 @@ import pytest_asyncio
 import slotmesh
 from router_service.app import serve
 from router_service.config import RouterSettings
-from router_service.shell import dispatcher
+from router_service.shell import first_table
 from slotmesh.errors import Executed, Reason
 from slotmesh.runtime.channels import open_channel
 from slotmesh.slots.token import SECRET_BYTES, format_token
@@ -128,7 +128,7 @@ async def test_a_slot_that_is_newer_than_the_table_waits_for_a_newer_one(started
 
 @pytest.mark.asyncio
 async def test_where_no_table_comes_callers_hear_why(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "TABLE_WAIT_S", 0.05)
+    monkeypatch.setattr(first_table, "FIRST_TABLE_WAIT_S", 0.05)
     for rpc, request in ((started.calls.Call, CALL), (started.slots.ReserveSlot, RESERVE)):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await rpc(request)

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.errors import Executed
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
+from slotmesh.wire.limits import MAX_INLINE_BYTES
 from tests.support.fakes.replica import FakeReplica, hold
 from tests.support.router_bench import Request, RouterBench, calls, outcomes, router_bench
 from tests.support.wait import wait_until
@@ -74,3 +74,15 @@ async def test_replicas_know_what_a_client_takes_of_one_result(
     await call.write(calls(1, b"1"))
     await outcomes(call, 1)
     assert [run.max_result_bytes for run in mesh.replicas[0].runs] == [limit]
+
+
+@pytest.mark.parametrize(("fields", "needs"), [({}, "an ordering key"), ({"ordering_key": "k"}, "a session")])
+async def test_what_stops_after_a_failure_needs_a_key_and_a_session(
+    mesh: RouterBench, fields: dict[str, str], needs: str
+) -> None:
+    await mesh.linked(mesh.replicas[0])
+    call = await mesh.open()
+    await call.write(calls(1, b"a", stop_generation=1, **fields))
+    _, failed = await outcomes(call, 1)
+    assert (failed[1].reason, failed[1].metadata["field"]) == ("BAD_REQUEST", "options.stop_generation")
+    assert needs in failed[1].message

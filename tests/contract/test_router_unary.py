@@ -131,8 +131,8 @@ async def test_json_values_in_and_out(mesh: RouterBench) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_burst_of_20000_calls_ends_ok_or_exhausted_and_none_is_cancelled(mesh: RouterBench) -> None:
-    await mesh.linked(*mesh.replicas, max_ongoing=64)
+async def test_a_burst_of_8000_calls_ends_ok_or_exhausted_and_none_is_cancelled(mesh: RouterBench) -> None:
+    await mesh.linked(*mesh.replicas, max_ongoing=64, max_queued_calls=4_000)
     replica_answers = echo
     for replica in mesh.replicas:
         replica.answer = replica_answers
@@ -145,10 +145,10 @@ async def test_a_burst_of_20000_calls_ends_ok_or_exhausted_and_none_is_cancelled
         except grpc.aio.AioRpcError as error:
             outcomes[error.code()] += 1
 
-    await asyncio.gather(*(one() for _ in range(20_000)))
+    await asyncio.gather(*(one() for _ in range(8_000)))
     assert set(outcomes) <= {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}, outcomes
-    assert outcomes.total() == 20_000
-    assert outcomes[grpc.StatusCode.OK] >= 10_000
+    assert outcomes.total() == 8_000
+    assert outcomes[grpc.StatusCode.OK] >= 4_000
     assert (await mesh.stub.Call(request(b"after"))).payload == b"after"
 
 

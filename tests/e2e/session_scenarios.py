@@ -16,7 +16,7 @@ from typing import Final
 
 from tests.e2e.chaos import Chaos
 from tests.e2e.rolling_restart import restart_replicas
-from tests.e2e.session_workload import LOAD, Stall, Workload, is_patient, running_workload
+from tests.e2e.session_workload import EASY_PACE_S, LOAD, PACE_S, Stall, Workload, is_patient, running_workload
 from tests.history.checker import assert_holds, assert_results
 from tests.history.log import HistoryLog, executions_file, read_history
 from tests.history.model import Call, Death, Fault, History
@@ -28,7 +28,7 @@ from tests.support.tcp_proxy import BOTH, Direction, TcpProxy
 HANDLER: Final = "tests.e2e.session_handlers:Ledger"
 ENDPOINT: Final = "Ledger"
 REPLICAS: Final = 3
-RESTARTED: Final = 4
+RESTARTED: Final = 3
 """Replicas that are restarted one after the other."""
 KILL_EVERY_S: Final = 2.0
 PATIENCE: Final = 4.0
@@ -200,7 +200,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         replicas=RESTARTED,
         is_mixed=True,
         loses=nothing,
-        silent_s=3.0,  # four processes start at once
+        silent_s=3.0,  # all processes start at once
         client_silent_s=5.0,
     ),
     "routers-killed": Scenario(breaks=kill_routers, seconds=6.0, loses=only_hasty, silent_s=1.0, client_silent_s=1.0),
@@ -255,14 +255,16 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
 }
 
 
-async def record(scenario: Scenario, seconds: float, folder: Path) -> tuple[History, Stall]:
+async def record(scenario: Scenario, seconds: float, folder: Path, pace_s: float) -> tuple[History, Stall]:
     """Runs a scenario, and leaves its history in the folder. Returns it, and how long the clients stood still."""
     environment = {VARIABLE: str(executions_file(folder))}
     async with faulty_mesh(
         HANDLER, replicas=scenario.replicas, routers=scenario.routers, proxied=scenario.proxied, env=environment
     ) as mesh:
         with HistoryLog(folder) as log:
-            async with running_workload(ENDPOINT, mesh.addresses, log, is_mixed=scenario.is_mixed) as workload:
+            async with running_workload(
+                ENDPOINT, mesh.addresses, log, is_mixed=scenario.is_mixed, pace_s=pace_s
+            ) as workload:
                 await workload.wait_loaded()
                 await scenario.breaks(Running(mesh, workload, log), seconds)
                 await workload.wait_for_progress()
@@ -282,10 +284,12 @@ def assert_survived(scenario: Scenario, history: History) -> None:
 async def run(name: str, seconds: float | None, folder: Path, *, patience: float = PATIENCE) -> None:
     """Runs a scenario, prints what happened, and raises AssertionError where it was not survived.
 
-    `patience`: how many times as long as on a machine that does nothing else something may take.
+    `patience`: how many times as long as on a machine that does nothing else something may take. With more than 1 the
+    clients are not in such a hurry.
     """
     scenario = SCENARIOS[name]
-    history, stall = await record(scenario, scenario.seconds if seconds is None else seconds, folder)
+    pace_s = PACE_S if patience == 1.0 else EASY_PACE_S
+    history, stall = await record(scenario, scenario.seconds if seconds is None else seconds, folder, pace_s)
     history = replace(history, patience=patience)
     sys.stdout.write(f"\n{summary(history, f'{name}, in {folder}')}\n  at most, {stall}\n")
     assert_survived(scenario, history)

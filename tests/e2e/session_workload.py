@@ -30,13 +30,15 @@ PATIENCE_S: Final = 30.0
 HASTE_S: Final = 0.5
 PACE_S: Final = 0.1
 """Between bursts of a lane, about: calls go on being made while none is answered, up to `UNANSWERED`."""
+EASY_PACE_S: Final = 0.2
+"""The same for tests, beside which others run: half the load leaves processes time to start."""
 UNANSWERED: Final = 16
 """Calls of a lane that may be unanswered."""
 VALUES: Final = 25
 """Of an iteration: it takes several times as long as a call."""
 TICK_S: Final = 0.02
 LOAD: Final = Load(clients=CLIENTS, outcomes_per_s=500)
-"""What has to be reached before the first fault. A quiet machine does five times as many."""
+"""What has to be reached before the first fault. A quiet machine does five times as many at the usual pace."""
 
 
 def is_patient(call: Call) -> bool:
@@ -58,8 +60,9 @@ class Stall(NamedTuple):
 class Workload:
     """Clients at work. Made by `running_workload`."""
 
-    def __init__(self, endpoint: str, log: HistoryLog, *, is_mixed: bool = False) -> None:
+    def __init__(self, endpoint: str, log: HistoryLog, *, is_mixed: bool = False, pace_s: float = PACE_S) -> None:
         """`is_mixed`: with calls in slots, and iterations, in place of the hasty ones."""
+        self._pace_s = pace_s
         self._endpoint = endpoint
         self._log = log
         self._is_mixed = is_mixed
@@ -151,7 +154,7 @@ class Workload:
                 unanswered.add(answer)
                 answer.add_done_callback(partial(self._hear, call))
                 answer.add_done_callback(unanswered.discard)
-            await asyncio.sleep(random.uniform(0.5, 1.5) * PACE_S)
+            await asyncio.sleep(random.uniform(0.5, 1.5) * self._pace_s)
             while len(unanswered) > UNANSWERED - BURST:
                 await asyncio.wait(unanswered, return_when=asyncio.FIRST_COMPLETED)
         if unanswered:
@@ -199,10 +202,10 @@ async def _iterated(endpoint: slotmesh.Endpoint, tag: str) -> str:
 
 @asynccontextmanager
 async def running_workload(
-    endpoint: str, addresses: Sequence[str], log: HistoryLog, *, is_mixed: bool = False
+    endpoint: str, addresses: Sequence[str], log: HistoryLog, *, is_mixed: bool = False, pace_s: float = PACE_S
 ) -> AsyncIterator[Workload]:
     """Clients at work for as long as the block lasts; leaving it waits for all outcomes."""
-    workload = Workload(endpoint, log, is_mixed=is_mixed)
+    workload = Workload(endpoint, log, is_mixed=is_mixed, pace_s=pace_s)
     async with AsyncExitStack() as stack:
         meshes = []
         for number in range(CLIENTS):

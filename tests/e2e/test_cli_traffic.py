@@ -149,8 +149,8 @@ async def test_an_endpoint_without_a_policy_gets_its_first(mesh: Controlled) -> 
 async def test_a_change_that_changes_nothing_is_no_change(mesh: Controlled) -> None:
     async with PromptRouter(mesh.channel, "router-1") as router:
         await router.wait_for(lambda _: True, what="a table")
-        before = mesh.controller.store.read().revision
+        before = mesh.controller.store.read()
         said = await traffic(mesh, "digits", "v1=1")
         assert (said.status, said.err) == (0, "")
-        assert f"revision {before}, in force at 1 of 1 router\n" in said.out
-        assert mesh.controller.store.read().revision == before
+        assert f"revision {before.configured_at}, in force at 1 of 1 router\n" in said.out
+        assert mesh.controller.store.read().revision == before.revision

@@ -11,7 +11,6 @@ import pytest
 import pytest_asyncio
 
 import slotmesh
-from slotmesh.chunks import MAX_PAYLOAD_BYTES
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Executed
 from slotmesh.runtime.channels import open_channel
@@ -23,6 +22,7 @@ from slotmesh.v1 import (
     router_service_pb2,
     router_service_pb2_grpc,
 )
+from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 from tests.support.mesh import MeshRun, started_mesh
 
 LOOP: Final = "module"

@@ -11,17 +11,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 import slotmesh
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.snapshot import FAILED, READY, ReplicaStatus
 from slotmesh.codec import MSGPACK, decode, encode
-from slotmesh.errors import Executed, Reason
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.document import parse_mesh
-from slotmesh.status import from_rpc_error
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 from tests.support.mesh import MeshRun, started_mesh
 from tests.support.recorder import VARIABLE, Event, read_records
@@ -73,53 +70,6 @@ async def until(mesh: MeshRun, backend: str, holds: Any, *, timeout: float = 30.
 
 
 # -- what it knows of its calls ----------------------------------------------------------------------------------
-
-
-async def test_what_a_handler_knows_of_a_call(tmp_path: Path) -> None:
-    async with mesh_of("Curious", tmp_path / "records") as (_, curious):
-        view = curious.options(metadata={"tenant": "blue"}, timeout=30)
-        for method in ("who", "who_in_thread"):
-            one, two = await asyncio.gather(view.method(method)(), view.ordered("k").method(method)())
-            assert (one["endpoint"], one["method"], one["metadata"]) == ("Curious", method, {"tenant": "blue"})
-            assert 0 < one["time_left"] <= 30
-            assert (one["ordering_key"], two["ordering_key"]) == ("", "k")
-            assert one["session_id"] == two["session_id"] != ""
-            assert (one["attempt"], two["attempt"]) == (0, 0)
-            assert one["idempotency_key"] != two["idempotency_key"]
-        seen = await asyncio.gather(*[curious.who() for _ in range(300)])
-        assert len({each["call_id"] for each in seen}) == len({each["idempotency_key"] for each in seen}) == 300
-        together = await asyncio.gather(*[curious.who_together(f"n{number}") for number in range(50)])
-        assert [name for name, _ in together] == [f"n{number}" for number in range(50)]
-        assert len({call_id for _, call_id in together}) == 50
-
-
-async def test_what_is_private_is_nobodys_to_call(tmp_path: Path) -> None:
-    """Not even where a client does not refuse by itself."""
-    async with mesh_of("Curious", tmp_path / "records") as (mesh, _), open_channel(mesh.router_address) as channel:
-        router = router_service_pb2_grpc.RouterServiceStub(channel)
-        for method in ("_secret", "__init__", "on_drain"):
-            options = call_pb2.CallOptions(method=method, content_type=MSGPACK)
-            with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await router.Call(router_service_pb2.CallRequest(endpoint="Curious", options=options, payload=b"\x90"))
-            assert from_rpc_error(raised.value).reason is Reason.METHOD_NOT_FOUND
-
-
-async def test_abort_is_what_the_caller_hears_and_the_log_does_not(tmp_path: Path) -> None:
-    async with mesh_of("Curious", tmp_path / "records") as (mesh, curious):
-        with pytest.raises(slotmesh.HandlerError) as raised:
-            await curious.refuse("FAILED_PRECONDITION")
-        error = raised.value
-        assert (error.status, error.reason, error.executed) == (
-            "FAILED_PRECONDITION",
-            Reason.HANDLER_ERROR,
-            Executed.YES,
-        )
-        assert str(error) == "FAILED_PRECONDITION/HANDLER_ERROR: not today"
-        assert error.metadata["until"] == "tomorrow"
-        with pytest.raises(slotmesh.HandlerError, match="ValueError: code 'NONSENSE' is no gRPC status"):
-            await curious.refuse("NONSENSE")
-        await wait_until(lambda: "code 'NONSENSE'" in mesh.log_text(), what="the traceback of the mistake")
-        assert mesh.log_text().count("handler raised") == 1
 
 
 @pytest.mark.parametrize("with_session", [True, False], ids=["session", "unary"])

@@ -19,6 +19,8 @@ from tests.support.wait import wait_until
 CLIENTS = 2
 KEYS = tuple(f"key-{number}" for number in range(32))
 BURST = 10
+PACE_S = 0.05
+"""Between two rounds of a client: replicas start beside them."""
 FIRST_SIZE = 2
 SIZES = (4, 2, 5, 1, 3)
 """Replicas that should run, one after the other."""
@@ -55,6 +57,7 @@ class Load:
                 replies = await asyncio.gather(*[lane.add(key, call) for lane, key in lanes for call in calls])
                 assert replies == calls * len(KEYS)
                 self.rounds[client] += 1
+                await asyncio.sleep(PACE_S)
 
 
 async def scale(mesh: MeshRun, operator: Operator, size: int) -> None:

@@ -21,6 +21,8 @@ TURNS = 30
 TURN_CALLS = 64
 WORKERS = 8
 BURST = 16
+PACE_S = 0.01
+"""Between two bursts of a worker: calls are always under way, and the processors are not all theirs."""
 ANSWER_TIMEOUT_S = 20.0
 POLICIES = ({"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 1.0}, {"a": 0.5, "b": 0.5}, {"b": 1.0})
 """None gives anything to `c`."""
@@ -57,6 +59,7 @@ class Load:
         async def again() -> None:
             while not self._stop.is_set():
                 await self.calls(BURST)
+                await asyncio.sleep(PACE_S)
 
         await asyncio.gather(*(again() for _ in range(WORKERS)))
 

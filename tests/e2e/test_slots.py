@@ -156,5 +156,5 @@ async def refuses(client: Client) -> Reason:
 @pytest.mark.asyncio
 @pytest.mark.timeout(180)
 async def test_clients_that_are_killed_leave_nothing_behind() -> None:
-    survived = await soak(Load(processes=10, clients_each=4, life_s=0.5), seconds=5.0, replicas=2)
-    assert survived.killed >= 20
+    survived = await soak(Load(processes=5, clients_each=4, life_s=0.5), seconds=4.0, replicas=2)
+    assert survived.killed >= 8

@@ -20,9 +20,9 @@ from tests.support.recorder import VARIABLE, Event, read_records
 
 WEIGHTS = {"a": 0.9, "b": 0.09, "c": 0.01}
 SHADOWS = {"d": 0.2, "e": 0.2}
-CALLS = 100_000
+CALLS = 40_000
 MAP_CALLS = 1_000
-PAIRED_CALLS = 20_000
+PAIRED_CALLS = 10_000
 IN_FLIGHT = 256
 """Fewer than a shadow has slots: none is dropped for want of one."""
 KEYS = [f"user-{number}" for number in range(300)]

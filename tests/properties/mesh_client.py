@@ -10,7 +10,9 @@ from router_service import convert
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch, CallOptions
 from router_service.core.commands import Outcome
+from router_service.core.events import CallsCancelled, CallsSubmitted
 from router_service.core.routing.rosters import RosterVersion
+from router_service.core.sessions.events import CallsResent, RosterAcknowledged, SessionConnected
 from router_service.core.sessions.session import Session
 from slotmesh.client.stream.rosters import Rosters
 from slotmesh.errors import Executed, Failure, Reason
@@ -104,7 +106,7 @@ class Client:
         self.calls[call_id].is_cancelled = True
         if (connection := self.connection) is not None and connection.is_open:
             router = connection.router
-            router.do(router.scheduler.cancel_calls(connection.caller, [(call_id, call_id)], now))
+            router.do(router.scheduler.step(CallsCancelled(connection.caller, [(call_id, call_id)]), now))
 
     def connect(self, router: RouterNode, now: float) -> None:
         """Goes on at this router: what was sent is sent again, what was not follows."""
@@ -118,11 +120,11 @@ class Client:
         caller = self.connection.caller
         router.inboxes[caller] = []
         router.named[caller] = router.scheduler.topology.table.roster.version
-        router.do(router.scheduler.connected(caller, now))
+        router.do(router.scheduler.step(SessionConnected(caller), now))
         for ids in self._alike(sent):
             age_s = now - (self.calls[ids[0]].sent_at or 0.0)
             first = self.calls[ids[0]].first_roster
-            router.do(router.scheduler.submit_again(caller, ENDPOINT, [self._batch(ids)], age_s, first, now))
+            router.do(router.scheduler.step(CallsResent(caller, ENDPOINT, [self._batch(ids)], age_s, first), now))
         for call_id in sent:
             if self.calls[call_id].is_cancelled:
                 self.cancel(call_id, now)
@@ -133,7 +135,7 @@ class Client:
         connection = self.connection
         if connection is not None and (version := connection.router.named.pop(connection.caller, None)) is not None:
             self.rosters.acknowledge(convert.roster_to_wire(version))
-            connection.router.do(connection.router.scheduler.acknowledged(connection.caller, version, now))
+            connection.router.do(connection.router.scheduler.step(RosterAcknowledged(connection.caller, version), now))
 
     def send(self, now: float) -> None:
         """What has not been sent leaves, if there is a connection."""
@@ -146,7 +148,7 @@ class Client:
                 self.calls[call_id].first_roster = newest and convert.roster_from_wire(newest)
             batches = [self._batch(each) for each in self._alike(ids)]
             router = connection.router
-            router.do(router.scheduler.submit(connection.caller, ENDPOINT, batches, now))
+            router.do(router.scheduler.step(CallsSubmitted(connection.caller, ENDPOINT, batches), now))
 
     def _alike(self, ids: list[int]) -> Iterator[list[int]]:
         """Calls that may travel as one batch."""

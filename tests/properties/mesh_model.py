@@ -9,6 +9,7 @@ from replica_service.core.calls import StartTurn
 from replica_service.core.commands import StartCalls
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
 from router_service.core.runs import CallerBook
+from router_service.core.sessions.events import SessionDisconnected
 from slotmesh.errors import Executed, Failure, Reason
 from tests.properties.mesh_client import Call, Client, Connection
 from tests.support.hand_executor import Running
@@ -134,7 +135,7 @@ class MeshModel:
     def disconnect(self, router: RouterNode, caller: CallerBook) -> None:
         router.named.pop(caller, None)
         if router.inboxes.pop(caller, None) is not None:
-            router.do(router.scheduler.disconnected(caller, self.now))
+            router.step(SessionDisconnected(caller))
 
     def left_behind(self, router: RouterNode) -> list[CallerBook]:
         """Connections that their clients have left, and the router still has."""

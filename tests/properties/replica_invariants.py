@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from replica_service.core.batcher import Batcher
+from replica_service.core.batching.batcher import Batcher
 from replica_service.core.calls import Lane, Run
-from replica_service.core.vacancies import CAPACITY_GAP_S
+from replica_service.core.permits.vacancies import CAPACITY_GAP_S
 from tests.properties.replica_model import (
     KEYED_WINDOW,
     KEYS,
@@ -29,7 +29,7 @@ def permits_are_kept_to(model: ReplicaModel) -> None:
 def no_permit_is_idle(model: ReplicaModel) -> None:
     if model.core.in_use < model.max_ongoing:
         assert model.core.waiting == sum(not run.options.ordering_key for run in model.uploading())
-        assert not model.core._lanes.ready
+        assert not model.core._state.lanes.ready
 
 
 def nothing_is_parked_without_need(model: ReplicaModel) -> None:
@@ -38,7 +38,7 @@ def nothing_is_parked_without_need(model: ReplicaModel) -> None:
 
 
 def no_lane_is_blocked_without_need(model: ReplicaModel) -> None:
-    for lane in model.core._lanes.all():
+    for lane in model.core._state.lanes.all():
         head = lane.head()
         assert not lane.is_blocked or (head is not None and head.awaits)
 

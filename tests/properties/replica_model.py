@@ -7,12 +7,22 @@ from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
-from replica_service.core.batch_weight import Weighed
+from replica_service.core.batching.batch_weight import Weighed
 from replica_service.core.calls import FRESH_S, Link, Run, StartTurn
-from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, TellCapacity
-from replica_service.core.lanes import MAX_TURN_CALLS
+from replica_service.core.commands import (
+    AnswerRenewal,
+    Command,
+    Fail,
+    Grant,
+    Refuse,
+    StartBatch,
+    StartCalls,
+    TellCapacity,
+)
+from replica_service.core.events import BatchEnded, CallsEnded, DrainBegan, TurnEnded
+from replica_service.core.lanes.lanes import MAX_TURN_CALLS
+from replica_service.core.permits.vacancies import CAPACITY_GAP_S
 from replica_service.core.scheduler import Scheduler
-from replica_service.core.vacancies import CAPACITY_GAP_S
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
 
@@ -170,7 +180,7 @@ class ReplicaModel:
                         call.reason = failure.reason
                         if failure.reason is Reason.DEADLINE_IN_QUEUE:
                             assert call.deadline <= self.now
-                case Grant():
+                case Grant() | AnswerRenewal():
                     pass  # only where there are slots: see `test_replica_slots.py`
                 case TellCapacity(link=link):
                     assert not link.closed
@@ -235,7 +245,7 @@ class ReplicaModel:
         return call.state == "held"
 
     def core_drains(self) -> None:
-        self.carry_out(self.core.drain(self.now))
+        self.carry_out(self.core.step(DrainBegan(), self.now))
         for router in self.router_of.values():
             assert not any(call.state == "waiting" and call.run.slot is None for call in router.calls.values())
         for turn in list(self.turns):
@@ -244,15 +254,15 @@ class ReplicaModel:
             self.call(turn.run, turn.lo).state = "failed" if is_withdrawn(turn.run, turn.lo) else "ended"
             for index in range(turn.lo + 1, turn.hi):
                 self.call(turn.run, index).state = "waiting"
-            self.carry_out(self.core.turn_ended(turn, turn.lo + 1, self.now))
+            self.carry_out(self.core.step(TurnEnded(turn, turn.lo + 1), self.now))
         while self.batches:
             batch = self.batches.pop()
             for run, lo, hi in batch.parts:
                 for index in range(lo, hi):
                     self.call(run, index).state = "ended"
-            self.carry_out(self.core.batch_ended(batch, self.now))
+            self.carry_out(self.core.step(BatchEnded(batch), self.now))
         while self.running_calls:
-            self.carry_out(self.core.calls_ended(self.running_calls.pop(), 1, self.now))
+            self.carry_out(self.core.step(CallsEnded(self.running_calls.pop(), 1), self.now))
         for router in self.router_of.values():
             for call in router.calls.values():
                 if call.state == "running":

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Lane, Run
 from replica_service.core.commands import Command, Grant, StartCalls
-from replica_service.core.slots import Slot, SlotState
+from replica_service.core.events import DispatchCame, ReleaseCame, StampEchoed, TimePassed
+from replica_service.core.slots.slot_table import Slot, SlotState
 from slotmesh.errors import Reason
 from tests.properties.replica_model import Call, ReplicaModel, Router
 
@@ -49,7 +50,7 @@ class ReplicaSlotsModel(ReplicaModel):
         if verdict is None:
             token.call = call
         in_use = self.core.in_use
-        self.carry_out(self.core.dispatch(run, token.slot.secret, self.now))
+        self.carry_out(self.core.step(DispatchCame(run, token.slot.secret), self.now))
         if verdict is not None:
             assert (call.state, call.reason, run.slot) == ("failed", verdict, None)
             return
@@ -67,9 +68,9 @@ class ReplicaSlotsModel(ReplicaModel):
 
     def give_back(self, token: Token) -> None:
         self.leases_end()
-        is_released, commands = self.core.release(token.slot.secret, self.now)
-        assert is_released == token.is_reserved
-        token.is_released |= is_released
+        token.is_released |= token.is_reserved
+        commands = self.core.step(ReleaseCame(token.slot.secret), self.now)
+        assert (token.slot.state is SlotState.RELEASED) == token.is_released
         self.carry_out(commands)
 
     def single(self, to: Router, options: CallOptions, endpoint: str, time_left_s: float) -> Run:
@@ -135,12 +136,12 @@ class ReplicaSlotsModel(ReplicaModel):
             assert not self.core.is_idle
         self.now += 1.0
         for router in self.routers:
-            self.carry_out(self.core.echoed(router.link, self.now, self.now))
+            self.carry_out(self.core.step(StampEchoed(router.link, self.now), self.now))
         while (deadline := self.core.next_deadline()) is not None or self.calls_in_slots():
             self.now = max(self.now, deadline or self.now)
-            self.carry_out(self.core.passed(self.now))
+            self.carry_out(self.core.step(TimePassed(), self.now))
             for router in self.routers:
-                self.carry_out(self.core.echoed(router.link, self.now, self.now))
+                self.carry_out(self.core.step(StampEchoed(router.link, self.now), self.now))
             super().core_drains()
         every_permit_is_somebodys(self)
         counts_add_up(self)

@@ -21,18 +21,24 @@ from router_service.core.commands import (
     Flush,
     NameRoster,
     OpenLink,
+    RetryLink,
     TakeValues,
 )
+from router_service.core.events import RouterEvent
 from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.events import LinkLost, LinkOpened, RunsRefused
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import Replica
+from router_service.core.routing.events import TableReceived
 from router_service.core.routing.rosters import ReplicaKey, Roster, RosterVersion
-from router_service.core.routing.table import BackendRoute, BalancerName, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
-from slotmesh.chunks import joined
 from slotmesh.errors import Failure, Reason
-from slotmesh.partitions import PARTITIONS, partition_of
+from slotmesh.spec import model
+from slotmesh.spec.model import BalancerName
+from slotmesh.wire.chunks import joined
+from slotmesh.wire.partitions import PARTITIONS, partition_of
 
 MAX_ONGOING = 4
 KEYED_WINDOW = 6
@@ -116,7 +122,7 @@ class RouterModel:
         self.table()
         for key in self.listed:
             self.held[key].linked = True
-            self.do(self.scheduler.link_up(self.held[key].replica, ROOM, self.now))
+            self.step(LinkOpened(self.held[key].replica, ROOM))
 
     # -- the world -------------------------------------------------------------------------------------------------
 
@@ -129,16 +135,18 @@ class RouterModel:
         route = EndpointRoute(name="e", weights=self.policy, shadows=self.shadows, owners=owners)
         backends = {
             name: BackendRoute(
-                name=name,
+                settings=model.Backend(
+                    name=name,
+                    max_queued_calls=MAX_QUEUED,
+                    max_queue_time_s=QUEUE_TIME_S,
+                    balancer=self.balancer,
+                    max_batch_size=MAX_BATCH_SIZE,
+                ),
                 replicas=[
                     ReplicaRoute(key=key, address="", max_ongoing=MAX_ONGOING)
                     for key, backend in self.listed.items()
                     if backend == name
                 ],
-                max_queued_calls=MAX_QUEUED,
-                max_queue_time_s=QUEUE_TIME_S,
-                balancer=self.balancer,
-                max_batch_size=MAX_BATCH_SIZE,
             )
             for name in ("b1", "b2", DARK)
         }
@@ -150,7 +158,11 @@ class RouterModel:
             backends=backends,
             roster=Roster(RosterVersion("g", self.revision)),
         )
-        self.do(self.scheduler.apply(table, self.now))
+        self.step(TableReceived(table))
+
+    def step(self, event: RouterEvent) -> None:
+        """Something happens, now; commands are carried out."""
+        self.do(self.scheduler.step(event, self.now))
 
     def do(self, commands: list[Command]) -> None:
         for command in commands:
@@ -185,8 +197,8 @@ class RouterModel:
                 case DeliverDone(ids=ids):
                     assert self.streaming.issuperset(ids), "no result of a call that wants one"
                     self.settle(command.caller, ids, "done")
-                case AskReconcile() | DeliverSlot():
-                    raise AssertionError("nobody has a session, or wants a slot")
+                case AskReconcile() | DeliverSlot() | RetryLink():
+                    raise AssertionError("nobody has a session, wants a slot, or says that a link failed")
         if not self.lazy:
             self.cut_all()
 
@@ -202,7 +214,7 @@ class RouterModel:
         if replica.outbox:
             self.to_flush[replica] = None
         if refused:
-            self.do(self.scheduler.refused(replica, refused, STALE, ROOM, self.now))
+            self.step(RunsRefused(replica, refused, STALE, ROOM))
 
     def sent(self, held: Held, batch: OutgoingBatch) -> list[int]:
         """Takes a batch; returns the run ids that the replica does not take."""
@@ -255,7 +267,7 @@ class RouterModel:
 
     def link_up(self, held: Held) -> None:
         held.linked = True
-        self.do(self.scheduler.link_up(held.replica, ROOM, self.now))
+        self.step(LinkOpened(held.replica, ROOM))
 
     def cut_off(self, held: Held) -> None:
         held.linked = False
@@ -264,7 +276,7 @@ class RouterModel:
         held.runs.clear()
         held.yielded.clear()
         self.to_flush.pop(held.replica, None)
-        self.do(self.scheduler.link_down(held.replica, "cut", self.now))
+        self.step(LinkLost(held.replica, "cut"))
         assert not held.replica.outbox
         assert self.pending.keys().isdisjoint(read), "executed again, though its caller has values"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from router_service.core.events import TimePassed
 from router_service.core.queueing.reservations import constraint_of
 from router_service.core.replicas.replica import Replica
 from router_service.core.routing import routing_hooks
@@ -29,7 +30,7 @@ def books_agree(model: RouterSlotsModel) -> None:
     topology = model.scheduler.topology
     accounts = [each.account for each in topology.backends.values()]
     accounts += [each.account for each in topology.endpoints.values()]
-    callers: set[CallerBook] = {*model.operations, *model.scheduler._slot_operations.requests.pending}
+    callers: set[CallerBook] = {*model.operations, *model.scheduler._parts.slot_operations.requests.pending}
     waiting = [run for caller in callers for run in caller.runs if run.waiting]
     waiting = [run for run in waiting if run.slot is None or run.reserves]
     assert all(run.account in accounts for run in waiting)
@@ -53,8 +54,8 @@ def balancers_hear_in_pairs(model: RouterSlotsModel) -> None:
         dispatching = [*replica.ops, *replica.inflight.values()]
         at_work = sum(routing_hooks.is_counted(sent) for sent in dispatching if not sent.takes_room)
         expected[replica] += replica.own + at_work
-    for replica, _ in model.scheduler._slot_operations.routed._slots.values():
-        expected[replica] += 1
+    for slot in model.scheduler._parts.slot_operations.routed._slots.values():
+        expected[slot.replica] += 1
     assert +model.listener.balance == +expected
     assert min(model.listener.balance.values(), default=0) >= 0
 
@@ -74,18 +75,18 @@ def nothing_is_left(model: RouterSlotsModel) -> None:
     """In the end, everybody has one outcome, and nothing is kept."""
     for _ in range(3):
         model.now += QUEUE_TIME_S + 1
-        model.do(model.scheduler.expire(model.now))
+        model.step(TimePassed())
         for held in list(model.held.values()):
             if held.linked:
                 model.cut_off(held)
     model.now += QUEUE_TIME_S + LINK_WAIT_S + 1
-    model.do(model.scheduler.expire(model.now))
+    model.step(TimePassed())
     assert not model.alive(), "somebody waits for ever"
     assert not any(caller.runs for caller in model.operations)
-    requests = model.scheduler._slot_operations.requests
+    requests = model.scheduler._parts.slot_operations.requests
     assert not requests.pending
     assert not len(requests)
-    assert not len(model.scheduler._slot_operations.routed)
+    assert not len(model.scheduler._parts.slot_operations.routed)
     assert model.scheduler.next_deadline() is None
     assert not +model.listener.balance
 

@@ -18,18 +18,24 @@ from router_service.core.commands import (
     Flush,
     OpenLink,
 )
+from router_service.core.events import RouterEvent, TimePassed
 from router_service.core.flows import Flow
 from router_service.core.queueing.reservations import constraint_of
 from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.events import LinkLost, LinkOpened, RunsCompleted
 from router_service.core.replicas.replica import Replica
+from router_service.core.routing.events import TableReceived
 from router_service.core.routing.rosters import ReplicaKey, Roster, RosterVersion
-from router_service.core.routing.table import BackendRoute, BalancerName, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
+from router_service.core.slots.events import SlotOperationsAnswered, SlotRequested
 from router_service.core.slots.frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew, OutgoingReserve
 from router_service.core.slots.slot import Released, Reserve, Slot
-from slotmesh.chunks import joined
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.spec import model
+from slotmesh.spec.model import BalancerName
+from slotmesh.wire.chunks import joined
 from tests.properties.router_slots_operations import (
     MAX_ONGOING,
     MAX_QUEUED,
@@ -80,15 +86,14 @@ class RouterSlotsModel:
         self.revision += 1
         backends = {
             name: BackendRoute(
-                name=name,
+                settings=model.Backend(
+                    name=name, max_queued_calls=MAX_QUEUED, max_queue_time_s=QUEUE_TIME_S, balancer=self.balancer
+                ),
                 replicas=[
                     ReplicaRoute(key=key, address="", max_ongoing=MAX_ONGOING)
                     for key, backend in self.listed.items()
                     if backend == name
                 ],
-                max_queued_calls=MAX_QUEUED,
-                max_queue_time_s=QUEUE_TIME_S,
-                balancer=self.balancer,
             )
             for name in ("b1", "b2")
         }
@@ -104,10 +109,14 @@ class RouterSlotsModel:
             if replica.key not in self.listed:
                 del self.leases[request_id]
         self.departed |= self.scheduler.topology.replicas.keys() - self.listed.keys()
-        commands = self.scheduler.apply(table, self.now)
+        commands = self.scheduler.step(TableReceived(table), self.now)
         for backend in self.scheduler.topology.backends.values():
             backend.hooks = self.listener
         self.do(commands)
+
+    def step(self, event: RouterEvent) -> None:
+        """Something happens, now; commands are carried out."""
+        self.do(self.scheduler.step(event, self.now))
 
     def do(self, commands: list[Command]) -> None:
         for command in commands:
@@ -177,8 +186,8 @@ class RouterSlotsModel:
         self.to_flush.pop(replica, None)
         held = self.held[replica.key]
         assert held.linked
-        self.do_quietly(self.scheduler.expire(self.now))
-        for op in self.scheduler.slots.cut_ops(replica, 10):
+        self.do_quietly(self.scheduler.step(TimePassed(), self.now))
+        for op in self.scheduler.cut_ops(replica, 10):
             match op:
                 case OutgoingReserve():
                     self.arrive(held, op)
@@ -235,7 +244,7 @@ class RouterSlotsModel:
             for each in self.operations.values()
             if each is not operation and each.request_id == request_id and each.outcome is None and not each.has_left
         ]
-        self.do(self.scheduler.slots.reserve(caller, "e", options, work, self.now, request_id))
+        self.step(SlotRequested(caller, "e", options, work, request_id))
         if request_id and known is not None and known[2] > self.now:
             if known[0] == (work, shard):
                 assert isinstance(operation.outcome, Slot)
@@ -284,10 +293,10 @@ class RouterSlotsModel:
                     leased.state = "dispatched"
                     held.dispatched[op_id] = operation, op.token
                 else:
-                    self.do(self.scheduler.completed(held.replica, [], [([op_id], unknown)], None, self.now))
+                    self.step(RunsCompleted(held.replica, [], [([op_id], unknown)], None))
             case OutgoingRenew():
                 if not is_here:
-                    self.do(self.scheduler.slots.answered(held.replica, [(op_id, unknown)], None, self.now))
+                    self.step(SlotOperationsAnswered(held.replica, [(op_id, unknown)]))
                     return
                 leased.until = self.now + op.ttl_s
                 slot = Slot(
@@ -302,13 +311,13 @@ class RouterSlotsModel:
                 for request_id, (wish, token, _, replica) in list(self.leases.items()):
                     if token == op.token:
                         self.leases[request_id] = wish, token, leased.until, replica
-                self.do(self.scheduler.slots.answered(held.replica, [(op_id, slot)], None, self.now))
+                self.step(SlotOperationsAnswered(held.replica, [(op_id, slot)]))
             case OutgoingRelease():
                 if is_here:
                     leased.state = "over"
                 released = Released(ongoing=0, max_ongoing=MAX_ONGOING)
                 told = self.capacity(held)
-                self.do(self.scheduler.slots.answered(held.replica, [(op_id, released)], told, self.now))
+                self.step(SlotOperationsAnswered(held.replica, [(op_id, released)], told))
 
     # -- links, tables, time -----------------------------------------------------------------------------------------
 
@@ -317,7 +326,7 @@ class RouterSlotsModel:
 
     def link_up(self, held: Held) -> None:
         held.linked = True
-        self.do(self.scheduler.link_up(held.replica, self.capacity(held), self.now))
+        self.step(LinkOpened(held.replica, self.capacity(held)))
 
     def cut_off(self, held: Held) -> None:
         held.linked = False
@@ -326,6 +335,6 @@ class RouterSlotsModel:
         for each in (held.calls, held.waiting, held.asked, held.dispatched):
             each.clear()
         self.to_flush.pop(held.replica, None)
-        self.do(self.scheduler.link_down(held.replica, "cut", self.now))
+        self.step(LinkLost(held.replica, "cut"))
         assert not held.replica.outbox
         assert not held.replica.ops

@@ -19,6 +19,7 @@ from slotmesh.client.calls.sent_parts import Part
 from slotmesh.client.calls.waiting_runs import RunQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.errors import Failure, Reason
+from tests.support.examples import examples
 from tests.unit.client.parts import Sink, make_call, make_spec
 
 LANES = 4
@@ -106,7 +107,7 @@ class LanesMachine(RuleBasedStateMachine):
                     assert lane >= STOPPING or is_older, "left behind a call that was taken back"
                 assert self.waiting[lane].pop(0) is sink, "overtaken"
                 assert lane >= STOPPING or spec.stop_generation > self.failed[lane], "left behind a failure"
-                self.sent[part.first_id + at] = lane, sink
+                self.sent[part.first + at] = lane, sink
 
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
@@ -114,7 +115,7 @@ class LanesMachine(RuleBasedStateMachine):
         if data.draw(st.booleans()):
             ids.sort()
             for part, places, start in self.pending.settle_scattered(ids):
-                assert [part.first_id + at for at in places] == ids[start : start + len(places)]
+                assert [part.first + at for at in places] == ids[start : start + len(places)]
                 part.settled_places(places)
         else:
             for part, at, _, count in self.pending.settle(ids):
@@ -164,4 +165,4 @@ class LanesMachine(RuleBasedStateMachine):
 
 
 TestLanes = LanesMachine.TestCase
-TestLanes.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestLanes.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)

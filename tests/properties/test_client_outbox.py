@@ -10,6 +10,7 @@ from slotmesh.client.calls.outbox import CallOutbox, LargeCalls
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.waiting_runs import RunQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
+from tests.support.examples import examples
 from tests.unit.client.parts import Sink, make_call, make_spec
 
 QUEUES = 3
@@ -106,7 +107,7 @@ class OutboxMachine(RuleBasedStateMachine):
             self.waiting[queue] = self.waiting[queue][last + 1 :]
             self.pending.add(part)
             for offset, payload in enumerate(part.payloads):
-                self.unanswered[part.first_id + offset] = (queue, len(payload))
+                self.unanswered[part.first + offset] = (queue, len(payload))
         sent = sum(part.count for part in parts)
         assert sent <= max(calls, 0)
         sizes = [part.nbytes for part in parts if large is None or part.nbytes <= self.window_bytes]
@@ -166,6 +167,6 @@ class LargeBesideMachine(OutboxMachine):
 
 
 TestLargeBeside = LargeBesideMachine.TestCase
-TestLargeBeside.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestLargeBeside.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestOutbox = OutboxMachine.TestCase
-TestOutbox.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestOutbox.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from slotmesh.client.calls.sent_parts import Part
 from slotmesh.client.stream.pending_calls import PendingCalls
+from tests.support.examples import examples
 from tests.unit.client.parts import Sink, make_map_part, make_part
 
 sizes = st.lists(st.integers(0, 100), min_size=1, max_size=12)
@@ -37,7 +38,7 @@ class PendingMachine(RuleBasedStateMachine):
             self.sinks |= dict(enumerate(part.sinks, self.next_id))
         self.pending.add(part)
         self.boundaries.append(self.pending.next_id)
-        assert part.first_id == self.next_id
+        assert part.first == self.next_id
         for size in sizes:
             self.model[self.next_id] = (part, size)
             self.next_id += 1
@@ -81,7 +82,7 @@ class PendingMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_the_stream(self) -> None:
-        left = [part.first_id + at + i for part, at, _, count in self.pending.drain() for i in range(count)]
+        left = [part.first + at + i for part, at, _, count in self.pending.drain() for i in range(count)]
         assert left == sorted(self.model)
         self.model.clear()
 
@@ -92,7 +93,7 @@ class PendingMachine(RuleBasedStateMachine):
             assert count > 0
             for offset in range(count):
                 call_id = ids[start + offset]
-                assert call_id == part.first_id + at + offset
+                assert call_id == part.first + at + offset
                 assert call_id not in heard, "settled twice"
                 heard[call_id] = self.model.pop(call_id)
                 assert heard[call_id][0] is part
@@ -108,4 +109,4 @@ class PendingMachine(RuleBasedStateMachine):
 
 
 TestPending = PendingMachine.TestCase
-TestPending.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestPending.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)

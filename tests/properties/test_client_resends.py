@@ -17,6 +17,7 @@ from slotmesh.client.calls.outbox import CallOutbox, LargeCalls
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.stream.resend import Resends
+from tests.support.examples import examples
 from tests.unit.client.parts import Sink, make_call, make_spec
 
 QUEUES = 3
@@ -79,8 +80,8 @@ class SessionMachine(RuleBasedStateMachine):
             parts = self.outbox.take(*room, alone=alone, large=large)
             for part in parts:
                 self.pending.add(part)
-            sent = [pair for part in parts for pair in enumerate(part.payloads, part.first_id)]
-            self.unanswered |= {part.first_id + at: sink for part in parts for at, sink in enumerate(part.sinks)}
+            sent = [pair for part in parts for pair in enumerate(part.payloads, part.first)]
+            self.unanswered |= {part.first + at: sink for part in parts for at, sink in enumerate(part.sinks)}
         for call_id, _ in sent:
             assert call_id > self.last_id
             self.last_id = call_id
@@ -113,7 +114,7 @@ class SessionMachine(RuleBasedStateMachine):
         """Results that were under way are lost with it."""
         for part, at, _, count in self.pending.drain_unwanted():
             part.spec.queue.settled(count)
-            for call_id in range(part.first_id + at, part.first_id + at + count):
+            for call_id in range(part.first + at, part.first + at + count):
                 assert self.unanswered.pop(call_id).cancelled
                 self.count_outcome(call_id)
         assert not any(sink.cancelled for sink in self.unanswered.values())
@@ -136,7 +137,7 @@ class SessionMachine(RuleBasedStateMachine):
     def settle(self, ids: list[int]) -> None:
         for part, at, _, count in self.pending.settle(ids):
             part.spec.queue.settled(count)
-            for call_id in range(part.first_id + at, part.first_id + at + count):
+            for call_id in range(part.first + at, part.first + at + count):
                 self.count_outcome(call_id)
         for call_id in ids:
             del self.unanswered[call_id], self.here[call_id]
@@ -156,6 +157,6 @@ class LargeBesideMachine(SessionMachine):
 
 
 TestLargeBeside = LargeBesideMachine.TestCase
-TestLargeBeside.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestLargeBeside.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestSession = SessionMachine.TestCase
-TestSession.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSession.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

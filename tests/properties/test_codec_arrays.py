@@ -31,6 +31,7 @@ from slotmesh.codec import (
     encode_each,
 )
 from slotmesh.codec.arrays import SENDABLE
+from tests.support.examples import examples
 
 DTYPES = st.sampled_from(sorted(SENDABLE)).map(np.dtype)
 
@@ -169,7 +170,7 @@ def bytes_in(value: Any) -> int:
     return 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(broken())
 @example(b"\x91" * 100_000)
 @example(b"\x91\xc9\xff\xff\xff\xff\x4e\x03<f4\x00\x00")
@@ -260,7 +261,7 @@ def mixed_frames(draw: st.DrawFn) -> list[bytes]:
     return payloads
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(mixed_frames(), st.sampled_from(sorted(BATCHES)), st.sampled_from([MSGPACK, OCTET_STREAM]))
 @example([b"\x91\xcb" + bytes(8), b"\x91\xcb", b"\x91\xcb" + bytes(8)], "floats", MSGPACK)
 @example([b"\x91\x91", b"\x91\xcb" + bytes(8)], "lists", MSGPACK)

@@ -23,8 +23,9 @@ from controller_service.core.reconcile import BROUGHT_WITHIN_S, reconcile_endpoi
 from controller_service.core.roster import Member, Roster
 from controller_service.core.routing import build_routes
 from controller_service.core.transitions import Hello, NamesakeLives, Report, Transition
-from slotmesh.partitions import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from slotmesh.wire.partitions import PARTITIONS
+from tests.support.examples import examples
 
 E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))
 WATCHED = range(6)
@@ -317,7 +318,7 @@ class World(RuleBasedStateMachine):
 
 
 TestWorld = World.TestCase
-TestWorld.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestWorld.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 def test_an_owner_that_only_the_newest_table_names_is_waited_for() -> None:

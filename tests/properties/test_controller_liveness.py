@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from controller_service.core.liveness import Leases
+from tests.support.examples import examples
 
 MEMBERS = st.sampled_from(["a", "b", "c", "d"])
 LEASE_S = 3.0
@@ -54,4 +55,4 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 TestLeases = LeaseMachine.TestCase
-TestLeases.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestLeases.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)

@@ -18,7 +18,8 @@ from controller_service.core.partitions import (
     hand_over,
     shares,
 )
-from slotmesh.partitions import PARTITIONS
+from slotmesh.wire.partitions import PARTITIONS
+from tests.support.examples import examples
 
 BACKENDS = ("v1", "v2", "v3")
 WEIGHTS = st.lists(st.integers(0, 10), min_size=3, max_size=3).filter(any)
@@ -39,7 +40,7 @@ def members(sizes: list[int]) -> dict[str, list[Owner]]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(parts=WEIGHTS, sizes=st.lists(st.integers(0, 12), min_size=3, max_size=3))
 def test_the_first_assignment_is_everyones_share_within_one(parts: list[int], sizes: list[int]) -> None:
     weights = weights_of(parts)
@@ -61,7 +62,7 @@ def test_the_first_assignment_is_everyones_share_within_one(parts: list[int], si
             assert weights[name] or not held[owner]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(busy=st.dictionaries(st.integers(0, PARTITIONS - 1), st.sampled_from("abc"), max_size=9), dead=st.booleans())
 def test_what_still_runs_elsewhere_is_not_given_to_anybody_before_it_has_ended(
     busy: dict[int, str], dead: bool
@@ -91,7 +92,7 @@ def test_what_still_runs_elsewhere_is_not_given_to_anybody_before_it_has_ended(
     assert max(held_now.values()) - min(held_now.values()) <= 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(order=st.permutations([Owner(f"r{number}", "i") for number in range(7)]))
 def test_equal_inputs_give_equal_outputs_in_whatever_order_they_come(order: list[Owner]) -> None:
     def assigned(owners: list[Owner]) -> Ownership:
@@ -232,7 +233,7 @@ class Membership(RuleBasedStateMachine):
             assert set(self.ownership.partition_owners) - {NO_OWNER} == set(range(len(self.ownership.owners)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     parts=WEIGHTS,
     other_parts=WEIGHTS,
@@ -276,10 +277,10 @@ def test_hand_overs_reach_everyones_share_by_the_fewest_moves(
 
 
 TestMembership = Membership.TestCase
-TestMembership.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestMembership.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(size=st.integers(2, 9), victims=st.integers(1, 8))
 def test_orphans_go_to_whoever_has_the_least_so_that_shares_stay_even(size: int, victims: int) -> None:
     owners = [Owner(f"r{number}", "i") for number in range(size)]

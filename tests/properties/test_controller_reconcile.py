@@ -27,6 +27,7 @@ from controller_service.core.reconcile import (
 from controller_service.core.routing import build_routes
 from controller_service.core.transitions import Hello, Report, Transition
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from tests.support.examples import examples
 
 NAMES = st.sampled_from(["v1", "v2"])
 
@@ -197,4 +198,4 @@ class World(RuleBasedStateMachine):
 
 
 TestWorld = World.TestCase
-TestWorld.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestWorld.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

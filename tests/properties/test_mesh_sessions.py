@@ -18,9 +18,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from replica_service.core.verdicts import TAKEN_BACK
+from replica_service.core.failures import TAKEN_BACK
 from router_service.core import cancellation
-from slotmesh.partitions import partition_of
+from slotmesh.wire.partitions import partition_of
 from tests.properties.mesh_invariants import all_calls_end, answers_belong_to_calls_that_are_here
 from tests.properties.mesh_model import (
     CALL_SHARE,
@@ -31,6 +31,7 @@ from tests.properties.mesh_model import (
     TROUBLES,
     MeshModel,
 )
+from tests.support.examples import examples
 from tests.support.memory_nodes import BROKEN, ReplicaNode
 
 
@@ -237,12 +238,12 @@ class StoppingMachine(MeshMachine):
 
 
 TestLanesThatStop = pytest.mark.timeout(120)(StoppingMachine.TestCase)
-TestLanesThatStop.settings = settings(max_examples=100, stateful_step_count=8, deadline=None)
+TestLanesThatStop.settings = settings(max_examples=examples(100), stateful_step_count=8, deadline=None)
 
 TestOverdueCalls = pytest.mark.timeout(120)(OverdueMachine.TestCase)
-TestOverdueCalls.settings = settings(max_examples=100, stateful_step_count=8, deadline=None)
+TestOverdueCalls.settings = settings(max_examples=examples(100), stateful_step_count=8, deadline=None)
 
 TestMeshSessions = pytest.mark.timeout(120)(MeshMachine.TestCase)
-TestMeshSessions.settings = settings(max_examples=150, stateful_step_count=8, deadline=None)
+TestMeshSessions.settings = settings(max_examples=examples(150), stateful_step_count=8, deadline=None)
 TestDifferingTables = pytest.mark.timeout(120)(TablesMachine.TestCase)
-TestDifferingTables.settings = settings(max_examples=60, stateful_step_count=8, deadline=None)
+TestDifferingTables.settings = settings(max_examples=examples(60), stateful_step_count=8, deadline=None)

@@ -13,13 +13,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.batch_weight import Weighed
+from replica_service.core.batching.batch_weight import Weighed
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import Command, Fail, StartBatch
+from replica_service.core.events import BatchEnded, LimitsChanged, RunsCame, RunsCancelled, TimePassed
 from replica_service.core.scheduler import Scheduler
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
+from tests.support.examples import examples
 
 PREFETCH = 100_000
 """Nothing is refused."""
@@ -167,7 +169,7 @@ class BatcherMachine(RuleBasedStateMachine):
             call = self.calls[run_id] = Call(run_id, self.now, weight)
             self.model.waiting.append(call)
         run = Run(self.link, first, [b""] * len(weights), CallOptions(method="batch"), "e", self.now)
-        self.carry_out(self.core.submit([run], self.now))
+        self.carry_out(self.core.step(RunsCame([run]), self.now))
 
     @rule(seconds=st.sampled_from((0.125, 0.25, 0.5, 1.0, 2.0)))
     def time_passes(self, seconds: float) -> None:
@@ -176,9 +178,9 @@ class BatcherMachine(RuleBasedStateMachine):
         while (due := self.core.next_deadline()) is not None and due <= until:
             assert due > self.now, "it should have been cut"
             self.now = due
-            self.carry_out(self.core.passed(self.now))
+            self.carry_out(self.core.step(TimePassed(), self.now))
         self.now = until
-        self.carry_out(self.core.passed(self.now))
+        self.carry_out(self.core.step(TimePassed(), self.now))
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
@@ -189,7 +191,7 @@ class BatcherMachine(RuleBasedStateMachine):
         batch = self.batches.pop(place)
         for call in self.model.running.pop(place):
             call.outcomes += 1
-        self.carry_out(self.core.batch_ended(batch, self.now))
+        self.carry_out(self.core.step(BatchEnded(batch), self.now))
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data(), count=st.integers(1, 6))
@@ -201,7 +203,7 @@ class BatcherMachine(RuleBasedStateMachine):
         cancelled = {call.run_id for call in [*model.waiting, *model.gathered] if first <= call.run_id <= last}
         model.waiting = [call for call in model.waiting if call.run_id not in cancelled]
         model.gathered = [call for call in model.gathered if call.run_id not in cancelled]
-        commands = self.core.cancel(self.link, [(first, last)], self.now)
+        commands = self.core.step(RunsCancelled(self.link, [(first, last)]), self.now)
         told = {id_ for each in commands if is_cancel(each) for id_ in ids_of(each)}
         assert told == cancelled
         for run_id in cancelled:
@@ -211,17 +213,17 @@ class BatcherMachine(RuleBasedStateMachine):
     @rule(size=SIZES)
     def set_max_batch_size(self, size: int) -> None:
         self.model.control.set_max_batch_size(size)
-        self.carry_out(self.core.passed(self.now))
+        self.carry_out(self.core.step(TimePassed(), self.now))
 
     @rule(wait_s=WAITS_S)
     def set_batch_wait_timeout_s(self, wait_s: float) -> None:
         self.model.control.set_batch_wait_timeout_s(wait_s)
-        self.carry_out(self.core.passed(self.now))
+        self.carry_out(self.core.step(TimePassed(), self.now))
 
     @rule(count=CONCURRENCY)
     def set_max_concurrent_batches(self, count: int) -> None:
         self.model.control.set_max_concurrent_batches(count)
-        self.carry_out(self.core.passed(self.now))
+        self.carry_out(self.core.step(TimePassed(), self.now))
 
     @precondition(lambda self: self.batches)
     @rule(size=SIZES)
@@ -233,7 +235,7 @@ class BatcherMachine(RuleBasedStateMachine):
     @rule(max_ongoing=st.sampled_from((1, 3, 8, 1000)))
     def configure(self, max_ongoing: int) -> None:
         self.model.max_ongoing = max_ongoing
-        self.carry_out(self.core.configure(max_ongoing=max_ongoing, prefetch=PREFETCH, now=self.now))
+        self.carry_out(self.core.step(LimitsChanged(max_ongoing=max_ongoing, prefetch=PREFETCH), self.now))
 
     # -- what follows ----------------------------------------------------------------------------------------------
 
@@ -292,4 +294,4 @@ def ids_of(command: Command) -> list[int]:
 
 
 TestBatcher = BatcherMachine.TestCase
-TestBatcher.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestBatcher.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)

@@ -17,8 +17,10 @@ from math import inf
 import pytest
 
 from replica_service.core.calls import Link, Run
+from replica_service.core.events import TimePassed
 from slotmesh.errors import Executed, Failure
 from slotmesh.handlers import batch, deployment
+from tests.support.examples import examples
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting
@@ -28,7 +30,7 @@ YIELDING = ("spelled", "spelled_in_thread")
 METHODS = (*ON_THE_LOOP, "threaded", "batched_in_thread", *YIELDING)
 KEYS = ("", "", "red", "green")
 DEADLINES_S = (inf, inf, 1.0, 2.0)
-TRIALS = 600
+TRIALS = examples(600)
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ class Story:
                 self.host.handler.finish(count)
             case Advance(seconds=seconds):
                 self.clock.advance(seconds)
-                engine._time_passed()
+                engine.post(TimePassed())
                 self._bar("expired", lambda run, _index: run.deadline <= self.clock.now())
             case Close():
                 if not self.other.closed:

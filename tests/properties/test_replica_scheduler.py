@@ -18,6 +18,22 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import FRESH_S, Run
 from replica_service.core.commands import StartCalls
+from replica_service.core.events import (
+    BatchEnded,
+    CallsEnded,
+    EpochFenced,
+    LimitsChanged,
+    LinkClosed,
+    PartitionsRevoked,
+    PayloadCame,
+    PayloadFailed,
+    RunsCame,
+    RunsCancelled,
+    StampEchoed,
+    TimePassed,
+    TurnEnded,
+    WorkReturned,
+)
 from slotmesh.errors import Reason
 from tests.properties.replica_invariants import ALWAYS, nothing_is_left
 from tests.properties.replica_model import (
@@ -29,6 +45,7 @@ from tests.properties.replica_model import (
     Router,
     is_withdrawn,
 )
+from tests.support.examples import examples
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -95,7 +112,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             to.next_id += count
             sent.append(run)
         before = self.model.core.in_use + self.model.core.waiting
-        self.model.carry_out(self.model.core.submit(sent, self.model.now))
+        self.model.carry_out(self.model.core.step(RunsCame(sent), self.model.now))
         if not any(run.options.ordering_key for run in sent):
             assert self.model.core.in_use + self.model.core.waiting <= max(
                 before, self.model.max_ongoing + self.model.prefetch
@@ -130,7 +147,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         else:
             first = data.draw(st.integers(1, to.next_id - 1))
             last = data.draw(st.integers(first, min(to.next_id + 1, first + 6)))
-        self.model.carry_out(self.model.core.cancel(to.link, [(first, last)], self.model.now))
+        self.model.carry_out(self.model.core.step(RunsCancelled(to.link, [(first, last)]), self.model.now))
         for run_id in range(first, min(last + 1, to.next_id)):
             call = to.calls[run_id]
             assert call.state != "waiting", "it was taken back and still waits"
@@ -144,17 +161,17 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((0.02, 0.1, 0.25, 0.5, 1.0)))
     def time_passes(self, seconds: float) -> None:
         self.model.now += seconds
-        self.model.carry_out(self.model.core.passed(self.model.now))
+        self.model.carry_out(self.model.core.step(TimePassed(), self.model.now))
 
     @precondition(lambda self: self.model.uploading())
     @rule(data=st.data(), is_spoiled=st.booleans())
     def upload_ends(self, data: st.DataObject, is_spoiled: bool) -> None:
         run = data.draw(st.sampled_from(self.model.uploading()))
         if not is_spoiled:
-            self.model.carry_out(self.model.core.complete(run, self.model.now))
+            self.model.carry_out(self.model.core.step(PayloadCame(run, b"late"), self.model.now))
             assert not run.awaits
             return
-        self.model.carry_out(self.model.core.spoil(run, SPOILED, self.model.now))
+        self.model.carry_out(self.model.core.step(PayloadFailed(run, SPOILED), self.model.now))
         assert self.model.call(run, 0).reason is SPOILED.reason
 
     @precondition(lambda self: self.model.running_calls)
@@ -170,7 +187,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for call in running[:count]:
             call.state = "ended"
             self.model.leaves(run)
-        self.model.carry_out(self.model.core.calls_ended(run, count, self.model.now))
+        self.model.carry_out(self.model.core.step(CallsEnded(run, count), self.model.now))
 
     @precondition(lambda self: self.model.turns)
     @rule(data=st.data())
@@ -187,7 +204,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             else:
                 self.model.begins(turn.run, index)
                 call.state = "ended"
-        self.model.carry_out(self.model.core.turn_ended(turn, reached, self.model.now))
+        self.model.carry_out(self.model.core.step(TurnEnded(turn, reached), self.model.now))
 
     @precondition(lambda self: self.model.batches)
     @rule(data=st.data())
@@ -197,7 +214,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for run, lo, hi in batch.parts:
             for index in range(lo, hi):
                 self.model.call(run, index).state = "ended"
-        self.model.carry_out(self.model.core.batch_ended(batch, self.model.now))
+        self.model.carry_out(self.model.core.step(BatchEnded(batch), self.model.now))
 
     @precondition(lambda self: "close" in self.model.troubles)
     @rule(router=st.integers(0, 1))
@@ -205,7 +222,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         old = self.model.routers[router]
         old.closed = True
         self.model.told_full.discard(old.link)
-        self.model.carry_out(self.model.core.close(old.link, self.model.now))
+        self.model.carry_out(self.model.core.step(LinkClosed(old.link), self.model.now))
         assert not any(call.state == "waiting" and not self.model.is_held(call) for call in old.calls.values())
         self.model.routers[router] = new = Router(self.model.new_link(), router)
         self.model.router_of[new.link] = new
@@ -231,7 +248,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(router=st.integers(0, 1), age=st.sampled_from((0.0, 1.0, FRESH_S, FRESH_S + 1)))
     def router_echoes(self, router: int, age: float) -> None:
         link = self.model.routers[router].link
-        self.model.carry_out(self.model.core.echoed(link, self.model.now - age, self.model.now))
+        self.model.carry_out(self.model.core.step(StampEchoed(link, self.model.now - age), self.model.now))
         assert link.fresh_until >= self.model.now - age + FRESH_S
 
     @precondition(lambda self: any(not self.model.is_fresh(run) for run in self.model.running_calls))
@@ -246,7 +263,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for index in range(lo, hi):
             self.model.call(run, index).state = "waiting"
             self.model.leaves(run)
-        self.model.carry_out(self.model.core.returned(StartCalls(run, lo, hi), self.model.now))
+        self.model.carry_out(self.model.core.step(WorkReturned(StartCalls(run, lo, hi)), self.model.now))
 
     @precondition(lambda self: any(self.model.is_stale(batch) for batch in self.model.batches))
     @rule()
@@ -260,7 +277,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 if call.key:
                     key = self.model.lane_of(call)
                     self.model.last_started[key] = min(self.model.last_started[key], call.order - 1)
-        self.model.carry_out(self.model.core.returned(batch, self.model.now))
+        self.model.carry_out(self.model.core.step(WorkReturned(batch), self.model.now))
 
     @precondition(lambda self: "configure" in self.model.troubles)
     @rule(max_ongoing=st.integers(1, 5))
@@ -268,7 +285,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.model.max_ongoing = max_ongoing
         self.model.allowed = max(max_ongoing, self.model.core.in_use)
         self.model.carry_out(
-            self.model.core.configure(max_ongoing=max_ongoing, prefetch=self.model.prefetch, now=self.model.now)
+            self.model.core.step(LimitsChanged(max_ongoing=max_ongoing, prefetch=self.model.prefetch), self.model.now)
         )
 
     @precondition(lambda self: "stale" in self.model.troubles)
@@ -280,9 +297,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(fenced=st.booleans())
     def ownership_goes(self, fenced: bool) -> None:
         if fenced:
-            self.model.carry_out(self.model.core.fence(self.model.epoch, self.model.now))
+            self.model.carry_out(self.model.core.step(EpochFenced(self.model.epoch), self.model.now))
             assert self.model.core.busy().get("e", set()) == {len(call.key) for call in self.model.keyed_here()}
-        self.model.carry_out(self.model.core.revoke("e", {len(key): self.model.epoch for key in KEYS}, self.model.now))
+        self.model.carry_out(
+            self.model.core.step(PartitionsRevoked("e", {len(key): self.model.epoch for key in KEYS}), self.model.now)
+        )
         self.model.revoked_through = self.model.epoch
         for router in self.model.router_of.values():
             assert not any(
@@ -303,7 +322,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 TestScheduler = pytest.mark.timeout(120)(SchedulerMachine.TestCase)
 TestScheduler.settings = settings(
-    max_examples=300,
+    max_examples=examples(300),
     stateful_step_count=50,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),

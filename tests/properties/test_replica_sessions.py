@@ -11,10 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run, RunRecord
-from replica_service.core.kept_outcomes import CALL_BYTES
-from replica_service.core.ranges import merged
-from replica_service.core.records import Mark, Record
-from replica_service.core.sessions import Report, SessionTable
+from replica_service.core.sessions.kept_outcomes import CALL_BYTES
+from replica_service.core.sessions.records import Mark, Record
+from replica_service.core.sessions.session_table import Report, SessionTable
+from slotmesh.wire.ranges import merged
+from tests.support.examples import examples
 
 TTL_S = 60.0
 SESSION = "s"
@@ -270,4 +271,4 @@ class SessionMachine(RuleBasedStateMachine):
 
 
 TestSessions = pytest.mark.timeout(120)(SessionMachine.TestCase)
-TestSessions.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestSessions.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)

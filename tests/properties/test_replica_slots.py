@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from replica_service.core.call_options import CallOptions
+from replica_service.core.commands import AnswerRenewal
+from replica_service.core.events import RenewalCame, RunsCame
 from slotmesh.errors import Failure
 from slotmesh.slots.limits import MAX_LEASE_S
 from tests.properties.replica_slots_model import ALWAYS, ReplicaSlotsModel
 from tests.properties.test_replica_scheduler import SchedulerMachine
+from tests.support.examples import examples
 
 LEASES_S = (0.25, 1.0, 2.0, 10.0)
 TIMES_LEFT_S = st.sampled_from((inf, inf, 0.0, 0.3))
@@ -32,7 +35,7 @@ class SlotsMachine(SchedulerMachine):
         run = self.model.single(self.model.routers[router], CallOptions(), "e", time_left_s)
         run.lease_s = lease_s
         before = self.model.core.in_use + self.model.core.waiting
-        self.model.carry_out(self.model.core.submit([run], self.model.now))
+        self.model.carry_out(self.model.core.step(RunsCame([run]), self.model.now))
         assert self.model.core.in_use + self.model.core.waiting <= max(
             before, self.model.max_ongoing + self.model.prefetch
         )
@@ -54,7 +57,9 @@ class SlotsMachine(SchedulerMachine):
         token = self.model.draw(data)
         self.model.leases_end()
         verdict = self.model.verdict_on(token)
-        renewed, commands = self.model.core.renew(token.slot.secret, lease_s, self.model.now)
+        link = self.model.routers[0].link
+        commands = self.model.core.step(RenewalCame(link, 0, token.slot.secret, lease_s), self.model.now)
+        (renewed,) = [each.answer for each in commands if isinstance(each, AnswerRenewal)]
         if verdict is None:
             assert renewed is token.slot
             token.expires_at = min(self.model.now + lease_s, token.slot.granted_at + MAX_LEASE_S)
@@ -76,7 +81,7 @@ class SlotsMachine(SchedulerMachine):
 
 TestSlots = pytest.mark.timeout(120)(SlotsMachine.TestCase)
 TestSlots.settings = settings(
-    max_examples=300,
+    max_examples=examples(300),
     stateful_step_count=50,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),

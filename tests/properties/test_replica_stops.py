@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica_service import convert
+from replica_service.core.events import PayloadCame
 from slotmesh.errors import Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2
+from tests.support.examples import examples
 from tests.unit.replica.hosting import Hosting, hosting
 
 KEYS = ("red", "green", "blue")
@@ -139,15 +141,14 @@ async def execute(host: Hosting, batches: Sequence[Batch]) -> Model:
         await asyncio.sleep(0)
     for run_id, payload in sorted(late.items(), key=lambda each: each[0] % 3):
         run = host.link.waiting[run_id]
-        run.payloads = [payload]
-        host.engine.complete(run)
+        host.engine.post(PayloadCame(run, payload))
         await asyncio.sleep(0)
     await host.answered(first - 1)
     return model
 
 
 @pytest.mark.timeout(120)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(batches=BATCHES, max_ongoing=st.integers(1, 4))
 def test_a_lane_does_what_one_call_after_another_would_do(batches: list[Batch], max_ongoing: int) -> None:
     async def check() -> None:

@@ -14,11 +14,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from router_service.core.calls import CallOptions
+from router_service.core.events import CallerLeft, CallsCancelled, CallsSubmitted, TimePassed
 from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.events import (
+    CapacityReported,
+    DrainAnnounced,
+    RunsCompleted,
+    RunsRefused,
+    ServiceTimesReported,
+)
 from router_service.core.replicas.slicing import MethodTime
-from router_service.core.routing.table import BalancerName, RoutingTable
+from router_service.core.routing.events import TableReceived
+from router_service.core.routing.table import RoutingTable
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.partitions import partition_of
+from slotmesh.spec.model import BalancerName
+from slotmesh.wire.partitions import partition_of
 from tests.properties.router_invariants import ALWAYS, nothing_is_left
 from tests.properties.router_model import (
     DARK,
@@ -32,6 +42,7 @@ from tests.properties.router_model import (
     Call,
     RouterModel,
 )
+from tests.support.examples import examples
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -98,7 +109,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.model.pending[call_id] = Call(key, self.model.now + timeout_s, idempotent)
                 self.model.caller_of[call_id] = who
             batches.append((options, ids, [b"%d" % i for i in ids]))
-        self.model.do(self.model.scheduler.submit(self.model.callers[who], "e", batches, self.model.now))
+        self.model.step(CallsSubmitted(self.model.callers[who], "e", batches))
 
     @rule()
     def be_lazy(self) -> None:
@@ -114,7 +125,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def tell_times(self, data: st.DataObject, service_s: float, batch_size: int) -> None:
         if self.model.held:
             held = data.draw(st.sampled_from(list(self.model.held.values())))
-            self.model.scheduler.times_told(held.replica, {"": MethodTime(service_s, batch_size)})
+            self.model.step(ServiceTimesReported(held.replica, {"": MethodTime(service_s, batch_size)}))
 
     @precondition(lambda self: self.model.to_flush)
     @rule(data=st.data(), max_calls=st.integers(1, 5))
@@ -152,13 +163,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         capacity = ROOM if report else None
         if fail:
             failure = Failure(reason=Reason.HANDLER_ERROR, message="ValueError: no", executed=Executed.YES)
-            self.model.do(self.model.scheduler.completed(held.replica, [], [(ids, failure)], capacity, self.model.now))
+            self.model.step(RunsCompleted(held.replica, [], [(ids, failure)], capacity))
         else:
             ended = dict(zip(ids, calls, strict=True))
             done = [run_id for run_id, call_id in ended.items() if call_id in self.model.streaming]
             ids = [run_id for run_id in ids if run_id not in done]
             results = [(ids, [b"result %d" % ended[run_id] for run_id in ids], "")] if ids else []
-            self.model.do(self.model.scheduler.completed(held.replica, results, [], capacity, self.model.now, done))
+            self.model.step(RunsCompleted(held.replica, results, [], capacity, done))
 
     @precondition(lambda self: self.model.busy())
     @rule(data=st.data(), ends=st.booleans())
@@ -181,9 +192,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         done = ids[:1] if ends and call_of[ids[0]] in self.model.streaming else []
         for run_id in done:
             del held.runs[run_id]
-        self.model.do(
-            self.model.scheduler.completed(held.replica, [], [], None, self.model.now, done, [(ids, payloads, "")])
-        )
+        self.model.step(RunsCompleted(held.replica, [], [], None, done, [(ids, payloads, "")]))
         for run_id, call_id in call_of.items():
             values, taken = before[run_id]
             count = ids.count(run_id)
@@ -199,9 +208,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             held = data.draw(st.sampled_from(linked))
             run_id = data.draw(st.integers(1, 60))
             if run_id not in held.runs:
-                self.model.do(
-                    self.model.scheduler.completed(held.replica, [([run_id], [b"ghost"], "")], [], None, self.model.now)
-                )
+                self.model.step(RunsCompleted(held.replica, [([run_id], [b"ghost"], "")], [], None))
 
     @precondition(lambda self: self.model.busy())
     @rule(data=st.data(), others=st.integers(0, MAX_ONGOING))
@@ -217,9 +224,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         for taken in (MAX_ONGOING, others, 0):
             capacity = Capacity(max_ongoing=MAX_ONGOING, keyed_window=KEYED_WINDOW, others=taken)
             if taken == MAX_ONGOING:
-                self.model.do(self.model.scheduler.refused(held.replica, chosen, FULL, capacity, self.model.now))
+                self.model.step(RunsRefused(held.replica, chosen, FULL, capacity))
             elif held.replica.key in self.model.held:
-                self.model.do(self.model.scheduler.capacity_changed(held.replica, capacity, self.model.now))
+                self.model.step(CapacityReported(held.replica, capacity))
 
     @precondition(lambda self: self.model.busy())
     @rule(data=st.data())
@@ -238,13 +245,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         back = ids[kept:]
         held.fences[number] = max(held.runs[run_id][2] for run_id in back)
         self.model.come_again([held.runs.pop(run_id) for run_id in back])
-        self.model.do(self.model.scheduler.refused(held.replica, back, STALE, ROOM, self.model.now))
+        self.model.step(RunsRefused(held.replica, back, STALE, ROOM))
 
     @rule(data=st.data())
     def drain(self, data: st.DataObject) -> None:
         linked = [held for held in self.model.held.values() if held.linked]
         if linked:
-            self.model.do(self.model.scheduler.draining(data.draw(st.sampled_from(linked)).replica, self.model.now))
+            self.model.step(DrainAnnounced(data.draw(st.sampled_from(linked)).replica))
 
     @rule(data=st.data(), key=st.sampled_from(KEYS))
     def move_partition(self, data: st.DataObject, key: str) -> None:
@@ -288,15 +295,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def old_table(self) -> None:
         before = self.model.scheduler.topology.table
-        self.model.do(
-            self.model.scheduler.apply(RoutingTable(generation="g", revision=self.model.revision - 1), self.model.now)
-        )
+        self.model.step(TableReceived(RoutingTable(generation="g", revision=self.model.revision - 1)))
         assert self.model.scheduler.topology.table is before
 
     @rule(seconds=st.floats(0.1, 20.0))
     def advance(self, seconds: float) -> None:
         self.model.now += seconds
-        self.model.do(self.model.scheduler.expire(self.model.now))
+        self.model.step(TimePassed())
         assert all(call.deadline > self.model.now for call in self.model.pending.values()), (
             "a deadline passed without an outcome"
         )
@@ -308,7 +313,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         who = self.model.caller_of[min(ids)]
         low, high = min(ids), max(ids)
         ranges = data.draw(st.sampled_from(([(i, i) for i in ids], [(low, high)], [(high, high), (0, low)])))
-        self.model.do(self.model.scheduler.cancel_calls(self.model.callers[who], ranges, self.model.now))
+        self.model.step(CallsCancelled(self.model.callers[who], ranges))
         for call_id in self.model.pending:
             taken_back = any(first <= call_id <= last for first, last in ranges)
             assert not taken_back or self.model.caller_of[call_id] != who
@@ -316,7 +321,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.pending)
     @rule(who=st.integers(0, 1))
     def caller_leaves(self, who: int) -> None:
-        self.model.do(self.model.scheduler.cancel(self.model.callers[who], self.model.now))
+        self.model.step(CallerLeft(self.model.callers[who]))
         assert not any(self.model.caller_of[call_id] == who for call_id in self.model.pending)
         assert not self.model.callers[who].runs
 
@@ -331,4 +336,4 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)
+TestScheduler.settings = settings(max_examples=examples(250), stateful_step_count=50, deadline=None)

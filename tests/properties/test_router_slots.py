@@ -14,9 +14,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from router_service.core.calls import CallOptions
-from router_service.core.routing.table import BalancerName
+from router_service.core.events import CallerLeft, CallsSubmitted, TimePassed
+from router_service.core.replicas.events import CapacityReported, DrainAnnounced, RunsCompleted, RunsRefused
+from router_service.core.slots.events import (
+    CallDispatched,
+    SlotAbandoned,
+    SlotOperationRequested,
+    SlotOperationsAnswered,
+)
 from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot, SlotAnswer
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.spec.model import BalancerName
 from tests.properties.router_slots_invariants import ALWAYS, nothing_is_left
 from tests.properties.router_slots_model import RouterSlotsModel
 from tests.properties.router_slots_operations import (
@@ -27,6 +35,7 @@ from tests.properties.router_slots_operations import (
     Leased,
     Operation,
 )
+from tests.support.examples import examples
 
 
 class SlotMachine(RuleBasedStateMachine):
@@ -47,7 +56,7 @@ class SlotMachine(RuleBasedStateMachine):
             caller = self.model.caller(who)
             self.model.operations[caller] = Operation(caller, None, self.model.now + timeout_s)
             batch = CallOptions(timeout_s=timeout_s, wire=b"w"), range(1, 2), [b"%d" % id(caller)]
-            self.model.do(self.model.scheduler.submit(caller, "e", [batch], self.model.now))
+            self.model.step(CallsSubmitted(caller, "e", [batch]))
 
     @rule(
         who=st.integers(0, 1),
@@ -109,10 +118,10 @@ class SlotMachine(RuleBasedStateMachine):
         operation = self.model.operations[caller] = Operation(caller, work, self.model.now + timeout_s, key=key)
         if isinstance(work, Dispatch):
             options = CallOptions(timeout_s=timeout_s, idempotent=data.draw(st.booleans()))
-            self.model.do(self.model.scheduler.slots.dispatch(caller, key, options, b"payload", work, self.model.now))
+            self.model.step(CallDispatched(caller, key, options, b"payload", work))
         else:
             operation.deadline = inf
-            self.model.do(self.model.scheduler.slots.operate(caller, key, work, self.model.now))
+            self.model.step(SlotOperationRequested(caller, key, work))
         held = self.model.held.get(key)
         if self.model.scheduler.topology.is_departed(key):
             gone = operation.outcome
@@ -133,7 +142,7 @@ class SlotMachine(RuleBasedStateMachine):
     def leave(self, data: st.DataObject) -> None:
         operation = data.draw(st.sampled_from(self.model.alive()))
         operation.has_left = True
-        self.model.do(self.model.scheduler.cancel(operation.caller, self.model.now))
+        self.model.step(CallerLeft(operation.caller))
         assert not operation.caller.runs
         assert operation.caller.request_id == ""
 
@@ -145,7 +154,7 @@ class SlotMachine(RuleBasedStateMachine):
         for request_id, (_, known, _, _) in list(self.model.leases.items()):
             if known == token:
                 del self.model.leases[request_id]
-        self.model.do(self.model.scheduler.slots.give_back(self.model.slots[token].replica.key, token, self.model.now))
+        self.model.step(SlotAbandoned(self.model.slots[token].replica.key, token))
 
     @precondition(lambda self: self.model.reserving())
     @rule(data=st.data(), ttl_s=st.sampled_from((4.0, 10.0)))
@@ -173,7 +182,9 @@ class SlotMachine(RuleBasedStateMachine):
             )
             answers.append((op_id, slot))
         self.model.do_quietly(
-            self.model.scheduler.slots.answered(held.replica, answers, self.model.told(held), self.model.now)
+            self.model.scheduler.step(
+                SlotOperationsAnswered(held.replica, answers, self.model.told(held)), self.model.now
+            )
         )
         releases = [sent.run.slot for sent in held.replica.ops]
         releasing = {work.token for work in releases if isinstance(work, Release)}
@@ -195,10 +206,10 @@ class SlotMachine(RuleBasedStateMachine):
         failure = Failure(reason=reason, message="no")
         capacity = self.model.capacity(held)._replace(others=MAX_ONGOING) if is_full else self.model.capacity(held)
         if as_runs:
-            self.model.do(self.model.scheduler.refused(held.replica, ids, failure, capacity, self.model.now))
+            self.model.step(RunsRefused(held.replica, ids, failure, capacity))
         else:
             answers = [(op_id, failure) for op_id in ids]
-            self.model.do(self.model.scheduler.slots.answered(held.replica, answers, capacity, self.model.now))
+            self.model.step(SlotOperationsAnswered(held.replica, answers, capacity))
 
     @precondition(lambda self: self.model.reserving())
     @rule(data=st.data(), reason=st.sampled_from((Reason.CANCELLED, Reason.NO_SLOT, Reason.HANDLER_ERROR)))
@@ -210,16 +221,14 @@ class SlotMachine(RuleBasedStateMachine):
             return
         held.waiting.pop(op_id)
         failure = Failure(reason=reason, message="no")
-        self.model.do(self.model.scheduler.slots.answered(held.replica, [(op_id, failure)], None, self.model.now))
+        self.model.step(SlotOperationsAnswered(held.replica, [(op_id, failure)]))
 
     @rule(data=st.data())
     def report(self, data: st.DataObject) -> None:
         linked = [held for held in self.model.held.values() if held.linked]
         if linked:
             held = data.draw(st.sampled_from(linked))
-            self.model.do(
-                self.model.scheduler.capacity_changed(held.replica, self.model.capacity(held), self.model.now)
-            )
+            self.model.step(CapacityReported(held.replica, self.model.capacity(held)))
 
     @precondition(lambda self: self.model.busy())
     @rule(data=st.data(), count=st.integers(1, 4), fails=st.booleans())
@@ -240,14 +249,10 @@ class SlotMachine(RuleBasedStateMachine):
                 capacity = self.model.capacity(held)
                 if fails:
                     failure = Failure(reason=Reason.HANDLER_ERROR, message="no", executed=Executed.YES)
-                    self.model.do(
-                        self.model.scheduler.completed(
-                            held.replica, [], [([run_id], failure)], capacity, self.model.now
-                        )
-                    )
+                    self.model.step(RunsCompleted(held.replica, [], [([run_id], failure)], capacity))
                 else:
                     result = [run_id], [b"result"], ""
-                    self.model.do(self.model.scheduler.completed(held.replica, [result], [], capacity, self.model.now))
+                    self.model.step(RunsCompleted(held.replica, [result], [], capacity))
 
     @rule(data=st.data(), run_id=st.integers(1, 40))
     def repeat_an_answer(self, data: st.DataObject, run_id: int) -> None:
@@ -260,7 +265,7 @@ class SlotMachine(RuleBasedStateMachine):
                     (run_id, Released()),
                     (run_id, Failure(reason=Reason.SLOT_USED, message="no")),
                 ]
-                self.model.do(self.model.scheduler.slots.answered(held.replica, answers, None, self.model.now))
+                self.model.step(SlotOperationsAnswered(held.replica, answers))
 
     @precondition(lambda self: self.model.unlinked())
     @rule(data=st.data())
@@ -277,7 +282,7 @@ class SlotMachine(RuleBasedStateMachine):
     def drain(self, data: st.DataObject) -> None:
         linked = [held for held in self.model.held.values() if held.linked]
         if linked:
-            self.model.do(self.model.scheduler.draining(data.draw(st.sampled_from(linked)).replica, self.model.now))
+            self.model.step(DrainAnnounced(data.draw(st.sampled_from(linked)).replica))
 
     @rule(replica_id=st.sampled_from(IDS), backend=st.sampled_from(("b1", "b2")), at_once=st.booleans())
     def restart(self, replica_id: str, backend: str, *, at_once: bool) -> None:
@@ -296,11 +301,9 @@ class SlotMachine(RuleBasedStateMachine):
         key, work, caller = (replica_id, "unheard of"), kind(token="another router's"), self.model.caller(0)
         self.model.operations[caller] = Operation(caller, work, inf, key=key)
         if isinstance(work, Dispatch):
-            self.model.do(
-                self.model.scheduler.slots.dispatch(caller, key, CallOptions(), b"payload", work, self.model.now)
-            )
+            self.model.step(CallDispatched(caller, key, CallOptions(), b"payload", work))
         else:
-            self.model.do(self.model.scheduler.slots.operate(caller, key, work, self.model.now))
+            self.model.step(SlotOperationRequested(caller, key, work))
         assert self.model.operations[caller].outcome is None, "a newer table may name it"
 
     @rule(data=st.data())
@@ -326,7 +329,7 @@ class SlotMachine(RuleBasedStateMachine):
         for leased in self.model.slots.values():
             if leased.state == "reserved" and leased.until <= self.model.now:
                 leased.state = "over"
-        self.model.do(self.model.scheduler.expire(self.model.now))
+        self.model.step(TimePassed())
         assert all(each.deadline > self.model.now for each in self.model.alive()), (
             "a deadline passed without an outcome"
         )
@@ -342,4 +345,4 @@ class SlotMachine(RuleBasedStateMachine):
 
 
 TestSlots = SlotMachine.TestCase
-TestSlots.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)
+TestSlots.settings = settings(max_examples=examples(250), stateful_step_count=50, deadline=None)

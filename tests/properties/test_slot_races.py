@@ -12,11 +12,13 @@ from itertools import count
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run
 from replica_service.core.commands import Command, Fail, Grant, StartCalls
+from replica_service.core.events import CallsEnded, DispatchCame, RunsCame, TimePassed
 from replica_service.core.scheduler import Scheduler
-from replica_service.core.slots import SlotState
+from replica_service.core.slots.slot_table import SlotState
 from slotmesh.errors import Reason
+from tests.support.examples import examples
 
-TRIALS = 100_000
+TRIALS = examples(100_000)
 LEASE_S = 1.0
 CLOSE_S = 0.002
 OPTIONS = CallOptions(method="plain")
@@ -32,7 +34,7 @@ def test_of_an_expiry_and_a_dispatch_exactly_one_wins() -> None:
     for trial in range(TRIALS):
         reservation = Run(link, 2 * trial + 1, [b""], OPTIONS, "e", now)
         reservation.lease_s = LEASE_S
-        (grant,) = scheduler.submit([reservation], now)
+        (grant,) = scheduler.step(RunsCame([reservation]), now)
         assert isinstance(grant, Grant)
         slot = grant.slot
         ends_at = slot.expires_at
@@ -43,13 +45,13 @@ def test_of_an_expiry_and_a_dispatch_exactly_one_wins() -> None:
         is_told_first = fires_at < comes_at or (fires_at == comes_at and dice.random() < 0.5)
         outcome: list[Command] = []
         if is_told_first:
-            assert scheduler.passed(fires_at) == []
-            outcome = scheduler.dispatch(call, slot.secret, comes_at)
+            assert scheduler.step(TimePassed(), fires_at) == []
+            outcome = scheduler.step(DispatchCame(call, slot.secret), comes_at)
         else:
-            outcome = scheduler.dispatch(call, slot.secret, comes_at)
-            assert scheduler.passed(fires_at) == []
+            outcome = scheduler.step(DispatchCame(call, slot.secret), comes_at)
+            assert scheduler.step(TimePassed(), fires_at) == []
         now = ends_at + CLOSE_S
-        assert scheduler.passed(now) == []
+        assert scheduler.step(TimePassed(), now) == []
 
         (command,) = outcome
         if comes_at < ends_at:
@@ -57,7 +59,7 @@ def test_of_an_expiry_and_a_dispatch_exactly_one_wins() -> None:
             assert slot.state is SlotState.DISPATCHED
             assert scheduler.in_use == 1
             dispatched += 1
-            scheduler.calls_ended(call, 1, now)
+            scheduler.step(CallsEnded(call, 1), now)
         else:
             assert isinstance(command, Fail)
             assert command.failure.reason is Reason.SLOT_EXPIRED

@@ -14,9 +14,10 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.slots import REMEMBERED_S, Slot, SlotState, SlotTable
+from replica_service.core.slots.slot_table import REMEMBERED_S, Slot, SlotState, SlotTable
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.slots.limits import MAX_LEASE_S
+from tests.support.examples import examples
 
 ENDPOINTS = ("red", "blue")
 LEASES_S = st.sampled_from((0.001, 0.5, 2.0, 10.0, 299.0, 300.0, 1e6))
@@ -188,7 +189,7 @@ class SlotTableMachine(RuleBasedStateMachine):
 
 TestSlotTable = pytest.mark.timeout(120)(SlotTableMachine.TestCase)
 TestSlotTable.settings = settings(
-    max_examples=200,
+    max_examples=examples(200),
     stateful_step_count=50,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),

@@ -43,7 +43,7 @@ class Controlled:
 
     async def replicas(self) -> dict[str, Any]:
         """What ListReplicas says, by id."""
-        response = await self.operator.ListReplicas(pb.ListReplicasRequest())
+        response = await self.operator.ListReplicas(pb.ListReplicasRequest(whole_errors=True))
         return {replica.replica_id: replica for replica in response.replicas}
 
     async def wait_for_launches(self, count: int) -> list[str]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 
-from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc, slot_service_pb2
+from slotmesh.wire.limits import CHUNK_BYTES
 from tests.support.wait import wait_until
 
 Request = replica_service_pb2.ExecuteRequest

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from replica_service.core.calls import Link, Run, StartTurn
 from replica_service.core.commands import StartBatch, StartCalls
-from replica_service.core.lane_history import is_stopped
-from replica_service.core.verdicts import CANCELLED
-from replica_service.shell.engine import Engine
+from replica_service.core.events import CallsEnded, TurnEnded, WorkReturned
+from replica_service.core.failures import CANCELLED
+from replica_service.core.lanes.lane_history import is_stopped
+from replica_service.shell.executors.protocol import Sink
 from slotmesh.errors import Failure
 
 Work = StartCalls | StartTurn | StartBatch
@@ -33,7 +34,7 @@ class Running:
 class HandExecutor:
     """Starts and ends calls when it is told to; otherwise an executor like the others."""
 
-    def __init__(self, sink: Engine, now: Callable[[], float]) -> None:
+    def __init__(self, sink: Sink, now: Callable[[], float]) -> None:
         self.queue: list[StartCalls | StartTurn] = []
         self.running: list[Running] = []
         self._sink = sink
@@ -89,14 +90,14 @@ class HandExecutor:
         else:
             self._sink.failed(run, index, 1, failure)
         if isinstance(running.work, StartCalls):
-            self._sink.calls_ended(run, 1)
+            self._sink.post(CallsEnded(run, 1))
         elif running.work.next >= running.work.stop:
             self._end_turn(running.work)
 
     def _begin_call(self, work: StartCalls) -> Running | None:
         if self._now() >= work.run.link.fresh_until:
             self.queue.remove(work)
-            self._sink.returned(work)
+            self._sink.post(WorkReturned(work))
             return None
         running = Running(work, work.run, work.lo)
         work.lo += 1
@@ -120,4 +121,4 @@ class HandExecutor:
 
     def _end_turn(self, turn: StartTurn) -> None:
         self.queue.remove(turn)
-        self._sink.turn_ended(turn, turn.next)
+        self._sink.post(TurnEnded(turn, turn.next))

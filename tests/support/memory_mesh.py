@@ -11,9 +11,11 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from router_service.core.routing.events import TableReceived
 from router_service.core.routing.rosters import Departure, ReplicaKey, Roster, RosterVersion
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from slotmesh.partitions import PARTITIONS, partition_of
+from slotmesh.spec.model import Backend
+from slotmesh.wire.partitions import PARTITIONS, partition_of
 from tests.support.fakes.clock import FakeClock
 from tests.support.memory_nodes import ENDPOINT, MAX_ONGOING, ReplicaNode, RouterNode, Wire
 
@@ -44,7 +46,7 @@ class MemoryMesh:
 
     def push(self, router: RouterNode) -> None:
         """The router gets the newest table."""
-        router.do(router.scheduler.apply(self.tables[-1], self.time.now()))
+        router.step(TableReceived(self.tables[-1]))
 
     def move(self, partition: int, to: str) -> None:
         """The partition is to move to another replica, once its owner has nothing of it."""
@@ -194,7 +196,7 @@ class MemoryMesh:
                 generation="g",
                 revision=self._revision,
                 endpoints={ENDPOINT: EndpointRoute(name=ENDPOINT, weights={BACKEND: 1.0}, owners=owners)},
-                backends={BACKEND: BackendRoute(name=BACKEND, replicas=routes)},
+                backends={BACKEND: BackendRoute(settings=Backend(name=BACKEND), replicas=routes)},
                 roster=self._new_roster(),
             )
         )

@@ -12,6 +12,7 @@ from typing import Any, Final
 from replica_service import convert as replica_convert
 from replica_service.core.calls import Link, StartTurn
 from replica_service.core.commands import StartCalls
+from replica_service.core.events import PartitionsRevoked, StampEchoed
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.methods import bind_methods
 from replica_service.shell.links.router_outbox import Outbox
@@ -29,12 +30,23 @@ from router_service.core.commands import (
     OpenLink,
     Outcome,
 )
+from router_service.core.events import RouterEvent, TimePassed
+from router_service.core.replicas.events import (
+    CapacityReported,
+    LanesStopped,
+    LinkLost,
+    LinkOpened,
+    RunsCompleted,
+    RunsRefused,
+)
 from router_service.core.replicas.replica import Replica as RouterReplica
 from router_service.core.routing.rosters import ReplicaKey, RosterVersion
 from router_service.core.runs import CallerBook, SliceHolder
 from router_service.core.scheduler import Scheduler
+from router_service.core.sessions.events import SessionReconciled
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import describe
+from slotmesh.id_ranges import ids_from_wire, ranges_from_wire, ranges_to_wire
 from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from tests.support.fakes.clock import FakeClock
@@ -84,7 +96,7 @@ class ReplicaNode:
         """It stands still, and time goes on."""
         self.wires: list[Wire] = []
         self.engine = loop.run_until_complete(_make_engine(time))
-        self.executor = HandExecutor(self.engine, time.now)
+        self.executor = HandExecutor(self.engine.outcomes, time.now)
         executors: Any = self.engine._executors
         executors.by_method[METHOD] = self.executor  # instead of those that run by themselves
         executors.all = (self.executor,)
@@ -109,10 +121,10 @@ class ReplicaNode:
                 self.engine.submit(runs, rejected)
             case "cancel":
                 cancel = request.cancel
-                ranges = replica_convert.ranges_of(cancel.runs)
+                ranges = ranges_from_wire(cancel.runs)
                 self.engine.cancel(wire.link, ranges, tells_stopped=cancel.tell_stopped)
             case "ack":
-                self.engine.acknowledge(wire.link, replica_convert.ranges_of(request.ack.runs))
+                self.engine.acknowledge(wire.link, ranges_from_wire(request.ack.runs))
             case "reconcile":
                 answers = self.engine.reconcile(replica_convert.questions_of(request.reconcile))
                 for answer in replica_convert.reconciled_to_wire(answers):
@@ -123,7 +135,7 @@ class ReplicaNode:
 
     def echoed(self, wire: Wire) -> None:
         """The router has answered a sign of life of this very moment."""
-        self.engine.echoed(wire.link, self._time.now())
+        self.engine.post(StampEchoed(wire.link, self._time.now()))
         self.flush()
 
     def close(self, wire: Wire) -> None:
@@ -143,8 +155,7 @@ class ReplicaNode:
 
     def revoke(self, partition: int, epoch: int) -> None:
         """The partition is about to move away."""
-        core: Any = self.engine
-        core._carry_out(self.engine.scheduler.revoke(ENDPOINT, {partition: epoch}, self._time.now()))
+        self.engine.post(PartitionsRevoked(ENDPOINT, {partition: epoch}))
         self.flush()
 
     def is_emptied(self, partition: int) -> bool:
@@ -178,6 +189,10 @@ class RouterNode:
     def now(self) -> float:
         return self._time.now()
 
+    def step(self, event: RouterEvent) -> None:
+        """Something happens, now; commands are carried out."""
+        self.do(self.scheduler.step(event, self.now))
+
     def do(self, commands: Iterable[Command]) -> None:
         """Carries commands out."""
         for command in commands:
@@ -210,13 +225,13 @@ class RouterNode:
         """Replicas need not keep these outcomes."""
         wire = self.wires.get(replica)
         if wire is not None and replica.links == links and wire.is_up:
-            runs = router_convert.ranges_to_wire([(first, first + count - 1)])
+            runs = ranges_to_wire([(first, first + count - 1)])
             wire.down.append(Request(ack=replica_service_pb2.AckRuns(runs=runs)))
 
     def cancel(self, replica: SliceHolder, first: int, count: int, *, asks: bool) -> None:
         """Nobody waits for these runs."""
         if (wire := self.wires.get(replica)) is not None:
-            runs = router_convert.ranges_to_wire([(first, first + count - 1)])
+            runs = ranges_to_wire([(first, first + count - 1)])
             wire.down.append(Request(cancel=replica_service_pb2.CancelRuns(runs=runs, tell_stopped=asks)))
 
     def cut_all(self) -> None:
@@ -233,33 +248,33 @@ class RouterNode:
 
     def accept(self, wire: Wire) -> None:
         """Takes the next frame of the wire."""
-        response, replica, core = wire.up.popleft(), wire.core, self.scheduler
+        response, replica = wire.up.popleft(), wire.core
         wire.heard_at = self.now
         match response.WhichOneof("frame"):
             case "capacity":
                 capacity = router_convert.capacity_from_wire(response.capacity)
                 if wire.is_up:
-                    self.do(core.capacity_changed(replica, capacity, self.now))
+                    self.step(CapacityReported(replica, capacity))
                 else:
                     wire.is_up = True
-                    self.do(core.link_up(replica, capacity, self.now))
+                    self.step(LinkOpened(replica, capacity))
             case "results":
                 frame = response.results
                 results = router_convert.results_of(frame, lambda batch: list(batch.payloads))
                 failures = router_convert.failures_of(frame)
-                done = router_convert.run_ids_of(frame.done)
+                done = ids_from_wire(frame.done)
                 capacity = router_convert.capacity_from_wire(frame.capacity)
-                self.do(core.completed(replica, results, failures, capacity, self.now, done))
+                self.step(RunsCompleted(replica, results, failures, capacity, done))
             case "refused":
                 refused = response.refused
                 capacity = router_convert.capacity_from_wire(refused.capacity)
-                ids = router_convert.run_ids_of(refused.runs)
-                self.do(core.refused(replica, ids, from_wire(refused.failure), capacity, self.now))
+                ids = ids_from_wire(refused.runs)
+                self.step(RunsRefused(replica, ids, from_wire(refused.failure), capacity))
             case "stopped":
-                self.do(core.stopped(replica, router_convert.ranges_of(response.stopped.runs), self.now))
+                self.step(LanesStopped(replica, ranges_from_wire(response.stopped.runs)))
             case "reconciled":
                 for session_id, epoch, found in router_convert.found_of(response.reconciled):
-                    self.do(core.reconciled(replica, session_id, epoch, found, self.now))
+                    self.step(SessionReconciled(replica, session_id, epoch, found))
             case frame:
                 raise AssertionError(frame)
 
@@ -268,12 +283,12 @@ class RouterNode:
         del self.wires[wire.core]
         wire.is_left = True
         if wire.is_up:
-            self.do(self.scheduler.link_down(wire.core, "it broke", self.now))
+            self.step(LinkLost(wire.core, "it broke"))
         self.to_flush.pop(wire.core, None)
 
     def tick(self) -> None:
         """Time has passed."""
-        self.do(self.scheduler.expire(self.now))
+        self.step(TimePassed())
         for wire in list(self.wires.values()):
             if wire.heard_at + SILENCE_S <= self.now:
                 self.lose(wire)

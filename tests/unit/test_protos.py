@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
-from slotmesh.v1 import (
-    call_pb2,
-    controller_service_pb2,
-    membership_service_pb2,
-    mesh_pb2,
-    replica_service_pb2,
-    router_service_pb2,
-    slot_service_pb2,
-)
+import slotmesh.v1
+
+MODULES = sorted(path.stem for path in Path(slotmesh.v1.__path__[0]).glob("*_pb2.py"))
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        call_pb2,
-        controller_service_pb2,
-        membership_service_pb2,
-        mesh_pb2,
-        replica_service_pb2,
-        router_service_pb2,
-        slot_service_pb2,
-    ],
-    ids=lambda module: module.__name__,
-)
-def test_all_protos_are_of_one_go_package(module: ModuleType) -> None:
-    """Without one, protoc-gen-go refuses a proto."""
-    assert module.DESCRIPTOR.GetOptions().go_package == "slotmesh/v1;slotmeshv1"
+def test_every_proto_is_looked_at() -> None:
+    protos = {path.stem for path in Path("protos/slotmesh/v1").glob("*.proto")}
+    assert {module.removesuffix("_pb2") for module in MODULES} == protos
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_all_protos_are_of_one_package_in_each_language(module: str) -> None:
+    """protoc-gen-go refuses a proto without one, and Go's tools a package whose path has no domain."""
+    options = import_module(f"slotmesh.v1.{module}").DESCRIPTOR.GetOptions()
+    assert options.go_package == "github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1"
+    assert (options.java_package, options.java_multiple_files) == ("slotmesh.v1", True)
+    assert options.csharp_namespace == "Slotmesh.V1"

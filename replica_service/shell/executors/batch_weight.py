@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, Final
 
-from replica_service.core.batch_weight import Weighed
+from replica_service.core.batching.batch_weight import Weighed
+from replica_service.core.batching.gathering import Weigh
 from replica_service.core.calls import Run
-from replica_service.core.gathering import Weigh
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.methods import Method
 from slotmesh.codec import DecodeError

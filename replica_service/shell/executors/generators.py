@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 from replica_service.core.call_options import MAX_CREDIT
 from replica_service.core.calls import Link, Run, StartTurn
-from replica_service.core.claims import Skip, Start, TurnClaims, claim, may_begin
 from replica_service.core.commands import StartBatch, StartCalls, Work
-from replica_service.core.verdicts import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, TAKEN_BACK
+from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
+from replica_service.core.failures import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, TAKEN_BACK
+from replica_service.core.starting.claims import Skip, Start, TurnClaims, claim, may_begin
 from replica_service.shell.executors.batch_invocations import Invocation, invocations
 from replica_service.shell.executors.call_context import SinglePlace, batch_place
 from replica_service.shell.executors.generator_drives import Drive, Script, Stage
@@ -37,6 +38,7 @@ from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import Method
 from slotmesh.errors import Failure
+from slotmesh.wire.ranges import among
 
 
 class _Entry(NamedTuple):
@@ -115,9 +117,8 @@ class GeneratorExecutor:
         """Cancels those of the router's calls that run, by run ids, both ends included."""
         if running := self._running.get(link):
             for first, last in ranges:
-                ids = range(first, last + 1) if last - first < len(running) else list(running)
-                for run_id in ids:
-                    if first <= run_id <= last and (entry := running.get(run_id)) is not None:
+                for run_id in among(running, first, last):
+                    if (entry := running.get(run_id)) is not None:  # cancelling one may end others
                         entry.drive.cancel(entry.recipient, CANCELLED, TAKEN_BACK)
 
     def abandon(self, link: Link) -> None:
@@ -140,15 +141,15 @@ class GeneratorExecutor:
         work.lo = work.hi
         if (mistake := mistake_in(run)) is not None:
             sink.failed(run, lo, work.hi - lo, mistake)
-            sink.calls_ended(run, work.hi - lo)
+            sink.post(CallsEnded(run, work.hi - lo))
             return
 
         def then_of(index: int) -> Callable[[bool], None]:
             def then(has_begun: bool) -> None:
                 if has_begun:
-                    sink.calls_ended(run, 1, waited=True)
+                    sink.post(CallsEnded(run, 1, waited=True))
                 else:
-                    sink.returned(StartCalls(run, index, index + 1))
+                    sink.post(WorkReturned(StartCalls(run, index, index + 1)))
 
             return then
 
@@ -173,11 +174,11 @@ class GeneratorExecutor:
                 if has_begun:
                     self._go_on(turn, index + 1)
                 else:
-                    sink.turn_ended(turn, index)
+                    sink.post(TurnEnded(turn, index))
 
             self._drive_call(run, index, then)
             return
-        sink.turn_ended(turn, index)
+        sink.post(TurnEnded(turn, index))
 
     def _drive_call(self, run: Run, index: int, then: Callable[[bool], None]) -> None:
         method = self._methods[run.options.method]
@@ -204,7 +205,7 @@ class GeneratorExecutor:
         if invocation is None or not is_first:
             calls.tell_unsound()
         if invocation is None:
-            self._sink.batch_ended(batch)
+            self._sink.post(BatchEnded(batch))
             return
 
         recipients = [recipient_of(run, index) for run, lo, hi in invocation.parts for index in range(lo, hi)]
@@ -225,7 +226,7 @@ class GeneratorExecutor:
             for recipient in recipients:
                 if recipient.verdict is CANCELLED:
                     recipient.run.withdraw(recipient.index, recipient.index + 1)
-            self._sink.returned(batch)
+            self._sink.post(WorkReturned(batch))
 
         def generate() -> Any:
             batch.began, batch.runner = self._now(), invocation.call(method)

@@ -8,8 +8,8 @@ Owner: shared by all executors.
 
 from __future__ import annotations
 
-from replica_service.core.claims import too_late
 from replica_service.core.commands import StartBatch
+from replica_service.core.starting.claims import too_late
 from replica_service.shell.executors.batch_invocations import Invocation, OnFailed, invocations
 from replica_service.shell.handler.methods import Method
 

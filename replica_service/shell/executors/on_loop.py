@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from replica_service.core.calls import Link, Run, StartTurn
-from replica_service.core.claims import Skip, Start, TurnClaims, claim
 from replica_service.core.commands import StartBatch, StartCalls, Work
-from replica_service.core.lane_history import is_late
-from replica_service.core.verdicts import LATE
+from replica_service.core.events import CallsEnded, TurnEnded, WorkReturned
+from replica_service.core.failures import LATE
+from replica_service.core.lanes.lane_history import is_late
+from replica_service.core.starting.claims import Skip, Start, TurnClaims, claim
 from replica_service.shell.executors.batch_invocations import is_of
 from replica_service.shell.executors.call_context import TaskPlace, marking
 from replica_service.shell.executors.on_loop_batches import AsyncBatches
@@ -120,11 +121,11 @@ class AsyncExecutor:
             now = self._now()
             found = claim(run, lo, work.hi, now)
             if found is None:
-                sink.returned(work)
+                sink.post(WorkReturned(work))
                 return
             if isinstance(found, Skip):
                 sink.failed(run, lo, found.hi - lo, found.failure)
-                sink.calls_ended(run, found.hi - lo)
+                sink.post(CallsEnded(run, found.hi - lo))
                 work.lo = found.hi
                 continue
             if now >= runners.until:
@@ -132,11 +133,11 @@ class AsyncExecutor:
                 return
             reached = await self._execute(work, lo, found, generation, runners.until)
             if generation != runners.generation:
-                sink.calls_ended(run, 1, waited=True)  # `hand_over` has seen to the others
+                sink.post(CallsEnded(run, 1, waited=True))  # `hand_over` has seen to the others
                 return
             work.lo = reached
             if reached > lo:
-                sink.calls_ended(run, reached - lo)
+                sink.post(CallsEnded(run, reached - lo))
 
     async def _run_turn(self, turn: StartTurn, generation: int) -> None:
         run, sink, runners = turn.run, self._sink, self._runners
@@ -161,7 +162,7 @@ class AsyncExecutor:
                 index = await self._execute(turn, index, found, generation, until)
             else:
                 index += await self._execute_one(run, index, found)
-        sink.turn_ended(turn, index)
+        sink.post(TurnEnded(turn, index))
 
     # -- calls -----------------------------------------------------------------------------------------------------
 

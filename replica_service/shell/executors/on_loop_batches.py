@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from replica_service.core.calls import Run
-from replica_service.core.claims import may_begin
 from replica_service.core.commands import StartBatch
+from replica_service.core.events import BatchEnded, WorkReturned
+from replica_service.core.starting.claims import may_begin
 from replica_service.shell.executors.batch_invocations import Invocation, invocations
 from replica_service.shell.executors.call_context import batch_place
 from replica_service.shell.executors.lateness import in_time
@@ -42,7 +43,7 @@ class AsyncBatches:
     async def run(self, batch: StartBatch) -> None:
         sink = self._sink
         if not may_begin(batch.parts, self._now()):
-            sink.returned(batch)
+            sink.post(WorkReturned(batch))
             return
         method = self._methods[batch.batcher.method]
         task = this_task()
@@ -58,7 +59,7 @@ class AsyncBatches:
             if batch.began is not None:
                 invocation = in_time(whole, batch, method, self._now(), sink.failed)
             elif not may_begin(batch.parts, self._now()):
-                sink.returned(batch)  # as a whole: nobody has heard of those that are unsound
+                sink.post(WorkReturned(batch))  # as a whole: nobody has heard of those that are unsound
                 return
             tell_unsound()
             if invocation is None:
@@ -75,4 +76,4 @@ class AsyncBatches:
                 self._running.batching.discard(task)
             invocation.deliver(returned, method, self._errors.failure_of, sink.results, sink.failed)
         tell_unsound()
-        sink.batch_ended(batch)
+        sink.post(BatchEnded(batch))

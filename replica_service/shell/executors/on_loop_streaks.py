@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from replica_service.core.calls import StartTurn
-from replica_service.core.claims import Start, TurnClaims
+from replica_service.core.events import TurnEnded, TurnsEnded
+from replica_service.core.starting.claims import Start, TurnClaims
 from replica_service.shell.executors.call_context import SinglePlace
 from replica_service.shell.executors.protocol import Sink
 from replica_service.shell.executors.runners import LARGE_BYTES, Runners, is_dropped, this_task
@@ -47,7 +48,7 @@ class AsyncStreaks:
         if not isinstance(found, Start):
             if found is not None:
                 sink.failed(run, lo, 1, found.failure)
-            sink.turn_ended(turn, lo if found is None else turn.hi)
+            sink.post(TurnEnded(turn, lo if found is None else turn.hi))
             return
         limit = found.until
         until = min(runners.until, limit)
@@ -102,9 +103,9 @@ class AsyncStreaks:
 
     def _end_streak(self, turns: Sequence[StartTurn], unstarted: StartTurn | None) -> None:
         if turns:
-            self._sink.turns_ended(turns)
+            self._sink.post(TurnsEnded(turns))
         if unstarted is not None:
-            self._sink.turn_ended(unstarted, unstarted.lo)
+            self._sink.post(TurnEnded(unstarted, unstarted.lo))
 
     def _follower(self, turn: StartTurn) -> StartTurn | None:
         """The next work, where it goes on with a streak: from here on it has started."""

@@ -16,16 +16,17 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from replica_service.core.calls import Link, StartTurn
-from replica_service.core.claims import TurnClaims
 from replica_service.core.commands import StartCalls, Work
-from replica_service.core.ranges import Range, common, merged, without
-from replica_service.core.verdicts import CANCELLED
+from replica_service.core.events import CallsEnded, TurnEnded, WorkReturned
+from replica_service.core.failures import CANCELLED
+from replica_service.core.starting.claims import TurnClaims
 from replica_service.shell.executors.on_loop import AsyncExecutor
 from replica_service.shell.executors.posting_sink import PostingSink
 from replica_service.shell.executors.protocol import CLOSE_S, Sink
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import Method
+from slotmesh.wire.ranges import Range, common, merged, without
 
 
 class OwnLoopExecutor(AsyncExecutor):
@@ -56,7 +57,7 @@ class OwnLoopExecutor(AsyncExecutor):
     def hold(self, turn: StartTurn) -> None:
         super().hold(turn)
         if turn.stop == turn.lo and self._runners.take_out(turn):
-            self._sink.turn_ended(turn, turn.lo)  # nobody waits for a handler that keeps its loop
+            self._sink.post(TurnEnded(turn, turn.lo))  # nobody waits for a handler that keeps its loop
 
     def cancel(self, link: Link, ranges: Iterable[Range]) -> None:
         self._post(self._cancel_here, link, merged(ranges))
@@ -104,7 +105,7 @@ class OwnLoopExecutor(AsyncExecutor):
         self._runners.hand_over()
         for work in self._runners.queue.copy():
             if not isinstance(work, StartTurn) and self._runners.take_out(work):
-                self._sink.returned(work)
+                self._sink.post(WorkReturned(work))
         self._running.cut_off()
 
     def _leave_out(self, work: StartCalls, ranges: Sequence[Range]) -> None:
@@ -113,7 +114,7 @@ class OwnLoopExecutor(AsyncExecutor):
         first, last = run.first + work.lo, run.first + work.hi - 1
         for begin, end in common(first, last, ranges):
             self._sink.failed(run, begin - run.first, end - begin + 1, CANCELLED)
-            self._sink.calls_ended(run, end - begin + 1)
+            self._sink.post(CallsEnded(run, end - begin + 1))
         for begin, end in reversed(without(first, last, ranges)):
             self._runners.queue.appendleft(StartCalls(run, begin - run.first, end - run.first + 1))
 

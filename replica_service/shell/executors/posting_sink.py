@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from replica_service.core.calls import Run, StartTurn
-from replica_service.core.commands import StartBatch, StartCalls
-from replica_service.core.lane_history import mark_failure
+from replica_service.core.calls import Run
+from replica_service.core.events import CallsEnded, Ended
+from replica_service.core.lanes.lane_history import mark_failure
 from replica_service.shell.executors.encoding import Encoding
 from replica_service.shell.executors.protocol import Sink
 from slotmesh.errors import Failure
@@ -36,7 +36,7 @@ class PostingSink(Encoding):
         self._is_posted = False
         # Once, so that they can be recognised.
         self._tell_payloads = sink.payloads
-        self._tell_calls_ended = self._pass_on_calls_ended
+        self._tell_end = sink.post
 
     def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
         if run.options.stop_generation:
@@ -56,23 +56,8 @@ class PostingSink(Encoding):
         mark_failure(run, lo)
         self._put(self._sink.failed, run, lo, count, failure)
 
-    def calls_ended(self, run: Run, count: int, *, waited: bool = False) -> None:
-        self._put(self._tell_calls_ended, run, count, waited)
-
-    def _pass_on_calls_ended(self, run: Run, count: int, waited: bool) -> None:
-        self._sink.calls_ended(run, count, waited=waited)
-
-    def turn_ended(self, turn: StartTurn, reached: int) -> None:
-        self._put(self._sink.turn_ended, turn, reached)
-
-    def turns_ended(self, turns: Sequence[StartTurn]) -> None:
-        self._put(self._sink.turns_ended, turns)
-
-    def batch_ended(self, batch: StartBatch) -> None:
-        self._put(self._sink.batch_ended, batch)
-
-    def returned(self, work: StartCalls | StartBatch) -> None:
-        self._put(self._sink.returned, work)
+    def post(self, event: Ended, /) -> None:
+        self._put(self._tell_end, event)
 
     def _done(self, run: Run, lo: int, count: int) -> None:
         self.payloads(run, lo, (b"",) * count)
@@ -102,12 +87,10 @@ class PostingSink(Encoding):
         hi = lo + len(payloads)
         while told:
             tell, args = told[0]
-            if args[0] is not run:
-                break
-            if tell is self._tell_calls_ended:
-                ended += args[1]
-                waited = waited or args[2]
-            elif tell is self._tell_payloads and args[1] == hi:
+            if tell is self._tell_end and isinstance(event := args[0], CallsEnded) and event.run is run:
+                ended += event.count
+                waited = waited or event.waited
+            elif tell is self._tell_payloads and args[0] is run and args[1] == hi:
                 if joined is None:
                     joined = list(payloads)
                 joined += args[2]
@@ -117,4 +100,4 @@ class PostingSink(Encoding):
             told.popleft()
         self._tell_payloads(run, lo, payloads if joined is None else joined)
         if ended:
-            self._tell_calls_ended(run, ended, waited)
+            self._tell_end(CallsEnded(run, ended, waited))

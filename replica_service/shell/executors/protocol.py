@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from replica_service.core.calls import Link, Run, StartTurn
 from replica_service.core.commands import StartBatch, StartCalls, Work
+from replica_service.core.events import Ended
 from slotmesh.errors import Failure
 
 CLOSE_S = 1.0
@@ -31,20 +32,8 @@ class Sink(Protocol):
     def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
         """Consecutive calls from index `lo` on failed alike."""
 
-    def calls_ended(self, run: Run, count: int, *, waited: bool = False) -> None:
-        """So many calls of a StartCalls have their outcome. `waited`: others could run meanwhile."""
-
-    def turn_ended(self, turn: StartTurn, reached: int) -> None:
-        """The turn's calls before index `reached` have their outcome; the others have not started."""
-
-    def turns_ended(self, turns: Sequence[StartTurn]) -> None:
-        """All calls of these turns have their outcome."""
-
-    def batch_ended(self, batch: StartBatch) -> None:
-        """All calls of the batch have their outcome."""
-
-    def returned(self, work: StartCalls | StartBatch) -> None:
-        """None of these calls was started: links were no longer fresh."""
+    def post(self, event: Ended, /) -> None:
+        """Work has ended: each of its calls has its outcome, or was not started."""
 
 
 class Executor(Protocol):

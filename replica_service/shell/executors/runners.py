@@ -23,6 +23,7 @@ from typing import Any, cast
 
 from replica_service.core.calls import StartTurn
 from replica_service.core.commands import StartCalls, Work
+from replica_service.core.events import CallsEnded, TurnsEnded
 from replica_service.shell.executors.protocol import CLOSE_S, Sink
 from replica_service.shell.executors.streaks import Streak
 
@@ -110,9 +111,9 @@ class Runners:
         if values:
             self._sink.results(work.run, lo, values)
             if isinstance(work, StartCalls):
-                self._sink.calls_ended(work.run, len(values))
+                self._sink.post(CallsEnded(work.run, len(values)))
             elif isinstance(work, Streak):
-                self._sink.turns_ended(work.turns[: len(values)])
+                self._sink.post(TurnsEnded(work.turns[: len(values)]))
 
     async def close(self) -> None:
         """Ends all of them, as far as their calls do."""

@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from replica_service.core.calls import Link
-from replica_service.core.verdicts import CUT_OFF, TAKEN_BACK
+from replica_service.core.failures import CUT_OFF, TAKEN_BACK
 from replica_service.shell.executors.call_context import TaskPlace
 from replica_service.shell.executors.runners import Runners
 from replica_service.shell.handler.failures import HandlerErrors
 from slotmesh.errors import Failure
+from slotmesh.wire.ranges import among
 
 
 class RunningCalls:
@@ -36,10 +37,8 @@ class RunningCalls:
         """Cancels those of the router's calls that run and wait, by run ids, both ends included."""
         waiting = {site.run_id: task for task, site in self.sites.items() if site.run.link is link}
         for first, last in ranges:
-            for run_id in range(first, last + 1) if last - first < len(waiting) else list(waiting):
-                task = waiting.get(run_id)
-                if task is not None and first <= run_id <= last:
-                    self._cancel(task, TAKEN_BACK)
+            for run_id in among(waiting, first, last):
+                self._cancel(waiting[run_id], TAKEN_BACK)
 
     def abandon(self, link: Link) -> None:
         """Nobody waits for the router's calls any more: those of no session, whose results somebody wanted, end."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from replica_service.core.calls import Run
-from replica_service.core.claims import may_begin
 from replica_service.core.commands import StartBatch
+from replica_service.core.starting.claims import may_begin
 from replica_service.shell.executors.batch_invocations import Invocation, invocations
 from replica_service.shell.executors.call_context import batch_place
 from replica_service.shell.executors.lateness import in_time

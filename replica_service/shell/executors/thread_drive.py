@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
-from replica_service.core.verdicts import CANCELLED
+from replica_service.core.failures import CANCELLED
 from replica_service.shell.executors.generator_drives import Drive, Script, Stage
 from slotmesh.handlers.context import current_place
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from replica_service.core.calls import Run, StartTurn
 from replica_service.core.commands import StartBatch, StartCalls, Work
+from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
 from replica_service.shell.executors.protocol import Sink
 from replica_service.shell.handler.failures import unsendable
 from slotmesh.codec import encoder
@@ -67,9 +68,9 @@ class ThreadOutcomes:
         sink = self._sink
         if run is None:
             if outcome is UNSTARTED and not isinstance(work, StartTurn):
-                sink.returned(work)
+                sink.post(WorkReturned(work))
             elif isinstance(work, StartTurn):
-                sink.turn_ended(work, index)
+                sink.post(TurnEnded(work, index))
             elif isinstance(work, StartBatch):
                 self._tell_batch(work, outcome)
             return
@@ -80,7 +81,7 @@ class ThreadOutcomes:
             count, failure = outcome
             sink.failed(run, index, count, failure)
         if isinstance(work, StartCalls):
-            sink.calls_ended(run, count)
+            sink.post(CallsEnded(run, count))
 
     def _tell_batch(self, batch: StartBatch, outcomes: Sequence[tuple[Run, int, Any]]) -> None:
         """The next batch starts before outcomes are seen to, in this very step of the loop: nothing waits for them.
@@ -90,7 +91,7 @@ class ThreadOutcomes:
         sink = self._sink
         if not batch.lanes:
             self.hands_over = batch.began is not None and self._now() - batch.began >= SLOW_BATCH_S
-            sink.batch_ended(batch)
+            sink.post(BatchEnded(batch))
             self.hands_over = False
         for run, index, outcome in outcomes:
             if isinstance(outcome, list):
@@ -100,7 +101,7 @@ class ThreadOutcomes:
             else:
                 sink.failed(run, index, *outcome)
         if batch.lanes:
-            sink.batch_ended(batch)
+            sink.post(BatchEnded(batch))
 
 
 def encoded(run: Run, value: Any) -> Any:

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from replica_service.core.calls import Link, Run, StartTurn
-from replica_service.core.claims import Claim, Skip, TurnClaims, claim
 from replica_service.core.commands import StartBatch, StartCalls, Work
-from replica_service.core.lane_history import is_late
-from replica_service.core.verdicts import LATE
+from replica_service.core.failures import LATE
+from replica_service.core.lanes.lane_history import is_late
+from replica_service.core.starting.claims import Claim, Skip, TurnClaims, claim
 from replica_service.shell.executors.batch_invocations import is_of
 from replica_service.shell.executors.call_context import SinglePlace, ThreadPlace
 from replica_service.shell.executors.protocol import Sink

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from replica_service.core.calls import Link, Run
-from replica_service.core.commands import StartBatch, StartCalls
-from replica_service.core.lane_history import note_failure
-from replica_service.core.ranges import Range, common, merged
+from replica_service.core.commands import Part, StartBatch, StartCalls
+from replica_service.core.events import WorkReturned
+from replica_service.core.lanes.lane_history import note_failure
 from replica_service.core.scheduler import Scheduler
 from replica_service.shell.executors.executor_set import ExecutorSet
 from replica_service.shell.sessions import Sessions
+from slotmesh.wire.ranges import Range, common, merged
 
 Unstarted = StartCalls | StartBatch
 
@@ -30,13 +31,13 @@ class Recalls:
         scheduler: Scheduler,
         sessions: Sessions,
         executors: ExecutorSet,
-        returned: Callable[[Unstarted], None],
+        post: Callable[[WorkReturned], None],
     ) -> None:
-        """`returned` brings back to the scheduler what was not started."""
+        """`post` tells the scheduler what was not started."""
         self._scheduler = scheduler
         self._sessions = sessions
         self._executors = executors
-        self._returned = returned
+        self._post = post
 
     def hold(self, runs: Iterable[Run]) -> None:
         """No further call of their turns starts."""
@@ -57,13 +58,12 @@ class Recalls:
         self._executors.abandon(link)
 
     def recall(
-        self, is_one_of_them: Callable[[Run], bool], prepare: Callable[[Unstarted], None] = lambda _work: None
+        self, is_one_of_them: Callable[[Run], bool], cancelled: Callable[[Unstarted], Sequence[Part]] = lambda _: ()
     ) -> None:
-        """Takes from the executors what else has not started of these runs."""
+        """Takes from the executors what else has not started of these runs. `cancelled`: which of it never will."""
         for executor in self._executors.all:
             for work in executor.recall(is_one_of_them):
-                prepare(work)
-                self._returned(work)
+                self._post(WorkReturned(work, cancelled(work)))
 
     def cancel(self, link: Link, own: Iterable[Range], ranges: Iterable[Range]) -> list[Range]:
         """These run ids were taken back, of which `own` are not those of calls that went on elsewhere.
@@ -87,12 +87,15 @@ class Recalls:
         def taken_back(run: Run, lo: int, hi: int) -> list[Range]:
             return common(run.first + lo, run.first + hi - 1, wanted) if run.link is link else []
 
-        def withdraw(work: Unstarted) -> None:
-            for run, lo, hi in work.parts if isinstance(work, StartBatch) else ((work.run, work.lo, work.hi),):
-                for first, last in taken_back(run, lo, hi):
-                    run.withdraw(first - run.first, last + 1 - run.first)
+        def cancelled(work: Unstarted) -> list[Part]:
+            parts = work.parts if isinstance(work, StartBatch) else ((work.run, work.lo, work.hi),)
+            return [
+                (run, first - run.first, last + 1 - run.first)
+                for run, lo, hi in parts
+                for first, last in taken_back(run, lo, hi)
+            ]
 
-        self.recall(lambda run: bool(taken_back(run, run.begin, run.end)), withdraw)
+        self.recall(lambda run: bool(taken_back(run, run.begin, run.end)), cancelled)
         for executor in self._executors.all:
             executor.cancel(link, wanted)
 

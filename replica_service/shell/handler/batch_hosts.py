@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 
-from replica_service.core.batcher import Batcher
+from replica_service.core.batching.batcher import Batcher
 from replica_service.core.commands import StartBatch
 from replica_service.shell.handler.methods import Method
 from replica_service.shell.handler.stacks import stack_of

@@ -15,8 +15,9 @@ from slotmesh.errors import Executed, Failure, HandlerError, Reason
 from slotmesh.handlers import CALL
 from slotmesh.status import STATUS_NUMBERS
 from slotmesh.telemetry.log import get_logger
+from slotmesh.wire.limits import MAX_MESSAGE_CHARS
+from slotmesh.wire.sendable_text import sendable_text
 
-MAX_MESSAGE_CHARS = 4_096
 MAX_TRACEBACKS_PER_S = 5
 
 _log = get_logger(__name__)
@@ -111,4 +112,4 @@ def _text_of(error: BaseException) -> str:
 
 
 def _sendable(text: str) -> str:
-    return text[:MAX_MESSAGE_CHARS].encode("utf-8", "replace").decode()
+    return sendable_text(text, MAX_MESSAGE_CHARS)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from replica_service.core.health import FAILURES, Command, Health, HealthSettings
+from replica_service.core.health.health import FAILURES, Command, Health, HealthSettings
 from replica_service.shell.handler.hooks import Hook, HookRun, Hooks
 from replica_service.shell.handler.tracebacks import users_traceback
 from slotmesh.runtime.clock import Clock

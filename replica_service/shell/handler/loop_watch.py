@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from replica_service.core.blocking import Blocking, Look
+from replica_service.core.health.blocking import Blocking, Look
 from replica_service.shell.handler.block_reports import BlockReports
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import Method

@@ -15,24 +15,24 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
 import grpc
-from google.protobuf import duration_pb2
 
-from replica_service.core.lifecycle import State
-from slotmesh.codec.json_values import struct_from_wire
+from replica_service.core.health.lifecycle import State
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.duplex import read_frame, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.runtime.tasks import Supervisor
-from slotmesh.sendable_text import sendable_text
+from slotmesh.spec.model import Backend
+from slotmesh.spec.wire import backend_from_wire, backend_within
 from slotmesh.status import from_rpc_error
 from slotmesh.telemetry.log import get_logger
 from slotmesh.v1 import membership_service_pb2 as wire
 from slotmesh.v1 import membership_service_pb2_grpc
+from slotmesh.wire.sendable_text import sendable_text
 
 Request = wire.AttachReplicaRequest
 Response = wire.AttachReplicaResponse
@@ -48,20 +48,6 @@ _BROKEN = (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateErro
 """What gRPC raises, besides AioRpcError, on a call that has ended."""
 
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
-    """What the controller says. None: what the decorator says."""
-
-    max_ongoing: int | None = None
-    prefetch: int | None = None
-    user_config: dict[str, Any]
-    graceful_timeout_s: float | None = None
-    health_check_period_s: float | None = None
-    health_check_timeout_s: float | None = None
-    own_loop: bool | None = None
-    """Read at the start only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +80,8 @@ class Member(Protocol):
     def report(self) -> Report:
         """How it does now."""
 
-    def configure(self, configuration: Configuration) -> None:
-        """The first, or a new, configuration."""
+    def configure(self, backend: Backend) -> None:
+        """What the controller says of its backend: at first, and whenever that changes."""
 
     def drain(self, message: str) -> None:
         """It should stop."""
@@ -205,7 +191,8 @@ class ControllerLink:
                 self._refusal = ""
                 self._hello.generation = frame.configuration.generation
                 _log.info("attached", controller=self._address)
-                self._member.configure(_configuration(frame.configuration))
+                backend, _ = backend_from_wire(backend_within(frame.configuration))
+                self._member.configure(backend)
             case "drain":
                 self._member.drain(frame.drain.message)
             case "revoke":
@@ -265,22 +252,3 @@ class ControllerLink:
 
 def _end_of(text: str) -> str:
     return sendable_text(text[-MAX_REPORTED_CHARS:], MAX_REPORTED_CHARS)
-
-
-def _configuration(frame: wire.ReplicaConfiguration) -> Configuration:
-    return Configuration(
-        max_ongoing=frame.max_ongoing if frame.HasField("max_ongoing") else None,
-        prefetch=frame.prefetch if frame.HasField("prefetch") else None,
-        user_config=struct_from_wire(frame.user_config),
-        graceful_timeout_s=_seconds(frame, "graceful_timeout"),
-        health_check_period_s=_seconds(frame, "health_check_period"),
-        health_check_timeout_s=_seconds(frame, "health_check_timeout"),
-        own_loop=frame.own_loop if frame.HasField("own_loop") else None,
-    )
-
-
-def _seconds(
-    frame: wire.ReplicaConfiguration, name: Literal["graceful_timeout", "health_check_period", "health_check_timeout"]
-) -> float | None:
-    duration: duration_pb2.Duration = getattr(frame, name)
-    return duration.ToNanoseconds() / 1e9 if frame.HasField(name) else None

@@ -14,7 +14,8 @@ from math import inf
 from replica_service.convert import Granted, Released, reservation_run
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Run
-from replica_service.core.verdicts import EXPIRED, OVERDUE
+from replica_service.core.events import DispatchCame, RenewalCame, RunsCame
+from replica_service.core.failures import EXPIRED, OVERDUE
 from replica_service.shell.engine import Engine
 from replica_service.shell.links.direct_link import DirectCall, DirectLink, WriteValue
 from replica_service.shell.links.slot_requests import Reservation, SlotRequests, Wish
@@ -54,7 +55,10 @@ class DirectSlots:
 
     def renew(self, secret: bytes, ttl_s: float) -> Granted | Failure:
         """A new lease from now on."""
-        return self._slots.renew(secret, ttl_s)
+        answers: list[Granted | Failure] = []
+        op_id = self._line.expect_slot(answers.append)
+        self._engine.post(RenewalCame(self._line.link, op_id, secret, ttl_s))
+        return answers[0]
 
     def release(self, secret: bytes) -> Released:
         """Gives a slot back, if it is still reserved."""
@@ -76,7 +80,7 @@ class DirectSlots:
         run = Run(link, run_id, [payload], options, endpoint, now, deadline)
         timer = None
         try:
-            self._slots.dispatch(run, secret)
+            self._engine.post(DispatchCame(run, secret))
             if patience_s is not None:
                 timer = asyncio.get_running_loop().call_later(patience_s, self._overdue, call, run)
             return await call.write(write, lambda: self._engine.take(link, (run_id,), (1,)))
@@ -102,7 +106,7 @@ class DirectSlots:
         op_id = self._line.expect_slot(reservation.answered)
         if request_id:
             self._requests.add(request_id, reservation, now)
-        self._slots.reserve(reservation_run(link, op_id, wish.endpoint, wish.ttl_s, now, inf))
+        self._engine.post(RunsCame([reservation_run(link, op_id, wish.endpoint, wish.ttl_s, now, inf)]))
         return reservation
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from replica_service import convert
-from replica_service.shell.links.outgoing_values import MAX_FRAME_CALLS, End
+from replica_service.shell.links.outgoing_values import End
 from slotmesh.errors import Failure
+from slotmesh.id_ranges import ranges_to_wire
 from slotmesh.status import to_wire
 from slotmesh.v1 import call_pb2
+from slotmesh.wire import ranges
+from slotmesh.wire.limits import MAX_FRAME_CALLS
 
 
 class OutgoingEnds:
@@ -23,10 +25,16 @@ class OutgoingEnds:
 
     def __init__(self) -> None:
         self.failures: list[tuple[list[int], Failure]] = []
-        self.without_result: list[tuple[int, int]] = []
-        """Run id of the first, and count, of consecutive calls."""
+        self.without_result: list[ranges.Range] = []
+        """Run ids."""
         self.large: list[tuple[int, str, int]] = []
         """Run id, content type and size, bytes, of results whose last chunk has left."""
+
+    @property
+    def calls(self) -> int:
+        """How many calls have failed, or ended without a result."""
+        failed = sum(len(ids) for ids, _ in self.failures)
+        return failed + sum(last - first + 1 for first, last in self.without_result)
 
     def clear(self) -> None:
         self.failures.clear()
@@ -41,10 +49,7 @@ class OutgoingEnds:
 
     def done(self, first: int, count: int) -> None:
         """Consecutive calls have ended well, without a result."""
-        if self.without_result and sum(self.without_result[-1]) == first:
-            self.without_result[-1] = (self.without_result[-1][0], self.without_result[-1][1] + count)
-        else:
-            self.without_result.append((first, count))
+        ranges.append(self.without_result, first, first + count - 1)
 
     def tell(self, ends: Iterable[End]) -> None:
         """Calls of which values came before have ended."""
@@ -74,5 +79,5 @@ class OutgoingEnds:
             else:
                 self.failures.pop(0)
         if self.without_result:
-            frame.done.extend(convert.id_ranges(self.without_result[:MAX_FRAME_CALLS]))
+            frame.done.extend(ranges_to_wire(self.without_result[:MAX_FRAME_CALLS]))
             del self.without_result[:MAX_FRAME_CALLS]

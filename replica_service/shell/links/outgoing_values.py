@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from slotmesh.chunks import ChunkRota, Lines
 from slotmesh.errors import Failure
-
-MAX_FRAME_CALLS = 16_384
-MAX_FRAME_BYTES = 1024 * 1024
+from slotmesh.wire.chunks import ChunkRota, Lines
+from slotmesh.wire.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS
 
 End = tuple[int, int, Failure | None]
 """Run id of the first of some calls, how many they are, and why they failed, if they did."""

@@ -1,7 +1,7 @@
 """What one router is to be told, until a frame takes it along.
 
 Purpose: results of many runs leave as one frame; while a frame is written, the next one fills, and a small one waits
-for a moment where more calls are about to end (`slotmesh.pacing`).
+for a moment where more calls are about to end (`slotmesh.wire.pacing`).
 Large results go before the frame that speaks of them, in chunks: at most one of these between two other frames, and
 several results take turns. What handlers yield leaves in order, and what ends a call after its last value.
 Invariants: within a frame the ids of one content type are together; a frame stays near `MAX_FRAME_BYTES` and below
@@ -18,22 +18,21 @@ from collections.abc import Callable, Iterable, Sequence
 
 from replica_service import convert
 from replica_service.convert import Issuer, SlotAnswer
-from replica_service.core.capacity import Capacity
-from replica_service.core.service_times import ServiceTimes
+from replica_service.core.permits.capacity import Capacity
+from replica_service.core.permits.service_times import ServiceTimes
 from replica_service.shell.handler.failures import too_large
 from replica_service.shell.links.outgoing_ends import OutgoingEnds
-from replica_service.shell.links.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS, Batch, OutgoingValues, Owner
-from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, ChunkRota
+from replica_service.shell.links.outgoing_values import Batch, OutgoingValues, Owner
 from slotmesh.errors import Failure
+from slotmesh.id_ranges import ranges_to_wire
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.status import to_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.wire.chunks import ChunkRota
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES
+from slotmesh.wire.ranges import Range
 
 Response = replica_service_pb2.ExecuteResponse
-
-
-def _none() -> int:
-    return 0
 
 
 class Outbox:
@@ -46,7 +45,7 @@ class Outbox:
         *,
         cuts: bool = False,
         times: ServiceTimes | None = None,
-        about_to_end: Callable[[], int] = _none,
+        about_to_end: Callable[[], int] = int,
         are_quick: Callable[[], bool] = bool,
     ) -> None:
         """`capacity` is asked when a frame is built. `cuts`: the router takes large results in chunks.
@@ -73,10 +72,10 @@ class Outbox:
         self._values = OutgoingValues(self._batches, self._large, self._max_inline_bytes)
         self._on_values: Callable[[list[int]], None] | None = None
         self._ends = OutgoingEnds()
-        self._refused: list[tuple[list[tuple[int, int]], Failure]] = []
+        self._refused: list[tuple[list[Range], Failure]] = []
         self._answers: deque[replica_service_pb2.Reconciled] = deque()
-        self._stopped: list[tuple[int, int]] = []
-        """Run ids, first and last, of calls at which lanes have stopped."""
+        self._stopped: list[Range] = []
+        """Run ids of calls at which lanes have stopped."""
         self._slot_answers: list[tuple[int, SlotAnswer]] = []
         self._heartbeat: Callable[[], call_pb2.Heartbeat] | None = None
         self._capacity_due = True
@@ -184,7 +183,7 @@ class Outbox:
             self._answers.append(answer)
             self._wake()
 
-    def stopped(self, ranges: Iterable[tuple[int, int]]) -> None:
+    def stopped(self, ranges: Iterable[Range]) -> None:
         """Lanes have stopped at these calls, by run ids, both ends included."""
         if not self._discards:
             self._stopped += ranges
@@ -208,7 +207,7 @@ class Outbox:
             return
         if not self._refused or self._refused[-1][1] != failure:
             self._refused.append(([], failure))
-        self._refused[-1][0].append((first, count))
+        self._refused[-1][0].append((first, first + count - 1))
         self._wake()
 
     def tell_capacity(self) -> None:
@@ -263,7 +262,7 @@ class Outbox:
             runs, failure = self._refused.pop(0)
             return Response(
                 refused=replica_service_pb2.RunsRefused(
-                    runs=convert.id_ranges(runs), failure=to_wire(failure), capacity=self._capacity_to_wire()
+                    runs=ranges_to_wire(runs), failure=to_wire(failure), capacity=self._capacity_to_wire()
                 )
             )
         if self._stopped:
@@ -289,8 +288,7 @@ class Outbox:
         ends = self._ends
         if self._values or ends.large or self._capacity_due:
             return False
-        calls = sum(len(batch.ids) for batch in self._batches)
-        calls += sum(len(ids) for ids, _ in ends.failures) + sum(count for _, count in ends.without_result)
+        calls = sum(len(batch.ids) for batch in self._batches) + ends.calls
         if self._pacer.holds(calls, unanswered, are_quick=self._are_quick()):
             return True
         self._pacer.left()

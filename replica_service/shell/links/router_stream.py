@@ -16,30 +16,24 @@ from collections.abc import Collection
 import grpc
 
 from replica_service import convert
+from replica_service.core.events import StampEchoed
 from replica_service.shell.engine import Engine
 from replica_service.shell.links.uploads import Uploads
 from slotmesh.errors import Failure, Reason, SlotmeshError
+from slotmesh.id_ranges import ranges_from_wire
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.duplex import read_request, run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_exception
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.version import VERSION
+from slotmesh.wire.features import CHUNKS, HEARTBEATS, SERVICE_TIMES
 
 LAST_WRITE_S = 1.0
 """How long a router that broke the contract has to read what it is owed, before it reads why the stream ends."""
 
 HEARTBEAT_S = 1.0
 """How often a router that echoes hears from here."""
-HEARTBEATS = "heartbeats"
-"""The feature of routers that echo heartbeats: their runs start only while they do."""
-
-CHUNKS = "chunks"
-"""The feature of routers that take large results in chunks."""
-
-SERVICE_TIMES = "service_times"
-"""The feature of routers that choose by service times how many calls travel together."""
-
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
 
@@ -142,11 +136,11 @@ class RouterStream:
                 self._uploads.add(request.chunk)
             case "cancel":
                 cancel = request.cancel
-                self._engine.cancel(self._link, convert.ranges_of(cancel.runs), tells_stopped=cancel.tell_stopped)
+                self._engine.cancel(self._link, ranges_from_wire(cancel.runs), tells_stopped=cancel.tell_stopped)
             case "take":
                 self._engine.take(self._link, request.take.call_ids, request.take.counts)
             case "ack":
-                self._engine.acknowledge(self._link, convert.ranges_of(request.ack.runs))
+                self._engine.acknowledge(self._link, ranges_from_wire(request.ack.runs))
             case "reconcile":
                 answers = self._engine.reconcile(convert.questions_of(request.reconcile))
                 for answer in convert.reconciled_to_wire(answers):
@@ -179,7 +173,7 @@ class RouterStream:
     def _heard(self, heartbeat: call_pb2.Heartbeat) -> None:
         self._heard_stamp = heartbeat.stamp or self._heard_stamp
         if self._echoes and heartbeat.echoed_stamp:
-            self._engine.echoed(self._link, heartbeat.echoed_stamp / 1e9)
+            self._engine.post(StampEchoed(self._link, heartbeat.echoed_stamp / 1e9))
 
     def _next_frame(self) -> Response | None:
         frame = self._outbox.next_frame()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from replica_service.convert import Granted
-from replica_service.core.slots import SlotState
+from replica_service.core.slots.slot_table import SlotState
 from slotmesh.errors import Failure, Reason
 
 _LEAST_SWEEP = 64

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from replica_service.core.calls import Link, Run
-from slotmesh.chunks import BadChunk, JoinedAssembly
+from replica_service.core.events import PayloadCame, PayloadFailed
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.chunks import BadChunk, JoinedAssembly
 
 if TYPE_CHECKING:
     from replica_service.shell.engine import Engine
@@ -54,8 +55,7 @@ class Uploads:
             return
         if is_complete:
             del self._under_way[chunk.call_id]
-            run.payloads = [assembly.payload()]
-            self._engine.complete(run)
+            self._engine.post(PayloadCame(run, assembly.payload()))
 
     def forget(self, run_id: int) -> None:
         """The call of this run id has its answer, or never came in chunks."""
@@ -69,4 +69,4 @@ class Uploads:
 
     def _spoil(self, run: Run, message: str, field: str) -> None:
         failure = Failure(reason=Reason.BAD_REQUEST, message=message, metadata={"field": field})
-        self._engine.spoil(run, failure)
+        self._engine.post(PayloadFailed(run, failure))

@@ -17,11 +17,11 @@ from router_service.core.routing.intake import HOLD_S
 
 if TYPE_CHECKING:
     from router_service.core.outcomes import Outcomes
-    from router_service.core.queueing.deadlines import DeadlineHeap
     from router_service.core.routing.intake import Intake
     from router_service.core.runs import Run
     from router_service.core.sessions.suspension import SuspendedRuns
     from router_service.core.slots.operations import SlotOperations
+    from slotmesh.wire.deadline_heap import DeadlineHeap
 
 
 class Expiry:
@@ -29,7 +29,7 @@ class Expiry:
 
     def __init__(
         self,
-        deadlines: DeadlineHeap,
+        deadlines: DeadlineHeap[Run],
         outcomes: Outcomes,
         intake: Intake,
         operations: SlotOperations,
@@ -45,6 +45,8 @@ class Expiry:
         """Fails what has no time left; returns what left the outboxes of replicas by that."""
         withdrawn = Withdrawn()
         for run in self._deadlines.pop_due(now):
+            if not run.unanswered:
+                continue
             if run.reserves:
                 self._end_reservation(run, withdrawn, now)
             elif run.asked_until <= now:

@@ -1,9 +1,9 @@
-"""The way back: what a replica's answers, refusals and end mean for the calls that it had.
+"""The way back: what a replica's answers and its end mean for the calls that it had.
 
-Purpose: which outcome each call gets, and which goes back into a queue.
+Purpose: which outcome each call gets, and which goes back into a queue. `refusals` has what a replica does not take.
 Invariants: a call that a replica hands back untouched, or that is lost and `idempotent`, waits again by its age; any
 other call of a lost link may have been executed. A partition's new owner is served when the earlier one owes nothing.
-Owner: the scheduler, which pumps afterwards.
+Owner: the scheduler.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from router_service.core import failures
+from router_service.core import cancellation, failures
 from router_service.core.calls import Origin
 from router_service.core.routing import routing_hooks
 from router_service.core.streaming.values import pass_on
@@ -21,11 +21,12 @@ from slotmesh.errors import Executed, Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router_service.core.calls import Failures, Results
+    from router_service.core.calls import Failures
     from router_service.core.commands import Command
     from router_service.core.counters import Counters
     from router_service.core.outcomes import Outcomes
     from router_service.core.replicas.capacity import Capacity
+    from router_service.core.replicas.events import LanesStopped, RunsCompleted
     from router_service.core.replicas.replica import Replica
     from router_service.core.replicas.sender import Sender
     from router_service.core.routing.backends import Backend
@@ -42,39 +43,28 @@ class Answers:
     ) -> None:
         """Writes into `out`, the scheduler's list of commands."""
         self._out = out
-        self.counters = counters
+        self._counters = counters
         self._outcomes = outcomes
         self._sender = sender
         self._intake = intake
 
-    def completed(
-        self,
-        replica: Replica,
-        results: Iterable[Results],
-        failed: Iterable[Failures],
-        capacity: Capacity | None,
-        now: float,
-        done: list[int] | None = None,
-        values: Iterable[Results] | None = None,
-    ) -> None:
-        """A result frame: calls that ended, and the replica's load after them.
-
-        `done`: calls that ended without a result of their own. `values`: of calls that go on, or end in this frame.
-        """
-        outcomes, observe = self._outcomes, replica.backend.counts.replica_time.observe
-        is_heard = replica.backend.hooks is not None
-        if values:
-            pass_on(replica, values, outcomes, self._out)
-        service_time = replica.backend.account.service_time
-        for ids, payloads, content_type in results:
-            replica.backend.retries.answered(len(ids), now)
-            for sent, offset, at, count in replica.slices(ids):
+    def completed(self, event: RunsCompleted, now: float) -> None:
+        """Calls have their outcomes, and what waits for their room starts."""
+        replica, backend = event.replica, event.replica.backend
+        outcomes, observe = self._outcomes, backend.counts.replica_time.observe
+        is_heard = backend.hooks is not None
+        if event.values:
+            pass_on(replica, event.values, outcomes, self._out)
+        service_time = backend.account.service_time
+        for ids, payloads, content_type in event.results:
+            backend.retries.answered(len(ids), now)
+            for sent, offset, at, count in replica.inflight.slices(ids):
                 observe(now - sent.sent_at, count)
                 service_time.observe(now - sent.sent_at)
                 if count == sent.count and sent.states is None:
                     replica.answer_whole(sent)
                     if is_heard:
-                        routing_hooks.answered(replica.backend.hooks, replica, sent, count, now)
+                        routing_hooks.answered(backend.hooks, replica, sent, count, now)
                     part = payloads if count == len(payloads) else payloads[at : at + count]
                     outcomes.results(sent, 0, count, part, content_type, replica)
                 else:
@@ -83,47 +73,22 @@ class Answers:
                         outcomes.results(sent, lo, fresh, payloads[begin : begin + fresh], content_type, replica)
                 if not sent.remaining and sent.run.partition is not None:
                     self.settle_partition(sent, now)
-        self._failed(replica, failed, now)
-        for sent, offset, _, count in replica.slices(done) if done else ():
-            replica.backend.retries.answered(count, now)
+        if event.failed:
+            self._failed(replica, event.failed, now)
+        for sent, offset, _, count in replica.inflight.slices(event.done) if event.done else ():
+            backend.retries.answered(count, now)
             observe(now - sent.sent_at, count)
             service_time.observe(now - sent.sent_at)
             for lo, fresh in self._answer(replica, sent, offset, count, now):
                 outcomes.done(sent, lo, fresh)
             if not sent.remaining and sent.run.partition is not None:
                 self.settle_partition(sent, now)
-        self.learn(replica, capacity)
+        self.learn(replica, event.capacity)
+        self._sender.pump(replica, now)
 
-    def refused(self, replica: Replica, ids: list[int], failure: Failure, capacity: Capacity, now: float) -> None:
-        """The replica did not take these calls; nothing of them was executed. They go back by age."""
-        returned: list[Run] = []
-        emptied: list[Sent] = []
-        replica.draining = replica.draining or failure.reason is Reason.DRAINING
-        for sent, offset, _, count in replica.slices(ids):
-            before = sent.remaining
-            parts = replica.answer(sent, offset, count)
-            if routing_hooks.is_counted(sent):
-                routing_hooks.abandoned(replica.backend.hooks, replica, before - sent.remaining)
-            if sent.run.recovers:
-                gone = failures.result_evicted(replica) if sent.run.was_answered else None
-                for lo, many in parts:
-                    self._outcomes.failed(sent, lo, many, gone or failures.not_heard(replica.replica_id))
-            elif failure.reason is Reason.SESSION_FENCED or not sent.takes_room:
-                # The client has moved on: whoever serves it now sends these calls, if they are wanted.
-                # And what is to be done in a slot can be done nowhere else.
-                for lo, many in parts:
-                    self._outcomes.failed(sent, lo, many, failure)
-            else:
-                if sent.run.partition is not None and failure.reason is Reason.STALE_TABLE:
-                    sent.run.partition.refused(sent.owner_epoch)
-                returned += self.hand_back(sent, parts)
-            if not sent.remaining:
-                emptied.append(sent)
-        self.counters.refusals[replica.backend.name, failure.reason.value] += len(ids)
-        self.learn(replica, capacity)
-        self._intake.put_back(returned, replica.backend, now)
-        for sent in emptied:
-            self.settle_partition(sent, now)
+    def stopped(self, event: LanesStopped, _now: float) -> None:
+        """Callers hear of calls that were taken back, or too late, in lanes that stop."""
+        cancellation.stop_asking(event.replica, event.ranges, self._outcomes)
 
     def lost(self, replica: Replica, why: str, now: float) -> None:
         """The connection broke: what a frame has carried and is not answered may have been executed."""
@@ -160,7 +125,7 @@ class Answers:
                 returned += self._retry_or_fail(replica.backend, sent, lo, count, failure, now)
         backend.changed(replica)
         if not replica.draining:
-            self.counters.link_failures[backend.name,] += 1
+            self._counters.link_failures[backend.name,] += 1
         self._intake.put_back(returned, backend, now)
         for sent in (*lost, *unsent):
             self.settle_partition(sent, now)
@@ -198,7 +163,7 @@ class Answers:
                 self._cut_off(replica, ids, now)
                 continue
             located = failures.located(failure, replica)
-            for sent, offset, _, count in replica.slices(ids):
+            for sent, offset, _, count in replica.inflight.slices(ids):
                 observe(now - sent.sent_at, count)
                 told = located
                 if sent.run.recovers and failure.reason is Reason.CANCELLED and sent.run.deadline < inf:
@@ -216,7 +181,7 @@ class Answers:
         failure = failures.replica_ended(replica)
         returned: list[Run] = []
         emptied: list[Sent] = []
-        for sent, offset, _, count in replica.slices(ids):
+        for sent, offset, _, count in replica.inflight.slices(ids):
             for lo, fresh in self._answer(replica, sent, offset, count, now):
                 if sent.run.recovers or not (sent.valued or set()).isdisjoint(range(lo, lo + fresh)):
                     self._outcomes.answered_with(sent, lo, fresh, failure)
@@ -238,7 +203,7 @@ class Answers:
         returned: list[Run] = []
         if sent.run.options.idempotent and sent.run.shadow_of is None and sent.takes_room:
             retried = backend.retries.take(count, now)
-            self.counters.retries[backend.name,] += retried
+            self._counters.retries[backend.name,] += retried
             returned = self.hand_back(sent, [(lo, retried)] if retried else [], retry=True)
         if retried < count:
             self._outcomes.failed(sent, lo + retried, count - retried, failure)

@@ -5,7 +5,7 @@ one batch, which costs the replica as much as one slice would; and what is taken
 Invariants: slices of one batch, and batches of one ordering key, keep their order: a slice joins a batch before its own
 place only where none of its key is in between. A batch has at most the backend's `max_batch_size` calls. Its run ids
 are consecutive. Slices that differ in their ordering key alone share a batch, with a column of keys.
-Owner: pure function on the replica's state.
+Owner: pure functions on the replica's state.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from router_service.core.calls import NO_CALLS, Origin
-from slotmesh.chunks import MAX_PAYLOAD_BYTES
+from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
+from slotmesh.wire.pacing import COUNTED_FRAMES
 
 if TYPE_CHECKING:
     from router_service.core.calls import CallOptions
     from router_service.core.replicas.replica import Replica
     from router_service.core.runs import KeyOrder, Run, Sent
     from router_service.core.sessions.session import Session
-    from slotmesh.chunks import Payload
+    from slotmesh.wire.chunks import Payload
 
 
 MAX_FRAME_SLICES = 128
@@ -39,6 +40,16 @@ class KeyColumns(NamedTuple):
 
     def part(self, lo: int, hi: int) -> KeyColumns:
         return KeyColumns(self.keys[lo:hi], self.partitions[lo:hi], self.owner_epochs[lo:hi])
+
+
+class Pending(NamedTuple):
+    """What the next frame would carry, as far as it matters whether that had better wait for more."""
+
+    calls: int
+    unanswered: int
+    """Calls at the replica whose answers may bring more; where they are quick, those that are quick, too."""
+    are_quick: bool
+    """The newest of the calls are known to take little time there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -127,6 +138,20 @@ def cut_frame(replica: Replica, max_calls: int, max_bytes: int) -> list[Outgoing
     ]
 
 
+def is_full(replica: Replica) -> bool:
+    """Whether as many slices wait as a frame carries."""
+    return len(replica.outbox) >= MAX_FRAME_SLICES
+
+
+def pending(replica: Replica) -> Pending:
+    """What waits for the next frame, where something does."""
+    outbox = replica.outbox
+    calls = sum([sent.count for sent in outbox])
+    are_quick = replica.is_quick(outbox[-1].run.options.method)
+    unanswered = replica.count_quick(calls * COUNTED_FRAMES) if are_quick else replica.owed - calls
+    return Pending(calls, unanswered, are_quick)
+
+
 def _level(sent: Sent) -> int:
     """Of the credit of calls that take several results. Values of shadows are taken as they come."""
     run = sent.run
@@ -156,12 +181,12 @@ def _follows(sent: Sent, group: Sequence[Sent]) -> bool:
 
 
 def _batches(group: list[Sent], replica: Replica, most: int, level: int) -> list[OutgoingBatch]:
-    first = replica.number(group[0])
+    first = replica.inflight.number(group[0])
     payloads = _payloads(group[0])
     if len(group) > 1:
         payloads = list(payloads)
         for sent in group[1:]:
-            replica.number(sent)
+            replica.inflight.number(sent)
             payloads += _payloads(sent)
     run = group[0].run
     ids = _ids(group, _call_ids) if run.session is not None else NO_CALLS

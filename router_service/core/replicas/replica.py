@@ -9,7 +9,6 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,16 +16,15 @@ from router_service.core.replicas.capacity import Capacity
 from router_service.core.replicas.slicing import QUICK_NS
 from router_service.core.routing import routing_hooks
 from router_service.core.runs import Bound, Run, Sent
+from slotmesh.wire.ledger import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from router_service.core.queueing.run_queues import RunQueue
     from router_service.core.replicas.slicing import MethodTime
     from router_service.core.routing.backends import Backend
     from router_service.core.routing.table import ReplicaRoute
-
-_SWEEP_FROM = 64
 
 
 class ReadyPartition(Protocol):
@@ -46,7 +44,7 @@ class Replica:
     """One incarnation of a replica. Compared by identity."""
 
     __slots__ = (
-        *("_next_id", "_next_withdrawn", "_starts", "address", "backend", "bound", "capacity", "draining", "inflight"),
+        *("_next_withdrawn", "address", "backend", "bound", "capacity", "draining", "inflight"),
         *("is_joining", "key", "keyed", "limit", "linked", "links", "listed", "ops", "outbox", "own", "ready"),
         *("retired", "stream_id", "taking", "times", "work_ns"),
     )
@@ -85,14 +83,12 @@ class Replica:
         """Slot operations that the next frames carry, ahead of `outbox`: each a slice of one call."""
         self.outbox: deque[Sent] = deque()
         """Slices that the next frames carry."""
-        self.inflight: dict[int, Sent] = {}
+        self.inflight: Ledger[Sent] = Ledger()
         """Slices with unanswered calls that a frame has carried, by first run id."""
         self.times: Mapping[str, MethodTime] = {}
         """What it has said of its methods, by name."""
         self.ready: deque[ReadyPartition] = deque()
         """Partitions with something to send here, in turn."""
-        self._next_id = 1
-        self._starts: list[int] = []
         self._next_withdrawn = 0
         """Where the slice stands that is behind the one withdrawn last: mostly it is the next, and nobody searches."""
 
@@ -126,6 +122,21 @@ class Replica:
     def keyed_room(self) -> int:
         """Keyed calls that its window has room for."""
         return self.capacity.keyed_window - self.keyed if self.linked else 0
+
+    @property
+    def has_unsent_runs(self) -> bool:
+        """Whether slices wait for the next frames."""
+        return bool(self.outbox)
+
+    @property
+    def has_unsent_ops(self) -> bool:
+        """Whether slot operations wait for the next frames."""
+        return bool(self.ops)
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether it has anything to answer that a frame has carried."""
+        return bool(self.inflight)
 
     def is_quick(self, method: str) -> bool:
         """Whether calls of this method are known to take little time here."""
@@ -181,34 +192,6 @@ class Replica:
         self.work_ns += sent.call_ns
         return sent
 
-    def number(self, sent: Sent) -> int:
-        """A frame carries the slice: gives it run ids, and returns the first."""
-        first = sent.first = self._next_id
-        self._next_id = first + sent.count
-        self.inflight[first] = sent
-        self._starts.append(first)
-        return first
-
-    def holder(self, run_id: int) -> Sent | None:
-        """The slice that has this call, if it has calls that are not answered."""
-        return self.inflight.get(run_id) or self._covering(run_id)
-
-    def slices(self, ids: list[int]) -> Iterator[tuple[Sent, int, int, int]]:
-        """Cuts answered run ids into slices: (sent, offset in the slice, index in `ids`, count). Unknown ids vanish."""
-        at, end = 0, len(ids)
-        while at < end:
-            first = ids[at]
-            sent = self.inflight.get(first) or self._covering(first)
-            if sent is None:
-                at += 1
-                continue
-            offset = first - sent.first
-            count = min(sent.count - offset, end - at)
-            if count > 1 and ids[at : at + count] != list(range(first, first + count)):
-                count = _run_length(ids, at, count)
-            yield sent, offset, at, count
-            at += count
-
     def answer(self, sent: Sent, offset: int, count: int) -> list[tuple[int, int]]:
         """The replica is done with these calls of the slice; returns those that somebody waits for."""
         before = sent.remaining
@@ -216,7 +199,8 @@ class Replica:
         answered = before - sent.remaining
         self._gone(sent, answered)
         if not sent.remaining and answered:
-            self._forget(sent)
+            self.inflight.drop(sent)
+            sent.run.sents.remove(sent)
         return fresh
 
     def answer_whole(self, sent: Sent) -> None:
@@ -227,7 +211,8 @@ class Replica:
         else:
             self._gone(sent, sent.count)
         sent.remaining = 0
-        self._forget(sent)
+        self.inflight.drop(sent)
+        sent.run.sents.remove(sent)
 
     def part_of(self, sent: Sent, run: Run) -> Sent:
         """A slice of the outbox has become smaller: what remains of it is all of `run`, and not in the outbox yet."""
@@ -274,10 +259,8 @@ class Replica:
         if self.backend.hooks is not None:
             gone = sum(sent.remaining for sent in lost if routing_hooks.is_counted(sent))
             routing_hooks.abandoned(self.backend.hooks, self, gone)
-        self.inflight.clear()
-        self._starts.clear()
+        self.inflight.reset()
         self.own = self.keyed = self.bound = self.work_ns = 0
-        self._next_id = 1
         self.links += 1
         self.linked = False
         return lost
@@ -291,25 +274,3 @@ class Replica:
             self.own -= count
         else:
             self.keyed -= count
-
-    def _forget(self, sent: Sent) -> None:
-        del self.inflight[sent.first]
-        sent.run.sents.remove(sent)
-        if len(self._starts) > _SWEEP_FROM + 2 * len(self.inflight):
-            self._starts = [start for start in self._starts if start in self.inflight]
-
-    def _covering(self, run_id: int) -> Sent | None:
-        index = bisect_right(self._starts, run_id) - 1
-        if index < 0:
-            return None
-        sent = self.inflight.get(self._starts[index])
-        return sent if sent is not None and run_id < sent.first + sent.count else None
-
-
-def _run_length(ids: list[int], at: int, most: int) -> int:
-    """How many of `ids[at:at+most]` are consecutive."""
-    first = ids[at]
-    count = 1
-    while count < most and ids[at + count] == first + count:
-        count += 1
-    return count

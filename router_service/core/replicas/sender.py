@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from router_service.core.keyed.partitions import Partition
+    from router_service.core.queueing.events import BrakeChanged
     from router_service.core.replicas.replica import Replica
     from router_service.core.routing.backends import Backend
     from router_service.core.routing.topology import Topology
@@ -84,11 +85,11 @@ class Sender:
             if sent < most:
                 return
 
-    def brake(self, *, is_braked: bool, now: float) -> None:
+    def brake(self, event: BrakeChanged, now: float) -> None:
         """From now on only few unkeyed calls of each caller are sent; or all are again."""
         for backend in self._topology.backends.values():
-            backend.queue.is_braked = is_braked
-            if not is_braked:
+            backend.queue.is_braked = event.is_braked
+            if not event.is_braked:
                 self.pump_queue(backend, now)
 
     def _pump_in_turn(self, backend: Backend[Replica], now: float) -> None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import ceil
 
-from slotmesh.frame_costs import MESSAGES_S, QUICK_S
+from slotmesh.wire.frame_costs import MESSAGES_S, QUICK_S
 
 SLICE_S = 2 * MESSAGES_S
 """Work that is worth a slice of its own: seconds that its calls take one after another."""

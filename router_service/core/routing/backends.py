@@ -13,11 +13,7 @@ from router_service.core.queueing.reservations import ConstrainedReservations
 from router_service.core.replicas.ejection import Ejections
 from router_service.core.replicas.retries import RetryBudget
 from router_service.core.replicas.slicing import joins
-from router_service.core.routing.balancers import Candidate, RoutingHooks
-from router_service.core.routing.balancers.least_loaded import LeastLoaded
-from router_service.core.routing.balancers.power_of_two import PowerOfTwo
-from router_service.core.routing.balancers.round_robin import RoundRobin
-from router_service.core.routing.table import BalancerName
+from router_service.core.routing.balancers import Candidate, RoutingHooks, new_balancer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +68,10 @@ class Backend(Generic[MemberT]):
     def __init__(self, route: BackendRoute, counts: BackendCounts, chance: Chance) -> None:
         self.name = route.name
         self.counts = counts
-        self.account = Account(route.name, route.max_queued_calls, route.max_queued_bytes, route.max_queue_time_s)
+        settings = route.settings
+        self.account = Account(
+            route.name, settings.max_queued_calls, settings.max_queued_bytes, settings.max_queue_time_s
+        )
         self.queue = FairQueue()
         self.constrained = ConstrainedReservations()
         self.retries = RetryBudget()
@@ -82,22 +81,22 @@ class Backend(Generic[MemberT]):
         """Replicas that take calls."""
         self.filling: MemberT | None = None
         """The replica that the latest calls went to: quick ones join them there."""
-        self.max_batch_size = route.max_batch_size
+        self.max_batch_size = settings.max_batch_size
         self._chance = chance
-        self._balancer_name = route.balancer
-        self.balancer: Balancer[MemberT] = _balancer(route.balancer, chance)
+        self._balancer_name = settings.balancer
+        self.balancer: Balancer[MemberT] = new_balancer(settings.balancer, chance)
         self.hooks = _hooks(self.balancer)
         """The balancer, where it wants to hear what became of what it placed."""
 
     def reconfigure(self, route: BackendRoute) -> None:
         """Takes new settings; what waits already stays."""
-        account = self.account
-        account.max_calls, account.max_bytes = route.max_queued_calls, route.max_queued_bytes
-        account.max_queue_time_s = route.max_queue_time_s
-        self.max_batch_size = route.max_batch_size
-        if route.balancer is not self._balancer_name:
-            self._balancer_name = route.balancer
-            self.balancer = _balancer(route.balancer, self._chance)
+        account, settings = self.account, route.settings
+        account.max_calls, account.max_bytes = settings.max_queued_calls, settings.max_queued_bytes
+        account.max_queue_time_s = settings.max_queue_time_s
+        self.max_batch_size = settings.max_batch_size
+        if settings.balancer is not self._balancer_name:
+            self._balancer_name = settings.balancer
+            self.balancer = new_balancer(settings.balancer, self._chance)
             self.hooks = _hooks(self.balancer)
             for replica in self.replicas.values():
                 self.balancer.changed(replica)
@@ -134,13 +133,3 @@ class Backend(Generic[MemberT]):
 
 def _hooks(balancer: Balancer[MemberT]) -> RoutingHooks | None:
     return balancer if isinstance(balancer, RoutingHooks) else None
-
-
-def _balancer(name: BalancerName, chance: Chance) -> Balancer[MemberT]:
-    match name:
-        case BalancerName.LEAST_LOADED:
-            return LeastLoaded()
-        case BalancerName.POWER_OF_TWO:
-            return PowerOfTwo(chance)
-        case BalancerName.ROUND_ROBIN:
-            return RoundRobin(chance)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from router_service.core.keyed.partitions import Partition
 from router_service.core.queueing.admission import Account
 from router_service.core.queueing.run_queues import RunQueue
-from router_service.core.routing.table import BackendRoute
 from router_service.core.routing.traffic import Traffic
+from slotmesh.spec import model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ class Endpoint:
     def __init__(self, route: EndpointRoute, partitions: dict[int, Partition]) -> None:
         """`partitions` are those that an endpoint of this name had before and that are still in use."""
         self.name = route.name
-        defaults = BackendRoute(name=route.name)
+        defaults = model.Backend(name=route.name)
         self.account = Account(
             route.name, defaults.max_queued_calls, defaults.max_queued_bytes, defaults.max_queue_time_s
         )

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from router_service.core.keyed.partitions import Partition
     from router_service.core.outcomes import Outcomes
     from router_service.core.queueing.admission import Account
-    from router_service.core.queueing.deadlines import DeadlineHeap
     from router_service.core.replicas.replica import Replica
     from router_service.core.replicas.sender import Sender
     from router_service.core.routing.backends import Backend
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from router_service.core.routing.sampling import Chance
     from router_service.core.routing.topology import Topology
     from router_service.core.sessions.suspension import SuspendedRuns
+    from slotmesh.wire.deadline_heap import DeadlineHeap
 
 
 NOT_OWNED = -1
@@ -48,7 +48,7 @@ class Intake:
         self,
         topology: Topology,
         outcomes: Outcomes,
-        deadlines: DeadlineHeap,
+        deadlines: DeadlineHeap[Run],
         sender: Sender,
         suspended: SuspendedRuns,
         chance: Chance,

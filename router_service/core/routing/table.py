@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from router_service.core.routing.rosters import NO_ROSTER, ReplicaKey, Roster
+from slotmesh.spec.model import Backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,28 +24,20 @@ class ReplicaRoute:
     draining: bool = False
 
 
-class BalancerName(Enum):
-    """How a replica is picked for unkeyed calls. The values are those of `slotmesh.v1.Balancer`."""
-
-    LEAST_LOADED = 1
-    POWER_OF_TWO = 2
-    ROUND_ROBIN = 3
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendRoute:
-    """One backend: its replicas, the bounds of its queue, and how calls travel to it."""
+    """One backend and its replicas."""
 
-    name: str
+    settings: Backend
+    """What should run, as far as routers read it."""
     replicas: Sequence[ReplicaRoute] = ()
-    max_queued_calls: int = 20_000
-    max_queued_bytes: int = 256 * 1024 * 1024
-    max_queue_time_s: float = 30.0
-    balancer: BalancerName = BalancerName.LEAST_LOADED
     unknown_balancer: int | None = None
-    """The number of a balancer that this version does not know; `balancer` stands in for it. None where it knows it."""
-    max_batch_size: int = 1024
-    """Calls that travel to a replica as one batch, at most."""
+    """The number of a balancer that this version does not know: `settings.balancer` stands in. None: it is known."""
+
+    @property
+    def name(self) -> str:
+        """The backend's name."""
+        return self.settings.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,15 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from slotmesh.wire.ranges import holds, merged
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from router_service.core.replicas.replica import Replica
     from router_service.core.routing.rosters import RosterVersion
     from router_service.core.runs import Run
-    from router_service.core.sessions.session import Span
+    from slotmesh.wire.ranges import Range
 
 MAX_RESENT = 65_536
 """Runs with ordering keys of which it is remembered that they were sent again: several times what a window holds. Where
@@ -26,9 +28,9 @@ there are more, it is not known which key each call that was found has."""
 class Found:
     """What one replica knows of the calls that it was asked about."""
 
-    running: Sequence[Span] = ()
-    kept: Sequence[Span] = ()
-    evicted: Sequence[Span] = ()
+    running: Sequence[Range] = ()
+    kept: Sequence[Range] = ()
+    evicted: Sequence[Range] = ()
     """Executed, and the outcome no longer kept."""
     forgotten: bool = False
     """It has forgotten calls of the session: of what it does not name it knows nothing."""
@@ -52,7 +54,7 @@ class Resumption:
         *("rosters", "traces", "unanswered"),
     )
 
-    def __init__(self, unanswered: Sequence[Span], rosters: Sequence[RosterVersion]) -> None:
+    def __init__(self, unanswered: Sequence[Range], rosters: Sequence[RosterVersion]) -> None:
         self.unanswered = unanswered
         self.rosters = rosters
         """What the client has acknowledged since it sent the first of these calls: only replicas of these have them."""
@@ -100,11 +102,10 @@ class Resumption:
     def close(self) -> None:
         """Nothing more will be known."""
         self.is_over = True
-        found = _merged((trace.first, trace.last) for trace in self.traces)
-        starts = [first for first, _ in found]
+        found = merged((trace.first, trace.last) for trace in self.traces)
         for key, sent in self.lanes.items():
             for ids in sent:
-                newest = next((each for each in reversed(ids) if _is_within(each, starts, found)), 0)
+                newest = next((each for each in reversed(ids) if holds(found, each)), 0)
                 self.newest_found[key] = max(newest, self.newest_found.get(key, 0))
         self.lanes.clear()
         if self.awaits_calls or self.resent > MAX_RESENT:
@@ -122,20 +123,3 @@ class Resumption:
             lo, hi = bisect_left(ids, trace.first), bisect_right(ids, trace.last)
             traces[lo:hi] = [trace] * (hi - lo)
         return traces
-
-
-def _merged(spans: Iterable[Span]) -> list[Span]:
-    """The same calls, in order and apart from one another."""
-    merged: list[Span] = []
-    for first, last in sorted(spans):
-        if merged and first <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(last, merged[-1][1])
-        else:
-            merged.append((first, last))
-    return merged
-
-
-def _is_within(call_id: int, starts: Sequence[int], spans: Sequence[Span]) -> bool:
-    """Whether one of the spans, which are merged and start at `starts`, has the call."""
-    at = bisect_right(starts, call_id)
-    return at > 0 and call_id <= spans[at - 1][1]

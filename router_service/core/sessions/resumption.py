@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from router_service.core import failures
 from router_service.core.commands import AskReconcile
-from router_service.core.sessions.found_calls import Found, Resumption
+from router_service.core.sessions.found_calls import Resumption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from router_service.core.routing.intake import Intake
     from router_service.core.routing.topology import Topology
     from router_service.core.runs import Run
+    from router_service.core.sessions.events import AllCallsResent, SessionReconciled
     from router_service.core.sessions.session import Session
     from slotmesh.errors import Failure
 
@@ -72,8 +73,11 @@ class Resumptions:
         if run.session is not None and (resumption := self._by_session.get(run.session)) is not None:
             resumption.note_resent(run)
 
-    def resent_all(self, session: Session, now: float) -> None:
-        """No more calls will be sent again."""
+    def all_resent(self, event: AllCallsResent, now: float) -> None:
+        """Nothing more is waited for from the client."""
+        session = event.caller.session
+        if session is None:
+            return
         if (resumption := self._by_session.get(session)) is not None and resumption.awaits_calls:
             resumption.awaits_calls = False
             if (session.session_id, session.epoch) in self._asking:
@@ -114,12 +118,13 @@ class Resumptions:
                 self._give_up(resumption, [replica])
                 self._go_on(session, resumption, now)
 
-    def reconciled(self, replica: Replica, session_id: str, epoch: int, found: Found, now: float) -> None:
+    def reconciled(self, event: SessionReconciled, now: float) -> None:
         """A replica has answered. What nobody waits for any more changes nothing."""
-        session, resumption = self._asking.get((session_id, epoch), (None, None))
+        replica = event.replica
+        session, resumption = self._asking.get((event.session_id, event.epoch), (None, None))
         if session is not None and resumption is not None and replica in resumption.awaited:
             del resumption.awaited[replica]
-            resumption.trace(replica, found)
+            resumption.trace(replica, event.found)
             self._go_on(session, resumption, now)
 
     def table_changed(self, now: float) -> None:

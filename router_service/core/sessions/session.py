@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from router_service.core.routing.rosters import RosterVersion
-
-Span = tuple[int, int]
-"""Call ids from first to last, both included."""
+    from slotmesh.wire.ranges import Range
 
 
 class Session:
@@ -28,7 +26,7 @@ class Session:
         self,
         session_id: str,
         epoch: int,
-        unanswered: Sequence[Span] = (),
+        unanswered: Sequence[Range] = (),
         rosters: Sequence[RosterVersion] = (),
         *,
         says_when_all_are_resent: bool = False,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from router_service.core.calls import CallOptions
     from router_service.core.replicas.replica import Replica
     from router_service.core.runs import Sent
-    from slotmesh.chunks import Payload
+    from slotmesh.wire.chunks import Payload
 
 MAX_FRAME_OPS = 128
 
@@ -78,7 +78,7 @@ def cut_ops(replica: Replica, max_bytes: int) -> list[OutgoingOp]:
         if ops and size > max_bytes:
             break
         sent = waiting.popleft()
-        replica.number(sent)
+        replica.inflight.number(sent)
         ops.append(_op(sent))
     return ops
 

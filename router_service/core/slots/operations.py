@@ -1,7 +1,8 @@
-"""Operations on slots: how they begin, and what their answers mean.
+"""Operations on slots: which are under way, and how those go on that are bound to a replica.
 
 Purpose: a reservation is routed as a call is, and waits, goes elsewhere and is taken back as one; here is what differs.
-What is done with a slot that was given is *bound* to the replica that gave it.
+What is done with a slot that was given is *bound* to the replica that gave it. `wishes` has how they begin, `answers`
+what replicas say of them.
 Invariants: every operation ends with exactly one delivery to its caller. A slot that was granted to somebody who waits
 no more is released at once. Nothing bound is ever sent twice, or elsewhere.
 Owner: the scheduler, which pumps afterwards.
@@ -22,25 +23,18 @@ from router_service.core.routing import routing_hooks
 from router_service.core.runs import Run
 from router_service.core.slots.requests import Lease, Requests, Wish
 from router_service.core.slots.routed_slots import RoutedSlots
-from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot
-from slotmesh.errors import Failure, Reason
+from router_service.core.slots.slot import Dispatch, Release, Slot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from router_service.core.cancellation import Withdrawn
     from router_service.core.commands import Command
     from router_service.core.outcomes import Outcomes
-    from router_service.core.queueing.deadlines import DeadlineHeap
-    from router_service.core.replicas.answers import Answers
-    from router_service.core.replicas.capacity import Capacity
     from router_service.core.replicas.replica import Replica
     from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.intake import Intake
     from router_service.core.routing.rosters import ReplicaKey
     from router_service.core.routing.topology import Topology
-    from router_service.core.runs import Sent
-    from router_service.core.slots.slot import SlotAnswer
+    from router_service.core.slots.events import SlotAbandoned
+    from slotmesh.wire.deadline_heap import DeadlineHeap
 
 LINK_WAIT_S = 2.0
 """What is bound to a replica that cannot be reached waits so long for the link."""
@@ -48,9 +42,6 @@ TABLE_WAIT_S = 1.0
 """What is bound to a replica that the table does not name waits so long for a newer table."""
 ONE_CALL = range(1, 2)
 """The call id of each operation: its caller has no other."""
-_ELSEWHERE = frozenset({Reason.QUEUE_FULL, Reason.DRAINING, Reason.BACKEND_UNAVAILABLE})
-"""A replica that answers a reservation with one of these may not be the only one."""
-TIME_IS_UP = frozenset({Reason.NO_SLOT, Reason.DEADLINE_IN_QUEUE, Reason.QUEUE_TIMEOUT, Reason.DEADLINE_RUNNING})
 DEFAULT_PATIENCE_S = 30.0
 
 
@@ -62,18 +53,14 @@ class SlotOperations:
         out: list[Command],
         topology: Topology,
         outcomes: Outcomes,
-        deadlines: DeadlineHeap,
+        deadlines: DeadlineHeap[Run],
         sender: Sender,
-        intake: Intake,
-        answers: Answers,
     ) -> None:
         self._out = out
         self._topology = topology
         self._outcomes = outcomes
         self._deadlines = deadlines
         self._sender = sender
-        self._intake = intake
-        self._answers = answers
         self._nobody = Caller(Window(0, 0))
         """Who releases the slots that nobody waits for any more."""
         self._unknown: deque[tuple[float, Run, ReplicaKey]] = deque()
@@ -156,51 +143,18 @@ class SlotOperations:
         if when != inf:
             self._deadlines.watch(when, run)
 
-    def give_back(self, key: ReplicaKey, token: str, now: float) -> None:
+    def abandoned(self, event: SlotAbandoned, now: float) -> None:
         """Releases a slot that nobody will use. Nobody hears of it."""
-        self.bind(self._release(token, now), key, now)
+        self.bind(self._release(event.token, now), event.key, now)
+
+    def release_at(self, replica: Replica, token: str, now: float) -> None:
+        """The same, where the table names the replica no more, too: it is there."""
+        self._bind(self._release(token, now), replica, now)
 
     def _release(self, token: str, now: float) -> Run:
         run = Run(0, self._nobody, "", NO_OPTIONS, ONE_CALL, [b""], now, slot=Release(token=token))
         self._nobody.runs[run] = None
         return run
-
-    # -- how they end ------------------------------------------------------------------------------------------------
-
-    def answered(self, replica: Replica, answers: Iterable[SlotAnswer], capacity: Capacity | None, now: float) -> None:
-        """The replica has answered operations, and says what its load is after them; None where it does not."""
-        returned: list[Run] = []
-        granted = 0
-        for op_id, answer in answers:
-            sent = replica.inflight.get(op_id)
-            if sent is None or sent.run.slot is None:
-                continue
-            run = sent.run
-            if isinstance(answer, Failure):
-                returned += self._failed(replica, sent, answer, now)
-                continue
-            is_waited_for = bool(replica.answer(sent, 0, 1))
-            match run.slot, answer:
-                case Reserve(), Slot():
-                    granted += 1
-                    self._granted(run, replica, answer, now, is_waited_for=is_waited_for)
-                case Renew(), Slot():
-                    self.requests.renewed(answer, now)
-                    if self.routed.knows(answer.token):
-                        self.routed.lease(answer.token, replica, now + answer.ttl_s)
-                    if is_waited_for:
-                        self._outcomes.slot(run, answer)
-                case Release(), Released():
-                    if is_waited_for:
-                        self._outcomes.slot(run, answer)
-                case _:
-                    if is_waited_for:
-                        self._outcomes.failed(sent, 0, 1, failures.misanswered(replica))
-        if capacity is None and granted:
-            # Until it tells: what it has granted is room that is taken by no call of this router's.
-            capacity = replica.capacity._replace(others=replica.capacity.others + granted)
-        self._answers.learn(replica, capacity)
-        self._intake.put_back(returned, replica.backend, now)
 
     def end_link_wait(self, run: Run, withdrawn: Withdrawn) -> None:
         """What is bound to a replica that still cannot be reached ends."""
@@ -213,34 +167,6 @@ class SlotOperations:
                     self._outcomes.failed(sent, 0, 1, failures.replica_unreachable(sent.replica.replica_id, why))
                 else:
                     self._gone(run, sent.replica.key)
-
-    def _granted(self, run: Run, replica: Replica, slot: Slot, now: float, *, is_waited_for: bool) -> None:
-        if not is_waited_for:
-            routing_hooks.abandoned(replica.backend.hooks, replica, 1)
-        elif replica.backend.hooks is not None:
-            self.routed.lease(slot.token, replica, now + slot.ttl_s)
-        if is_waited_for:
-            if (request := self.requests.pending.get(run.caller)) is not None:
-                request.replica = replica
-            self._answers.counters.granted(run, replica.backend.counts, now)
-            self._outcomes.slot(run, slot)
-        else:
-            # Also where the table names the replica no more: it is there.
-            self._bind(self._release(slot.token, now), replica, now)
-
-    def _failed(self, replica: Replica, sent: Sent, failure: Failure, now: float) -> list[Run]:
-        """The replica says no. Returns the reservations that go elsewhere."""
-        run = sent.run
-        parts = replica.answer(sent, 0, 1)
-        if sent.takes_room or isinstance(run.slot, Dispatch):
-            routing_hooks.abandoned(replica.backend.hooks, replica, 1)
-        has_time = failure.reason in TIME_IS_UP and now < run.deadline
-        if run.reserves and (has_time or failure.reason in _ELSEWHERE):
-            self._answers.counters.refusals[replica.backend.name, failure.reason.value] += 1
-            return self._answers.hand_back(sent, parts)
-        if parts:
-            self._outcomes.answered_with(sent, 0, 1, failures.located(failure, replica))
-        return []
 
     # -- request ids and time ------------------------------------------------------------------------------------------
 

@@ -11,11 +11,11 @@ Owner: the scheduler. Pure; `now` is monotonic seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from router_service.core.callers import Caller, Window
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 if TYPE_CHECKING:
     from router_service.core.calls import CallOptions
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MAX_GRANTED = 65_536
 """Slots that an id brings once more. Whoever repeats an older id takes another slot."""
-_SWEEP_FROM = 1024
 
 
 class Wish(NamedTuple):
@@ -57,7 +56,7 @@ class Lease:
 class Request:
     """One id. Compared by identity."""
 
-    __slots__ = ("alarm", "caller", "lease", "replica", "request_id", "waiters", "wish")
+    __slots__ = ("__weakref__", "alarm", "caller", "lease", "replica", "request_id", "waiters", "wish")
 
     def __init__(self, request_id: str, wish: Wish, first: Caller) -> None:
         self.request_id = request_id
@@ -71,7 +70,7 @@ class Request:
         self.replica: Replica | None = None
         """Who grants it."""
         self.alarm = inf
-        """When it must be looked at; infinite while it has no entry in the heap."""
+        """When it must be looked at; infinite while it is not watched."""
 
 
 class Requests:
@@ -82,9 +81,7 @@ class Requests:
         self._by_token: dict[str, Request] = {}
         self.pending: dict[CallerBook, Request] = {}
         """Those that are waited for, by the caller that stands for all who wait."""
-        self._heap: list[tuple[float, int, Request]] = []
-        self._pushes = 0
-        self._sweep_at = _SWEEP_FROM
+        self._deadlines: DeadlineHeap[Request] = DeadlineHeap()
 
     def find(self, request_id: str, now: float) -> Request | None:
         """What the id stands for."""
@@ -106,7 +103,7 @@ class Requests:
         """The caller hears of it, too."""
         request.waiters[caller] = deadline
         caller.request_id = request.request_id
-        self._watch(request, deadline)
+        self._deadlines.watch(deadline, request)
 
     def waited_for_by(self, caller: Caller) -> Request | None:
         """What the caller waits for."""
@@ -138,7 +135,7 @@ class Requests:
             if len(self._by_token) >= MAX_GRANTED:
                 self._forget(next(iter(self._by_token.values())))
             self._by_token[lease.slot.token] = request
-            self._watch(request, lease.until)
+            self._deadlines.watch(lease.until, request)
         return waiters
 
     def renewed(self, slot: Slot, now: float) -> None:
@@ -146,7 +143,7 @@ class Requests:
         request = self._by_token.get(slot.token)
         if request is not None and request.lease is not None:
             request.lease = Lease(slot, request.lease.replica, now + slot.ttl_s)
-            self._watch(request, request.lease.until)
+            self._deadlines.watch(request.lease.until, request)
 
     def over(self, token: str) -> None:
         """The slot was released, or dispatched into, here."""
@@ -155,27 +152,20 @@ class Requests:
 
     def next_deadline(self) -> float | None:
         """When to call `pop_due` next; None when there is nothing to wait for."""
-        while self._heap and not self._is_live(self._heap[0]):
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        return self._deadlines.next_deadline()
 
     def pop_due(self, now: float) -> list[Caller]:
         """Forgets the leases that are over; returns the callers that have waited for as long as they wanted."""
         overdue: list[Caller] = []
-        while self._heap and self._heap[0][0] <= now:
-            entry = heappop(self._heap)
-            if not self._is_live(entry):
-                continue
-            request = entry[2]
-            request.alarm = inf
+        for request in self._deadlines.pop_due(now):
             if request.lease is None:
                 overdue += [caller for caller, deadline in request.waiters.items() if deadline <= now]
                 later = [deadline for deadline in request.waiters.values() if deadline > now]
-                self._watch(request, min(later, default=inf))
+                self._deadlines.watch(min(later, default=inf), request)
             elif request.lease.until <= now:
                 self._forget(request)
             else:
-                self._watch(request, request.lease.until)
+                self._deadlines.watch(request.lease.until, request)
         return overdue
 
     def __len__(self) -> int:
@@ -184,21 +174,7 @@ class Requests:
     def _forget(self, request: Request) -> None:
         if self._by_id.get(request.request_id) is request:
             del self._by_id[request.request_id]
+        request.alarm = inf
         self.pending.pop(request.caller, None)
         if request.lease is not None:
             self._by_token.pop(request.lease.slot.token, None)
-
-    def _watch(self, request: Request, when: float) -> None:
-        if when >= request.alarm:
-            return
-        request.alarm = when
-        self._pushes += 1
-        heappush(self._heap, (when, self._pushes, request))
-        if len(self._heap) > self._sweep_at:
-            self._heap = [entry for entry in self._heap if self._is_live(entry)]
-            heapify(self._heap)
-            self._sweep_at = max(_SWEEP_FROM, 2 * len(self._heap))
-
-    def _is_live(self, entry: tuple[float, int, Request]) -> bool:
-        request = entry[2]
-        return request.alarm == entry[0] and self._by_id.get(request.request_id) is request

@@ -3,36 +3,46 @@
 Purpose: the second half of the pair `routed` and `completed` or `abandoned`, for reservations.
 Invariants: each slot leaves exactly once: taken, by what ends it here, or returned by `pop_due` when its lease, as far
 as this router knows, is over. A slot that another router's caller uses is abandoned here.
-What the heap says of slots that were taken, or renewed, is dropped once it is more than the rest.
 Owner: the slot operations.
 """
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from math import inf
 from typing import TYPE_CHECKING
+
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 if TYPE_CHECKING:
     from router_service.core.replicas.replica import Replica
 
 
-_MIN_STALE = 64
+class Routed:
+    """A slot that was granted here, by a replica whose balancer listens. Compared by identity."""
+
+    __slots__ = ("__weakref__", "alarm", "replica", "token")
+
+    def __init__(self, token: str, replica: Replica) -> None:
+        self.token = token
+        self.replica = replica
+        self.alarm = inf
+        """When its lease is over, as far as this router knows; infinite once it was taken."""
 
 
 class RoutedSlots:
     """Slots by token."""
 
     def __init__(self) -> None:
-        self._slots: dict[str, tuple[Replica, float]] = {}
-        self._heap: list[tuple[float, str]] = []
+        self._slots: dict[str, Routed] = {}
+        self._leases: DeadlineHeap[Routed] = DeadlineHeap()
 
     def lease(self, token: str, replica: Replica, until: float) -> None:
         """The slot was granted, or its lease prolonged."""
-        self._slots[token] = replica, until
-        heappush(self._heap, (until, token))
-        if len(self._heap) > 2 * len(self._slots) + _MIN_STALE:
-            self._heap = [(until, token) for token, (_, until) in self._slots.items()]
-            heapify(self._heap)
+        known = self._slots.get(token)
+        if known is None:
+            known = self._slots[token] = Routed(token, replica)
+        known.replica = replica
+        self._leases.put_off(until, known)
 
     def knows(self, token: str) -> bool:
         """Whether the slot was granted here and is not over."""
@@ -41,27 +51,21 @@ class RoutedSlots:
     def take(self, token: str) -> Replica | None:
         """Ends the slot; returns its replica, unless it was not known."""
         known = self._slots.pop(token, None)
-        return known[0] if known is not None else None
+        if known is None:
+            return None
+        known.alarm = inf
+        return known.replica
 
     def next_deadline(self) -> float | None:
         """When to call `pop_due` next; None when there is nothing to wait for."""
-        while self._heap and not self._is_live(self._heap[0]):
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        return self._leases.next_deadline()
 
     def pop_due(self, now: float) -> list[Replica]:
         """Ends the slots whose lease is over; returns the replica of each."""
-        over: list[Replica] = []
-        while self._heap and self._heap[0][0] <= now:
-            entry = heappop(self._heap)
-            if self._is_live(entry):
-                over.append(self._slots.pop(entry[1])[0])
-        return over
+        over = self._leases.pop_due(now)
+        for each in over:
+            del self._slots[each.token]
+        return [each.replica for each in over]
 
     def __len__(self) -> int:
         return len(self._slots)
-
-    def _is_live(self, entry: tuple[float, str]) -> bool:
-        until, token = entry
-        known = self._slots.get(token)
-        return known is not None and known[1] == until

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from slotmesh.wire.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
+
 
 class Credit(NamedTuple):
     """What may be ahead: it has ended when either is reached. One value always may."""
@@ -21,7 +23,7 @@ class Credit(NamedTuple):
     bytes: int
 
 
-ALONE: Final = Credit(256, 1024 * 1024)
+ALONE: Final = Credit(MAX_VALUES_AHEAD, MAX_BYTES_AHEAD)
 """Of a call that is its caller's only one. No handler is further ahead of who takes in the end."""
 HALF: Final = Credit(ALONE.values // 2, ALONE.bytes // 2)
 """Who takes says so at the latest when it has taken so much."""

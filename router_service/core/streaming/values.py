@@ -34,7 +34,7 @@ def pass_on(replica: Replica, values: Iterable[Results], outcomes: Outcomes, out
             run_id, begin = ids[at], at
             while at < end and ids[at] == run_id:
                 at += 1
-            sent = replica.holder(run_id)
+            sent = replica.inflight.get(run_id) or replica.inflight.covering(run_id)
             if sent is None:
                 continue
             run, offset, caller = sent.run, run_id - sent.first, sent.run.caller

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from router_service.core import failures
 from router_service.core.uploads.held_calls import Held
-from slotmesh.chunks import Announced
+from slotmesh.wire.chunks import Announced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from router_service.core.runs import CallerBook, Run
-    from slotmesh.chunks import Payload
     from slotmesh.errors import Failure
+    from slotmesh.wire.chunks import Payload
 
 MAX_UPLOAD_BYTES = 56 * 1024 * 1024
 """With the rest of what there is, less than the largest payload. That one is taken where it is alone."""
@@ -165,11 +165,6 @@ class Uploads:
         """The call, if its payload is still awaited."""
         line = self.lines.get(caller)
         return line.incomplete.get(call_id) if line is not None else None
-
-    def awaits(self, caller: CallerBook, call_id: int) -> bool:
-        """Whether the call still wants its payload."""
-        run = self.find(caller, call_id)
-        return run is not None and run.waiting > 0
 
     # -- time ------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from router_service.core.queueing.events import BrakeChanged
 from router_service.core.unread import BRAKE_S
 from router_service.shell.dispatcher import Dispatcher
 
@@ -29,4 +30,4 @@ class Brake:
             self._timer = None
         if is_braked:
             self._timer = asyncio.get_running_loop().call_later(BRAKE_S, self._too_long)
-        self._dispatcher.brake(is_braked=is_braked)
+        self._dispatcher.post(BrakeChanged(is_braked))

@@ -13,12 +13,14 @@ from router_service import convert
 from router_service.core.callers import Caller
 from router_service.core.calls import Batch, CallOptions, CallPayload
 from router_service.core.commands import DeliverFailure, Delivery
+from router_service.core.events import CallFailedAtEdge
 from router_service.shell.clients.outbox import MAX_UNREAD_BYTES, ResultOutbox
 from router_service.shell.clients.uploads import Uploads
-from slotmesh.chunks import MAX_INLINE_BYTES, Announced
+from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
-from slotmesh.runtime.clock import Clock
 from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.wire.chunks import Announced
+from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 MAX_STEP = 512
 """Batches, runs or ranges of a frame that are dealt with before others have their turn on the event loop."""
@@ -33,7 +35,7 @@ class CallReader:
         default_options: call_pb2.CallOptions,
         results: ResultOutbox,
         uploads: Uploads,
-        clock: Clock,
+        dispatcher: Dispatcher,
         *,
         reject: Callable[[router_service_pb2.CallBatch, Failure], None],
         deliver: Callable[[Delivery], None],
@@ -45,7 +47,7 @@ class CallReader:
         self._defaults_by_key = convert.options_by_key(default_options)
         self._results = results
         self._uploads = uploads
-        self._clock = clock
+        self._dispatcher = dispatcher
         self._reject = reject
         self._deliver = deliver
         self._max_payload_bytes = max_payload_bytes
@@ -128,7 +130,7 @@ class CallReader:
             self._deliver(DeliverFailure(self._caller, ids, options, sum(map(len, payloads))))
             return []
         if options.slo_at is not None:
-            options = convert.with_relative_slo(options, self._clock.time_of_day())
+            options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
         return [(options, ids, payloads)]
 
     def _not_reading(self) -> Failure | None:
@@ -168,7 +170,8 @@ class CallReader:
                 start = at + 1
                 if (size := len(payload)) > limit:
                     if options.stop_generation:
-                        self._caller.stop(options.ordering_key, options.stop_generation, ids[at])
+                        key, generation = options.ordering_key, options.stop_generation
+                        self._dispatcher.post(CallFailedAtEdge(self._caller, key, generation, ids[at]))
                     self._deliver(DeliverFailure(self._caller, ids[at:start], convert.too_large(size, limit), size))
                     continue
                 self._uploads.announce(ids[at], size)

@@ -9,6 +9,7 @@ from collections import deque
 
 from router_service.core.callers import Caller
 from router_service.core.commands import DeliverResults
+from router_service.core.events import ResultsRequested
 from router_service.shell.dispatcher import Dispatcher
 
 
@@ -48,4 +49,4 @@ class DroppedResults:
             size += nbytes
             self.fetching.update(answered.ids)
         for answered in asked:
-            self._dispatcher.fetch(self._caller, self._endpoint, answered)
+            self._dispatcher.post(ResultsRequested(self._caller, self._endpoint, answered))

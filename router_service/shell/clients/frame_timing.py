@@ -1,6 +1,6 @@
 """When a frame of results leaves: a few outcomes wait for a moment where more are about to come.
 
-Owner: the outbox of a client's results; `slotmesh.pacing` has the reasoning.
+Owner: the outbox of a client's results; `slotmesh.wire.pacing` has the reasoning.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 from router_service.core.callers import Caller
 from router_service.core.commands import DeliverResults, DeliverValues, Delivery
-from router_service.core.replicas.replica import Replica
-from slotmesh.pacing import COUNTED_FRAMES, most_calls
 from slotmesh.runtime.pacer import Pacer
+from slotmesh.wire.pacing import COUNTED_FRAMES, most_calls
 
 
 class FrameTiming:
@@ -31,18 +30,8 @@ class FrameTiming:
         if not any(isinstance(each, DeliverValues) for each in outcomes):
             newest, left, are_quick = outcomes[-1], unanswered, False
             if isinstance(newest, DeliverResults) and newest.replica.is_quick(newest.options.method):
-                left, are_quick = self._count_quick(newest.replica, ended * COUNTED_FRAMES), True
+                left, are_quick = self._caller.count_quick(newest.replica.is_quick, ended * COUNTED_FRAMES), True
             if self._pacer.holds(ended, left, are_quick=are_quick):
                 return 0
         self._pacer.left()
         return min(most, most_calls(ended, unanswered))
-
-    def _count_quick(self, replica: Replica, most: int) -> int:
-        """Calls of methods that are quick at this replica and have no outcome; more than `most` need not be counted."""
-        calls = 0
-        for run in self._caller.runs:
-            if replica.is_quick(run.options.method):
-                calls += run.unanswered
-                if calls >= most:
-                    break
-        return calls

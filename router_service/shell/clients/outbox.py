@@ -3,7 +3,7 @@
 Purpose: the answering half of a stream. What replicas keep for a session need not be kept here as well: above
 `MAX_UNREAD_BYTES`, and where all streams together hold too much (`core/unread.py`), the payloads of its results are
 dropped, and fetched again when the client reads. A few outcomes wait for a moment where more are about to come
-(`slotmesh.pacing`).
+(`slotmesh.wire.pacing`).
 Invariants: outcomes leave in the order in which they became known, but for those that were fetched; each leaves once.
 A call counts against the caller's window until its outcome was put into a frame. What a frame has brought is kept by
 replicas until the client acknowledges the frame.
@@ -20,6 +20,7 @@ from router_service import convert
 from router_service.core import failures
 from router_service.core.callers import Caller
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
+from router_service.core.streaming.events import StreamedOutcomesLeft
 from router_service.core.unread import Unread
 from router_service.shell.clients.dropped_results import DroppedResults
 from router_service.shell.clients.frame_timing import FrameTiming
@@ -28,16 +29,16 @@ from router_service.shell.clients.singly import results_singly, singly, values_s
 from router_service.shell.clients.taken_values import Taking
 from router_service.shell.clients.unacknowledged import UnacknowledgedRuns
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, Announced, ChunkRota, Lines, joined
+from slotmesh.id_ranges import ids_to_wire
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.wire.chunks import Announced, ChunkRota, Lines, joined
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 Response = router_service_pb2.StreamCallsResponse
 
-MAX_FRAME_CALLS = 16_384
-MAX_FRAME_BYTES = 1024 * 1024
 MAX_UNREAD_BYTES = 4 * 1024 * 1024
 """Results that may wait for a client that does not read."""
 MIN_DROPPED_BYTES = 512
@@ -188,7 +189,7 @@ class ResultOutbox:
         if not most:
             return self._chunk_frame() if self._large else None
         self._is_chunk_due = True
-        self._dispatcher.scheduler.counters.frames[DIRECTION_OUT,] += 1
+        self._dispatcher.counts.client_frames[DIRECTION_OUT,] += 1
         response = Response()
         frame = response.results
         frame.frame_no = self._frame_no = self._frame_no + 1
@@ -207,7 +208,7 @@ class ResultOutbox:
                 continue
             if streams:
                 self.taking.ended(outcome.ids)
-                self._caller.streamed(outcome.ids)
+                self._dispatcher.post(StreamedOutcomesLeft(self._caller, outcome.ids))
             calls += len(outcome.ids)
             request_bytes += outcome.size
             size += bytes_of(outcome)
@@ -226,7 +227,7 @@ class ResultOutbox:
                 batch.call_ids.extend(outcome.ids)
                 batch.payloads.extend(outcome.payloads)  # type: ignore[arg-type]  # parts leave in chunks
             elif isinstance(outcome, DeliverDone):
-                frame.done.extend(convert.ranges_of_ids(outcome.ids))
+                frame.done.extend(ids_to_wire(outcome.ids))
             else:
                 frame.errors.add(call_ids=outcome.ids, failure=to_wire(outcome.failure))
         self._unread_bytes -= size

@@ -9,7 +9,7 @@ from typing import Final
 
 from router_service.core.commands import DeliverFailure, DeliverResults, DeliverValues, Delivery
 from router_service.core.unread import CALL_BYTES
-from slotmesh.chunks import Announced
+from slotmesh.wire.chunks import Announced
 
 ID_BYTES: Final = 40
 """What an id takes in a list."""

@@ -16,13 +16,14 @@ from router_service import convert
 from router_service.core.calls import CallOptions
 from router_service.core.commands import DeliverFailure, DeliverSlot, Delivery
 from router_service.core.routing.rosters import ReplicaKey
+from router_service.core.slots.events import CallDispatched, SlotAbandoned, SlotOperationRequested, SlotRequested
 from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot
 from router_service.shell.clients.streaming_call import StreamingCall, WriteValue
 from router_service.shell.clients.unary import Answer, Pending, UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.errors import Failure
 from slotmesh.slots.token import parse_token
+from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 
 class SlotCalls:
@@ -41,11 +42,11 @@ class SlotCalls:
             return failure
         if options.slo_at is not None:
             options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
-        await self._dispatcher.await_table()
+        await self._dispatcher.first_table.wait_a_while()
         pending = _PendingSlot()
         try:
             with self._unary.under_way(peer, pending) as caller:
-                self._dispatcher.reserve(caller, endpoint, options, wanted, request_id)
+                self._dispatcher.post(SlotRequested(caller, endpoint, options, wanted, request_id))
                 return cast("Slot | Failure", await pending.outcome)
         except asyncio.CancelledError:
             if isinstance(pending.answer, Slot) and not request_id:
@@ -56,7 +57,7 @@ class SlotCalls:
         """Nobody will hear of this slot."""
         token = parse_token(slot.token)
         if token is not None:
-            self._dispatcher.give_back(token.replica_key, slot.token)
+            self._dispatcher.post(SlotAbandoned(token.replica_key, slot.token))
 
     async def renew(self, peer: str, key: ReplicaKey, op: Renew) -> Slot | Failure:
         """The slot with its new lease; `key` is the replica that gave it."""
@@ -72,10 +73,10 @@ class SlotCalls:
         """The outcome of one call into a slot; `key` is the replica that gave it."""
         if failure := self._unary.full(for_slots=True):
             return failure
-        await self._dispatcher.await_table()
+        await self._dispatcher.first_table.wait_a_while()
         pending = Pending()
         with self._unary.under_way(peer, pending) as caller:
-            self._dispatcher.dispatch(caller, key, options, payload, into)
+            self._dispatcher.post(CallDispatched(caller, key, options, payload, into))
             return await pending.outcome
 
     async def stream(
@@ -84,20 +85,19 @@ class SlotCalls:
         """Writes the values of one call into a slot as they come; returns why it failed, if it did."""
         if failure := self._unary.full(for_slots=True):
             return failure
-        await self._dispatcher.await_table()
+        await self._dispatcher.first_table.wait_a_while()
         streaming = StreamingCall(self._dispatcher, write)
-        with self._unary.under_way(peer, streaming) as caller:
-            caller.max_value_bytes = MAX_INLINE_BYTES
-            self._dispatcher.dispatch(caller, key, options, payload, into)
+        with self._unary.under_way(peer, streaming, max_value_bytes=MAX_INLINE_BYTES) as caller:
+            self._dispatcher.post(CallDispatched(caller, key, options, payload, into))
             return await streaming.run()
 
     async def _operate(self, peer: str, key: ReplicaKey, op: Renew | Release) -> Slot | Released | Failure:
         if failure := self._unary.full(for_slots=True):
             return failure
-        await self._dispatcher.await_table()
+        await self._dispatcher.first_table.wait_a_while()
         pending = _PendingSlot()
         with self._unary.under_way(peer, pending) as caller:
-            self._dispatcher.slot_op(caller, key, op)
+            self._dispatcher.post(SlotOperationRequested(caller, key, op))
             return await pending.outcome
 
 

@@ -11,33 +11,32 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from itertools import islice
 
 from router_service import convert
-from router_service.core.callers import MAX_CALL_ID, Caller, Window
+from router_service.core.callers import Caller, Window
 from router_service.core.calls import Batch
 from router_service.core.commands import Delivery
+from router_service.core.events import CallsCancelled, CallsSubmitted
 from router_service.core.routing.rosters import RosterVersion
+from router_service.core.sessions.events import AllCallsResent, CallsResent, RosterAcknowledged
 from router_service.core.sessions.session import Session
 from router_service.core.unread import Unread
 from router_service.shell.clients.call_reader import MAX_STEP, CallReader
 from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.clients.uploads import Uploads
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.id_ranges import ranges_from_wire
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.wire.features import CHUNKS, TAKE_ITEMS
+from slotmesh.wire.limits import MAX_CALL_ID, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 Response = router_service_pb2.StreamCallsResponse
 
-CHUNKS = "chunks"
-"""The feature of clients that put large results together."""
-TAKE_ITEMS = "take_items"
-"""The feature of clients that say which values of handlers that yield they have taken."""
 MAX_UNREAD_REJECTIONS = 16_384
 """Rejected batches that may wait likewise; they cost the client nothing to cause, so more of them end the stream."""
 MAX_UNREAD_REJECTED_IDS = 1024 * 1024
@@ -61,7 +60,8 @@ class ClientStream:
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         """`unread`: what all streams hold of their clients' results. `features`: the client's."""
-        self.caller = Caller(window, session=session)
+        largest = MAX_PAYLOAD_BYTES if CHUNKS in features else MAX_INLINE_BYTES
+        self.caller = Caller(window, session=session, max_value_bytes=largest)
         self.pump = StreamPump(write, self.next_frame)
         self._endpoint = endpoint
         self._dispatcher = dispatcher
@@ -75,15 +75,13 @@ class ClientStream:
             takes_chunks=CHUNKS in features,
             takes_items=TAKE_ITEMS in features,
         )
-        if CHUNKS not in features:
-            self.caller.max_value_bytes = MAX_INLINE_BYTES
         self._uploads = Uploads(self.caller, dispatcher)
         self._calls = CallReader(
             self.caller,
             default_options,
             self._results,
             self._uploads,
-            dispatcher.clock,
+            dispatcher,
             reject=self._reject,
             deliver=self.deliver,
             max_payload_bytes=max_payload_bytes,
@@ -110,7 +108,7 @@ class ClientStream:
         In steps: whoever iterates lets others have the event loop between two of them. A failure says why the stream
         must end, and is the last step.
         """
-        self._dispatcher.scheduler.counters.frames[DIRECTION_IN,] += 1
+        self._dispatcher.counts.client_frames[DIRECTION_IN,] += 1
         self._is_accepting = True
         try:
             yield from self._accept(frame)
@@ -129,15 +127,15 @@ class ClientStream:
 
     def cancel(self, frame: router_service_pb2.CancelCalls) -> Iterator[None]:
         """The client takes calls back; each that is open is answered now. In steps, as `accept`."""
-        last_ids = [run.ids[-1] for run in islice(self.caller.runs, MAX_STEP - 1, None, MAX_STEP) if run.ids]
+        last_ids = self.caller.ids_apart(MAX_STEP)
         for at in range(0, len(frame.calls), MAX_STEP):
-            ranges = convert.ranges_of(frame.calls[at : at + MAX_STEP])
+            ranges = ranges_from_wire(frame.calls[at : at + MAX_STEP])
             first = 0
             for last in (*last_ids, MAX_CALL_ID):
                 part = [(max(first, lo), min(last, hi)) for lo, hi in ranges if lo <= last and hi >= first]
                 first = last + 1
                 if part:
-                    self._dispatcher.cancel(self.caller, part)
+                    self._dispatcher.post(CallsCancelled(self.caller, part))
                     yield
 
     def acknowledge(self, through_frame: int) -> None:
@@ -146,7 +144,7 @@ class ClientStream:
 
     def know_roster(self, wire: router_service_pb2.RosterVersion) -> None:
         """The client acknowledges a roster."""
-        self._dispatcher.acknowledged(self.caller, convert.roster_from_wire(wire))
+        self._dispatcher.post(RosterAcknowledged(self.caller, convert.roster_from_wire(wire)))
 
     def heard(self, stamp: int) -> None:
         """A sign of life of the client, which waits for one of ours."""
@@ -211,10 +209,11 @@ class ClientStream:
             stamp, self._echo = self._echo, 0
             return Response(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
         frame = self._results.next_frame()
-        is_over = self._is_ending and not self._is_accepting and not self.caller.runs and not self._results
-        if frame is None and is_over:
+        if frame is not None or not self._is_ending or self._is_accepting:
+            return frame
+        if not self.caller.has_open_calls and not self._results:
             self._all_answered.set()
-        return frame
+        return None
 
     def _accept(self, frame: router_service_pb2.CallFrame) -> Iterator[Failure | None]:
         fresh: list[Batch] = []
@@ -225,7 +224,8 @@ class ClientStream:
                 self._submit(fresh)
                 fresh = []
                 age_s = max(0.0, batch.age.ToNanoseconds() / 1e9)
-                self._dispatcher.submit_again(self.caller, self._endpoint, calls, age_s, convert.first_roster_of(batch))
+                first_roster = convert.first_roster_of(batch)
+                self._dispatcher.post(CallsResent(self.caller, self._endpoint, calls, age_s, first_roster))
             else:
                 fresh += calls
             if work >= MAX_STEP:
@@ -237,13 +237,13 @@ class ClientStream:
                     return
         self._submit(fresh)
         if frame.resent_all:
-            self._dispatcher.resent_all(self.caller)
+            self._dispatcher.post(AllCallsResent(self.caller))
         if failure := self._too_many_rejections():
             yield failure
 
     def _submit(self, calls: list[Batch]) -> None:
         if calls:
-            self._dispatcher.submit(self.caller, self._endpoint, calls)
+            self._dispatcher.post(CallsSubmitted(self.caller, self._endpoint, calls))
 
     def _reject(self, batch: router_service_pb2.CallBatch, failure: Failure) -> None:
         # An honest batch has no more ids than the window has calls; of others the ids are not worth keeping.

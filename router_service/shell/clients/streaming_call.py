@@ -16,8 +16,8 @@ from router_service.core.commands import DeliverDone, DeliverFailure, DeliverVal
 from router_service.shell.clients.singly import values_singly
 from router_service.shell.clients.taken_values import Taking
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import joined
 from slotmesh.errors import Failure
+from slotmesh.wire.chunks import joined
 
 WriteValue = Callable[[bytes, str], Awaitable[object]]
 """Takes a payload and its content type."""

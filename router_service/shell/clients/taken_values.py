@@ -110,7 +110,7 @@ class Taking:
         return _Call(values.replica, values.links, run_id, take_at, lead)
 
     def _tell(self, call: _Call, count: int) -> None:
-        self._dispatcher.take(call.replica, call.links, call.run_id, count)
+        self._dispatcher.links.take(call.replica, call.links, call.run_id, count)
 
 
 class _Call:

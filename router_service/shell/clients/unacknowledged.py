@@ -27,6 +27,6 @@ class UnacknowledgedRuns:
 
     def acknowledge(self, through_frame: int) -> None:
         """The client has all result frames up to this one: their runs need not be kept any longer."""
-        runs, forget = self.runs, self._dispatcher.forget
+        runs, forget = self.runs, self._dispatcher.links.forget
         while runs and runs[0][0] <= through_frame:
             forget(*runs.popleft()[1])

@@ -15,12 +15,13 @@ from router_service import convert
 from router_service.core.callers import START_WINDOW, Caller
 from router_service.core.calls import CallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
+from router_service.core.events import CallsSubmitted
 from router_service.core.flows import Flow
 from router_service.shell.clients.streaming_call import StreamingCall, WriteValue
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.receivers import Sink
-from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.errors import Failure, Reason
+from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 _IDS = range(1, 2)
 Answer = DeliverResults | DeliverDone | Failure
@@ -59,8 +60,7 @@ class UnaryCalls:
         if failure := self.full():
             return failure
         streaming = StreamingCall(self._dispatcher, write)
-        with self.under_way(peer, streaming) as caller:
-            caller.max_value_bytes = MAX_INLINE_BYTES
+        with self.under_way(peer, streaming, max_value_bytes=MAX_INLINE_BYTES) as caller:
             self._submit(caller, endpoint, options, payload)
             return await streaming.run()
 
@@ -83,16 +83,19 @@ class UnaryCalls:
     def _submit(self, caller: Caller, endpoint: str, options: CallOptions, payload: bytes) -> None:
         if options.slo_at is not None:
             options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
-        self._dispatcher.submit(caller, endpoint, [(options, _IDS, [payload])])
+        self._dispatcher.post(CallsSubmitted(caller, endpoint, [(options, _IDS, [payload])]))
 
     @contextmanager
-    def under_way(self, peer: str, sink: Sink) -> Iterator[Caller]:
-        """A caller of the peer's, for as long as the block lasts; what is open of it then is cancelled."""
+    def under_way(self, peer: str, sink: Sink, *, max_value_bytes: int = MAX_PAYLOAD_BYTES) -> Iterator[Caller]:
+        """A caller of the peer's, for as long as the block lasts; what is open of it then is cancelled.
+
+        `max_value_bytes`: a larger result, or value, fails the call.
+        """
         sharing = self._peers.get(peer)
         if sharing is None:
             sharing = self._peers[peer] = _Peer()
         sharing.pending += 1
-        caller = Caller(START_WINDOW, sharing.flow)
+        caller = Caller(START_WINDOW, sharing.flow, max_value_bytes=max_value_bytes)
         self._dispatcher.attach(caller, sink)
         self._pending += 1
         self._is_idle.clear()

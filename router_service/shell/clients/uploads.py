@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from router_service.core.callers import Caller
+from router_service.core.uploads.events import ChunkArrived, UploadCompleted, UploadFailed
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import CHUNK_BYTES, BadChunk, PartsAssembly, joined
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.chunks import BadChunk, PartsAssembly, joined
+from slotmesh.wire.limits import CHUNK_BYTES
 
 
 class Uploads:
@@ -43,15 +45,14 @@ class Uploads:
         try:
             is_complete = assembly.add(chunk.offset, chunk.total, chunk.data)
         except BadChunk as mistake:
-            self._dispatcher.not_uploaded(self._caller, call_id, _failure(mistake))
+            self._dispatcher.post(UploadFailed(self._caller, call_id, _failure(mistake)))
             return
-        self._dispatcher.brought(self._caller, call_id, len(chunk.data))
+        self._dispatcher.post(ChunkArrived(self._caller, call_id, len(chunk.data)))
         if is_complete:
             del self._under_way[call_id]
-            payload = assembly.payload()
-            self._dispatcher.uploaded(
-                self._caller, call_id, payload if assembly.total > CHUNK_BYTES else joined(payload)
-            )
+            parts = assembly.payload()
+            payload = parts if assembly.total > CHUNK_BYTES else joined(parts)
+            self._dispatcher.post(UploadCompleted(self._caller, call_id, payload))
 
     def ended(self, ids: Sequence[int]) -> None:
         """These calls have their outcome: what has come of their payloads is of no use."""
@@ -63,7 +64,7 @@ class Uploads:
         for call_id, assembly in list(self._under_way.items()):
             message = f"chunk: the stream was half-closed after {assembly.received} of {assembly.total} bytes"
             failure = Failure(reason=Reason.BAD_REQUEST, message=message, metadata={"field": "chunk"})
-            self._dispatcher.not_uploaded(self._caller, call_id, failure)
+            self._dispatcher.post(UploadFailed(self._caller, call_id, failure))
 
 
 def _failure(mistake: BadChunk) -> Failure:

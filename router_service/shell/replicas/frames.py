@@ -1,7 +1,7 @@
 """What one replica is to be told, cut into frames: the writing half of a link.
 
 Purpose: everything that waits for the replica waits as what it means, and becomes a frame when one can leave, so that
-what comes meanwhile joins, and few calls wait for a moment where more are about to come (`slotmesh.pacing`). The
+what comes meanwhile joins, and few calls wait for a moment where more are about to come (`slotmesh.wire.pacing`). The
 replica's own queues are the core's; what else there is to say is kept here.
 Invariants: signs of life go first, then what makes room and slots, then questions, runs and chunks: no two questions
 without runs between them, where there are any. Run ids are those of the link that is up, and nothing is kept beyond it.
@@ -16,24 +16,21 @@ from itertools import islice
 
 from router_service import convert
 from router_service.core.commands import CancelRun
-from router_service.core.replicas.frames import MAX_FRAME_SLICES
+from router_service.core.replicas.frames import is_full, pending
 from router_service.core.replicas.replica import Replica
 from router_service.core.sessions.session import Session
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.acks import RunAcks
-from slotmesh.chunks import ChunkRota
-from slotmesh.pacing import COUNTED_FRAMES
+from slotmesh.id_ranges import ids_from_wire, ranges_to_wire
 from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.wire.chunks import ChunkRota
+from slotmesh.wire.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_FRAME_RANGES
+from slotmesh.wire.ranges import Range
 
 Request = replica_service_pb2.ExecuteRequest
-
-MAX_FRAME_CALLS = 16_384
-MAX_FRAME_BYTES = 1024 * 1024
-MAX_FRAME_RANGES = 4096
-"""Ranges of cancels and questions, and calls of which values were taken: each costs the replica as much as a call."""
 
 
 class LinkFrames:
@@ -90,7 +87,7 @@ class LinkFrames:
 
     def answered(self) -> None:
         """The replica has answered runs: what waits for that may leave."""
-        if self._replica.outbox:
+        if self._replica.has_unsent_runs:
             self._wake()
 
     # -- what is to be told ------------------------------------------------------------------------------------------
@@ -129,7 +126,7 @@ class LinkFrames:
         self._is_question_due = True
         if self._chunks and self._is_chunk_due:
             return self._chunk_frame()
-        frame = self._run_frame() if self._replica.outbox else None
+        frame = self._run_frame() if self._replica.has_unsent_runs else None
         if frame is None and self._questions:
             return self._question_frame()
         if frame is None and self._chunks:
@@ -144,20 +141,17 @@ class LinkFrames:
             return Request(heartbeat=call_pb2.Heartbeat(echoed_stamp=stamp))
         if self._cancels:
             taken = [self._cancels.popleft() for _ in range(min(len(self._cancels), MAX_FRAME_RANGES))]
-            ranges = [
-                call_pb2.IdRange(first=each.sent.first + each.lo, last=each.sent.first + each.lo + each.count - 1)
-                for each in taken
-            ]
+            ranges = ranges_to_wire(_run_ids_of(each) for each in taken)
             asks = any(each.asks for each in taken)
             if self._chunks:
-                self._chunks.discard(convert.run_ids_of(ranges))
+                self._chunks.discard(ids_from_wire(ranges))
             return Request(cancel=replica_service_pb2.CancelRuns(runs=ranges, tell_stopped=asks))
         if self._takes:
             takes = {run_id: self._takes.pop(run_id) for run_id in list(islice(self._takes, MAX_FRAME_RANGES))}
             return Request(take=convert.takes_to_wire(takes))
         if (acked := self._acks.take()) is not None:
-            return Request(ack=replica_service_pb2.AckRuns(runs=convert.ranges_to_wire(acked)))
-        return self._slots_frame() if self._is_up and self._replica.ops else None
+            return Request(ack=replica_service_pb2.AckRuns(runs=ranges_to_wire(acked)))
+        return self._slots_frame() if self._is_up and self._replica.has_unsent_ops else None
 
     def _question_frame(self) -> Request:
         self._is_question_due = False
@@ -193,7 +187,7 @@ class LinkFrames:
 
     def _run_frame(self) -> Request | None:
         replica = self._replica
-        is_alone = not replica.inflight
+        is_alone = not replica.has_unanswered
         if not is_alone and self._holds_back():
             return None
         batches = self._dispatcher.cut_frame(replica, MAX_FRAME_CALLS, MAX_FRAME_BYTES)
@@ -201,7 +195,7 @@ class LinkFrames:
             return None
         if not is_alone:
             self._pacer.left()
-        self._dispatcher.scheduler.counters.replica_frames[replica.backend.name, DIRECTION_OUT] += 1
+        self._dispatcher.counts.replica_frames[replica.backend.name, DIRECTION_OUT] += 1
         request = Request()
         now = self._clock.now()
         for batch in batches:
@@ -211,11 +205,12 @@ class LinkFrames:
 
     def _holds_back(self) -> bool:
         """Whether what is pending is little, and better waits for more: for the answers to quick calls, where it is."""
-        replica = self._replica
-        outbox = replica.outbox
-        if len(outbox) >= MAX_FRAME_SLICES:
+        if is_full(self._replica):
             return False
-        calls = sum([sent.count for sent in outbox])
-        are_quick = replica.is_quick(outbox[-1].run.options.method)
-        unanswered = replica.count_quick(calls * COUNTED_FRAMES) if are_quick else replica.owed - calls
+        calls, unanswered, are_quick = pending(self._replica)
         return self._pacer.holds(calls, unanswered, are_quick=are_quick)
+
+
+def _run_ids_of(command: CancelRun) -> Range:
+    first = command.sent.first + command.lo
+    return first, first + command.count - 1

@@ -1,8 +1,8 @@
 """The way to one replica: one Execute stream, kept up for as long as the table names the replica.
 
 Purpose: keeps the stream, writes what `LinkFrames` has, and turns the replica's frames into events.
-Invariants: a link is up from the replica's first capacity frame until the stream ends, and says so to the dispatcher
-exactly once each. After a failure it comes back only when the replica's health check says that it serves.
+Invariants: a link is up from the replica's first capacity frame until the stream ends, and posts each of these exactly
+once. After a failure it comes back only when the replica's health check says that it serves.
 Owner: the app, through the dispatcher; it has one task.
 """
 
@@ -17,12 +17,27 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router_service import convert
 from router_service.core.commands import CancelRun
+from router_service.core.replicas.ejection import LONGEST_S
+from router_service.core.replicas.events import (
+    CapacityReported,
+    DrainAnnounced,
+    LanesStopped,
+    LinkFailed,
+    LinkLost,
+    LinkOpened,
+    RunsCompleted,
+    RunsRefused,
+    ServiceTimesReported,
+)
 from router_service.core.replicas.replica import Replica
+from router_service.core.sessions.events import SessionReconciled
 from router_service.core.sessions.session import Session
+from router_service.core.slots.events import SlotOperationsAnswered
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.frames import LinkFrames
+from router_service.shell.replicas.link_report import LinkReport
 from router_service.shell.replicas.result_chunks import Arrivals
-from slotmesh.chunks import BadChunk
+from slotmesh.id_ranges import ids_from_wire, ranges_from_wire
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.clock import Clock
@@ -34,6 +49,8 @@ from slotmesh.telemetry.log import get_logger
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, replica_service_pb2, replica_service_pb2_grpc
 from slotmesh.version import VERSION
+from slotmesh.wire.chunks import BadChunk
+from slotmesh.wire.features import OF_ROUTERS_TO_REPLICAS
 
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
@@ -58,9 +75,12 @@ class _ProtocolViolation(Exception):
 class ReplicaLink:
     """Connects, and reconnects, to one incarnation of a replica."""
 
-    def __init__(self, replica: Replica, dispatcher: Dispatcher, router_id: str, clock: Clock) -> None:
+    def __init__(
+        self, replica: Replica, dispatcher: Dispatcher, report: LinkReport, router_id: str, clock: Clock
+    ) -> None:
         self._replica = replica
         self._dispatcher = dispatcher
+        self._report = report
         self._router_id = router_id
         self._clock = clock
         self._up = False
@@ -69,6 +89,7 @@ class ReplicaLink:
         self._closing = False
         self._pump: StreamPump[Request] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._retry_in_s = LONGEST_S
         self._heard_at = 0.0
         self._is_silent = False
         self._stream_id = ""
@@ -89,6 +110,10 @@ class ReplicaLink:
     def reconcile(self, session: Session) -> None:
         """Asks what became of the session's unanswered calls. Only while the link is up."""
         self._frames.reconcile(session)
+
+    def retry_in(self, delay_s: float) -> None:
+        """The link failed: the next attempt is after so many seconds."""
+        self._retry_in_s = delay_s
 
     def forget(self, first: int, count: int) -> None:
         """The replica need not keep the outcomes of these runs. Only while the link is up."""
@@ -128,7 +153,8 @@ class ReplicaLink:
                     self._leaving = False
                     await asyncio.sleep(LEFT_PAUSE_S)
                 else:
-                    await asyncio.sleep(self._dispatcher.retry_link_in_s(self._replica))
+                    self._dispatcher.post(LinkFailed(self._replica))
+                    await asyncio.sleep(self._retry_in_s)
                     if not await _is_serving(health):
                         continue
                 _log.debug("replica link: connecting again", why=why, **self._who())
@@ -144,7 +170,7 @@ class ReplicaLink:
             await run_stream(self._pump, self._read(call), call.done_writing)
             why = "the replica ended the stream"
             if self._leaving and not self._closing:
-                self._dispatcher.replica_ended(self._replica)
+                self._report.ended(self._replica)
         except asyncio.CancelledError:
             if not self._is_silent:
                 raise
@@ -171,7 +197,7 @@ class ReplicaLink:
             del response  # not to be kept until the next one comes
 
     def _handle(self, response: Response) -> None:
-        replica, dispatcher = self._replica, self._dispatcher
+        replica, post = self._replica, self._dispatcher.post
         match response.WhichOneof("frame"):
             case "results":
                 self._complete(response.results)
@@ -179,45 +205,42 @@ class ReplicaLink:
             case "capacity":
                 capacity = convert.capacity_from_wire(response.capacity)
                 if self._up:
-                    dispatcher.capacity_changed(replica, capacity)
+                    post(CapacityReported(replica, capacity))
                 else:
                     self._up = True
                     self._frames.link_up()
                     _log.info("replica linked", **self._who())
-                    dispatcher.link_up(replica, capacity, self._stream_id)
+                    post(LinkOpened(replica, capacity, self._stream_id))
+                    self._report.on_change()
             case "refused":
                 refused = response.refused
-                dispatcher.refused(
-                    replica,
-                    self._ids_of(refused.runs, "refused"),
-                    from_wire(refused.failure),
-                    convert.capacity_from_wire(refused.capacity),
-                )
+                ids, load = self._ids_of(refused.runs, "refused"), convert.capacity_from_wire(refused.capacity)
+                post(RunsRefused(replica, ids, from_wire(refused.failure), load))
                 self._frames.answered()
             case "slots":
                 slots = response.slots
-                load = convert.capacity_from_wire(slots.capacity) if slots.HasField("capacity") else None
-                dispatcher.slots_answered(replica, convert.slot_answers_of(slots), load)
+                told = convert.capacity_from_wire(slots.capacity) if slots.HasField("capacity") else None
+                post(SlotOperationsAnswered(replica, convert.slot_answers_of(slots), told))
             case "reconciled":
                 for session_id, epoch, found in convert.found_of(response.reconciled):
-                    dispatcher.reconciled(replica, session_id, epoch, found)
+                    post(SessionReconciled(replica, session_id, epoch, found))
             case "stopped":
-                dispatcher.stopped(replica, convert.ranges_of(response.stopped.runs))
+                post(LanesStopped(replica, ranges_from_wire(response.stopped.runs)))
             case "service_times":
-                dispatcher.times_told(replica, convert.times_of(response.service_times))
+                post(ServiceTimesReported(replica, convert.times_of(response.service_times)))
             case "chunk":
                 self._arrivals.add(response.chunk)
             case "go_away":
                 leave = response.go_away
                 _log.info("replica drains", reason=leave.message, **self._who())
-                dispatcher.draining(replica)
+                post(DrainAnnounced(replica))
                 if leave.HasField("time_left") and not leave.time_left.ToNanoseconds():
                     self._half_close()
             case unknown:
                 raise _ProtocolViolation(f"router {VERSION} does not take the replica's frame {unknown}")
 
     def _complete(self, frame: call_pb2.ResultFrame) -> None:
-        self._dispatcher.scheduler.counters.replica_frames[self._replica.backend.name, DIRECTION_IN] += 1
+        self._dispatcher.counts.replica_frames[self._replica.backend.name, DIRECTION_IN] += 1
         for batch in frame.batches:
             if len(batch.call_ids) != len(batch.payloads) or len(batch.chunked_sizes) not in (0, len(batch.payloads)):
                 raise _ProtocolViolation(
@@ -230,14 +253,14 @@ class ReplicaLink:
         for run_ids, _ in failures:
             self._arrivals.drop(run_ids)
         done = self._ids_of(frame.done, "ended")
-        self._dispatcher.completed(self._replica, results, failures, capacity, done, values)
+        self._dispatcher.post(RunsCompleted(self._replica, results, failures, capacity, done, values))
 
     def _ids_of(self, ranges: Iterable[call_pb2.IdRange], what: str) -> list[int]:
         """The run ids in ranges that a few bytes could make endless."""
         count = sum(max(0, each.last - each.first + 1) for each in ranges)
         if count > (holds := self._replica.owed):
             raise _ProtocolViolation(f"the replica says that {count} calls {what}, and has {holds}")
-        return convert.run_ids_of(ranges)
+        return ids_from_wire(ranges)
 
     # -- signs of life ---------------------------------------------------------------------------------------------
 
@@ -267,7 +290,8 @@ class ReplicaLink:
         self._up = False
         log = _log.info if self._closing or self._replica.draining else _log.warning
         log("replica link ended", reason=why, unanswered=self._replica.owed, **self._who())
-        self._dispatcher.link_down(self._replica, why)
+        self._dispatcher.post(LinkLost(self._replica, why))
+        self._report.on_change()
 
     # -- frames ----------------------------------------------------------------------------------------------------
 
@@ -280,7 +304,7 @@ class ReplicaLink:
                 replica_id=replica_id,
                 incarnation=incarnation,
                 version=VERSION,
-                features=["heartbeats", "chunks", "service_times"],
+                features=OF_ROUTERS_TO_REPLICAS,
                 stream_id=self._stream_id,
             )
         )

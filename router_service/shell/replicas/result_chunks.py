@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from slotmesh.chunks import CHUNK_BYTES, MAX_PAYLOAD_BYTES, BadChunk, PartsAssembly, Payload, joined
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.chunks import BadChunk, PartsAssembly, Payload, joined
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
 
 
 class Arrivals:

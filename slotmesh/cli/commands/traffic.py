@@ -13,7 +13,7 @@ import typer
 from slotmesh.cli.operator import Operator
 from slotmesh.cli.outcome import WRONG_INPUT, CommandFailed, complete
 from slotmesh.cli.parameters import CONTROLLER, ControllerAddress, read_duration
-from slotmesh.cli.shares import new_policy
+from slotmesh.cli.shares import said_policy
 from slotmesh.cli.snapshot import Snapshot
 from slotmesh.cli.view.traffic_report import as_json, print_traffic
 from slotmesh.spec.model import InvalidSpec
@@ -91,11 +91,11 @@ async def _change(
     async with Operator.at(address) as operator:
         current = (await operator.endpoint(endpoint)).traffic
         try:
-            policy = new_policy(endpoint, current, weights, shadows, no_shadows=no_shadows)
+            said = said_policy(endpoint, current, weights, shadows, no_shadows=no_shadows)
         except InvalidSpec as invalid:
             lines = [f"{endpoint}: nothing was changed", *str(invalid).splitlines()]
             raise CommandFailed("\n  ".join(lines), WRONG_INPUT) from invalid
-        revision = await operator.set_traffic(endpoint, policy)
+        revision = await operator.set_traffic(endpoint, said.policy, clear_shadows=said.clear_shadows)
         if patience is not None:
             await _wait_for_routers(operator, endpoint, revision, patience)
         return revision, await operator.snapshot()

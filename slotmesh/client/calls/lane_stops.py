@@ -15,11 +15,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.limits import MAX_STOP_GENERATIONS
 
 GAVE_UP: Final = Failure(reason=Reason.CANCELLED, message="taken back by its caller before it was sent")
-
-MAX_GENERATIONS: Final = 16
-"""Failed generations of a lane of which calls may still be unanswered: of more, those that are older are sent again."""
 
 
 class StoppingQueue(Protocol):
@@ -95,8 +93,8 @@ class LaneStop(Generic[QueueT]):
         before = self._failed_ids.get(generation)
         self._failed_ids[generation] = call_id if before is None else min(before, call_id)
         if before is None:
-            if len(self._failed_ids) > MAX_GENERATIONS:
-                del self._failed_ids[min(self._failed_ids)]
+            if len(self._failed_ids) > MAX_STOP_GENERATIONS:
+                del self._failed_ids[min(self._failed_ids)]  # its later calls are sent again
             self._generations.on_failure(queue, generation)
 
     def is_after_failure(self, generation: int, call_id: int) -> bool:

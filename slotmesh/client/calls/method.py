@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar, Unpack, cast
 
 import grpc
 
+from slotmesh.call_options.model import OptionChanges
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.options import OptionChanges
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.unary_rpcs import payload_of, rpc_timeout_s
 from slotmesh.client.stream.call_stream import CLOSED, CallSink, CallStream

@@ -1,16 +1,20 @@
 """The options of a view of an endpoint: what it says about all of its calls.
 
 Invariants: options never change once made. What every router would refuse is refused here, where it is said, by the
-same reason and before anything is sent.
+same reason and before anything is sent. Options themselves are declared in `slotmesh.call_options.model`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any, Final, Literal, TypedDict, Unpack
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from operator import attrgetter
+from typing import Any, Final, Literal, Unpack
 
+from slotmesh.call_options.model import OPTIONS, OptionChanges, StatedOptions
+from slotmesh.call_options.option import Kind
+from slotmesh.call_options.wire import options_to_wire
 from slotmesh.codec import CONTENT_TYPES, MSGPACK
 from slotmesh.errors import BadRequest, Failure, Reason
 from slotmesh.status import code_of, name_of
@@ -32,75 +36,30 @@ class BadOption(BadRequest, ValueError):
         )
 
 
-class OptionChanges(TypedDict, total=False):
-    """What a view may say differently from the view that it is made from. `Endpoint.options` says what each means."""
-
-    content_type: str
-    timeout: float | timedelta | None
-    slo: float | timedelta | None
-    slo_at: datetime | None
-    shard_key: str
-    metadata: Mapping[str, str]
-    idempotent: bool
-    reply: bool
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewOptions:
+class ViewOptions(StatedOptions):
     """What a view of an endpoint says about all of its calls. Raises BadOption where no call may have it."""
 
     content_type: str = MSGPACK
-    timeout_s: float | None = None
-    """From the call's arrival at the router, seconds. None: only the backend's `max_queue_time` limits it."""
-    slo_s: float | None = None
-    """From the call's arrival at the router, seconds."""
-    slo_at: datetime | None = None
-    """Aware of its time zone. At most one of the two SLOs is set."""
-    shard_key: str = ""
-    ordering_key: str = ""
-    metadata: Mapping[str, str] | None = None
-    idempotent: bool = False
-    reply: bool = True
-    """False: callers hear only that the call has ended."""
-    streaming: bool = False
-    """Each value that a handler yields comes by itself. Not for callers to say: it is another way to call."""
     after_failure: AfterFailure = "continue"
     """What calls of a lane do after one of them has failed."""
+    reply: bool = field(init=False)
+    """False: callers hear only that the call has ended. The opposite of `no_reply`."""
 
     def __post_init__(self) -> None:
-        self._check_types()
-        if self.content_type not in CONTENT_TYPES:
-            raise BadOption("content_type", f"must be one of {', '.join(CONTENT_TYPES)}, got {self.content_type!r}")
-        for name, value in (("timeout", self.timeout_s), ("slo", self.slo_s)):
-            if value is not None and not (0 <= value <= MAX_DURATION_S):  # NaN neither
-                raise BadOption(name, f"must be 0 … {MAX_DURATION_S:,} seconds, got {value!r}")
-        if self.slo_at is not None:
-            if self.slo_s is not None:
-                raise BadOption("slo", "and slo_at are both given; give one of them")
-            if self.slo_at.utcoffset() is None:
-                raise BadOption("slo_at", f"must be aware of its time zone, as datetime.now(UTC) is, got {self.slo_at}")
-
+        for option, default, value in zip(_CHECKED, _DEFAULTS, _values_of(self), strict=True):
+            if value is not default:
+                _CHECKS[option.kind](option.argument, value)
+        if self.slo_at is not None and self.slo_s is not None:
+            raise BadOption("slo", "and slo_at are both given; give one of them")
         if self.after_failure not in ("continue", "stop"):
             raise BadOption("after_failure", f"must be 'continue' or 'stop', got {self.after_failure!r}")
+        object.__setattr__(self, "reply", not self.no_reply)
 
     @property
     def stops(self) -> bool:
         """Whether calls fail after one of their lane has failed."""
         return self.after_failure == "stop"
-
-    def _check_types(self) -> None:
-        numbers: dict[str, Any] = {"timeout": self.timeout_s, "slo": self.slo_s}
-        for name, number in numbers.items():
-            if number is not None and (isinstance(number, bool) or not isinstance(number, (int, float))):
-                raise BadOption(name, f"must be a number of seconds or a timedelta, got {number!r}")
-        texts: dict[str, Any] = {"shard_key": self.shard_key, "ordering_key": self.ordering_key}
-        for name, text in texts.items():
-            if not isinstance(text, str):
-                raise BadOption(name, f"must be a str, got {text!r}")
-        entries: Mapping[Any, Any] = self.metadata or {}
-        for key, value in entries.items():
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise BadOption("metadata", f"must map str to str, got {key!r}: {value!r}")
 
     def changed(self, **changes: Unpack[OptionChanges]) -> ViewOptions:
         """These options with some of them changed. A new SLO takes the place of the other kind."""
@@ -108,9 +67,10 @@ class ViewOptions:
             known = ", ".join(OptionChanges.__annotations__)
             raise TypeError(f"there is no option {', '.join(sorted(unknown))}; there are {known}")
         given: dict[str, Any] = dict(changes)
-        for name in ("timeout", "slo"):
-            if name in given:
-                given[f"{name}_s"] = seconds(given.pop(name))
+        if "reply" in given:
+            given["no_reply"] = not given.pop("reply")
+        for argument in given.keys() & _DURATIONS.keys():
+            given[_DURATIONS[argument]] = seconds(given.pop(argument))
         if given.get("slo_s") is not None:
             given.setdefault("slo_at", None)
         elif given.get("slo_at") is not None:
@@ -121,26 +81,70 @@ class ViewOptions:
 
     def to_wire(self, method: str, stop_generation: int = 0) -> call_pb2.CallOptions:
         """The options of calls of one method. `__call__` travels as the empty name. `stop_generation`: of its lane."""
-        wire = call_pb2.CallOptions(
-            method="" if method == "__call__" else method,
-            content_type=self.content_type,
-            shard_key=self.shard_key,
-            ordering_key=self.ordering_key,
-            idempotent=self.idempotent,
-            no_reply=not self.reply,
-            streaming=self.streaming,
-            stop_generation=stop_generation,
-            metadata=self.metadata or {},
-        )
-        if self.timeout_s is not None:
-            wire.timeout.FromNanoseconds(round(self.timeout_s * 1e9))
-        if self.slo_s is not None:
-            wire.relative_slo.FromNanoseconds(round(self.slo_s * 1e9))
-        if self.slo_at is not None:
-            wire.absolute_slo.FromDatetime(self.slo_at)
+        wire = options_to_wire(self)
+        if method != "__call__":
+            wire.method = method
+        if stop_generation:
+            wire.stop_generation = stop_generation
         return wire
 
 
 def seconds(time: float | timedelta | None) -> float | None:
     """A length of time as people write it, in seconds."""
     return time.total_seconds() if isinstance(time, timedelta) else time
+
+
+# -- what callers give: each check is told the name of the argument, and raises BadOption ------------------------------
+
+
+def _check_text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise BadOption(name, f"must be a str, got {value!r}")
+
+
+def _check_content_type(name: str, value: Any) -> None:
+    if value not in CONTENT_TYPES:
+        raise BadOption(name, f"must be one of {', '.join(CONTENT_TYPES)}, got {value!r}")
+
+
+def _check_duration(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadOption(name, f"must be a number of seconds or a timedelta, got {value!r}")
+    if not (0 <= value <= MAX_DURATION_S):  # NaN neither
+        raise BadOption(name, f"must be 0 … {MAX_DURATION_S:,} seconds, got {value!r}")
+
+
+def _check_time(name: str, value: Any) -> None:
+    if value.utcoffset() is None:
+        raise BadOption(name, f"must be aware of its time zone, as datetime.now(UTC) is, got {value}")
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BadOption(name, f"must be an integer that is not negative, got {value!r}")
+
+
+def _check_metadata(name: str, value: Any) -> None:
+    for key, text in value.items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise BadOption(name, f"must map str to str, got {key!r}: {text!r}")
+
+
+_CHECKS: Final[dict[Kind, Callable[[str, Any], None]]] = {
+    Kind.METHOD: _check_text,
+    Kind.CONTENT_TYPE: _check_content_type,
+    Kind.KEY: _check_text,
+    Kind.DURATION: _check_duration,
+    Kind.TIME: _check_time,
+    Kind.COUNT: _check_count,
+    Kind.METADATA: _check_metadata,
+}
+"""A flag is what Python takes for one."""
+_CHECKED: Final = tuple(each for each in OPTIONS.values() if each.kind in _CHECKS)
+_values_of: Final = attrgetter(*(each.attribute for each in _CHECKED))
+_DEFAULTS: Final = tuple(
+    MSGPACK if each.kind is Kind.CONTENT_TYPE else getattr(StatedOptions(), each.attribute) for each in _CHECKED
+)
+"""Values that need no check."""
+_DURATIONS: Final = {each.argument: each.attribute for each in OPTIONS.values() if each.kind is Kind.DURATION}
+"""Options that callers may give as a timedelta: argument -> attribute."""

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.gather import Gather
 from slotmesh.client.calls.lane_stops import GAVE_UP
@@ -24,12 +23,10 @@ from slotmesh.client.calls.queues import LaneGroup
 from slotmesh.client.calls.sent_parts import Part
 from slotmesh.client.calls.waiting_runs import IsOut, RunQueue, WaitingRun
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 
 FRAME_CALLS = 8_192
 """Calls of one frame at most."""
-
-FRAME_BYTES = 1024 * 1024
-"""Payload bytes of one frame at most, unless one call alone has more."""
 
 TURN_CALLS = 1_024
 """Calls that a queue may put into a frame at a time while another one waits."""
@@ -130,7 +127,7 @@ class CallOutbox:
         """
         parts: list[Part] = []
         passed: list[RunQueue] = []
-        rota, room = self._rota, FRAME_BYTES
+        rota, room = self._rota, MAX_FRAME_BYTES
         calls = min(calls, FRAME_CALLS)
         while rota and calls > 0:
             queue = rota[0]

@@ -119,7 +119,7 @@ def _stop_lanes(part: Part, at: int, count: int, failure: Failure) -> None:
     for index, spec in enumerate(specs, at):
         if spec not in told and spec.queue.stop is not None:
             told.add(spec)
-            call_id = part.first_id + index if part.first_id else 0
+            call_id = part.first + index if part.first else 0
             spec.queue.stop.fail(spec.queue, spec.stop_generation, call_id, failure)
 
 
@@ -176,7 +176,7 @@ def _exception(part: Part, index: int, failure: Failure, spread: float) -> Slotm
         failure,
         endpoint=spec.endpoint,
         method=spec.method,
-        call_id=part.first_id + index if part.first_id else 0,
+        call_id=part.first + index if part.first else 0,
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from slotmesh.chunks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 MAX_UNARY_BYTES: Final = MAX_INLINE_BYTES
 """Of a call by a unary rpc, which has no chunks."""

@@ -41,7 +41,7 @@ class Part:
         "_taken_back",
         "answered",
         "count",
-        "first_id",
+        "first",
         "gather",
         "left",
         "made_at",
@@ -82,7 +82,7 @@ class Part:
         """Calls in all."""
         self.left = self.count
         """Calls without an outcome."""
-        self.first_id = 0
+        self.first = 0
         """Set when it leaves; the others follow one by one. 0: never left."""
         self.made_at: float | None = None
         """When its calls were made, as far as that was a while before they left; None where it was not."""
@@ -117,7 +117,7 @@ class Part:
         """Whether the call's lane stops at failures, and a call before it has failed."""
         spec = self.spec if self.specs is None else self.specs[place]
         stop = spec.queue.stop
-        return stop is not None and stop.is_after_failure(spec.stop_generation, self.first_id + place)
+        return stop is not None and stop.is_after_failure(spec.stop_generation, self.first + place)
 
     def is_wanted(self, place: int) -> bool:
         """Whether the call has no outcome, and somebody waits for it."""

@@ -11,25 +11,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.client.stream.outgoing_chunks import OutgoingChunks
 from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.wire.features import CHUNKS, LARGE_BESIDE, ORDERING_KEYS
+from slotmesh.wire.limits import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from slotmesh.client.calls.call_spec import CallSpec
     from slotmesh.client.calls.sent_parts import Part
     from slotmesh.client.stream.resend import ResentCalls
-
-ORDERING_KEYS: Final = "ordering_keys"
-"""The feature of routers that take calls of several ordering keys in one batch."""
-
-CHUNKS: Final = "chunks"
-"""The feature of peers that take large payloads in chunks."""
-
-LARGE_BESIDE: Final = "large_beside"
-"""The feature of routers that take one call that is larger than the window beside all others."""
 
 _ordering_key = attrgetter("ordering_key")
 
@@ -52,11 +44,11 @@ class BatchWriter:
         """Calls that leave for the first time."""
         if part.made_at is not None:
             before = len(frame.batches)
-            self._add(frame, part, range(part.first_id, part.first_id + part.count), part.payloads, part.specs)
+            self._add(frame, part, range(part.first, part.first + part.count), part.payloads, part.specs)
             for batch in frame.batches[before:]:
                 self._shorten(batch, part)
             return
-        first, payloads = part.first_id, part.payloads
+        first, payloads = part.first, part.payloads
         if self.cuts and part.nbytes > CHUNK_BYTES:
             ids: Sequence[int] = range(first, first + part.count)
             self._add(frame, part, ids, payloads, part.specs)

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Final
 
 from slotmesh.client.stream.pending_calls import PendingCalls
-from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.id_ranges import ranges_to_wire
+from slotmesh.v1 import router_service_pb2
+from slotmesh.wire.ranges import Range
 
 LOOK_INTERVAL_S: Final = 0.01
 """Between two looks at few calls."""
@@ -33,7 +35,7 @@ class RecallWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._old_below = 0
         """Ids below this are old enough for the next look."""
-        self._found: list[tuple[int, int]] = []
+        self._found: list[Range] = []
 
     def start(self) -> None:
         """Calls were sent. Cheap while it is looking already."""
@@ -61,7 +63,7 @@ class RecallWatch:
         if not self._found:
             return None
         found, self._found = self._found, []
-        return router_service_pb2.CancelCalls(calls=[call_pb2.IdRange(first=first, last=last) for first, last in found])
+        return router_service_pb2.CancelCalls(calls=ranges_to_wire(found))
 
     def _look_again(self) -> None:
         delay_s = LOOK_INTERVAL_S + LOOK_INTERVAL_A_CALL_S * self._pending.calls

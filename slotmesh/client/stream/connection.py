@@ -22,7 +22,7 @@ import grpc
 from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.outcomes import fail, give_up, refuse
 from slotmesh.client.calls.payload_limits import MAX_BYTES_UNTIL_KNOWN, limit_of, too_large
-from slotmesh.client.stream.batch_writer import CHUNKS, BatchWriter
+from slotmesh.client.stream.batch_writer import BatchWriter
 from slotmesh.client.stream.deadlines import Overdue
 from slotmesh.client.stream.incoming_results import OnUnstarted
 from slotmesh.client.stream.lingering_links import LingeringLinks
@@ -34,16 +34,11 @@ from slotmesh.client.stream.rosters import Rosters
 from slotmesh.client.stream.router_search import Search
 from slotmesh.client.stream.routers import Routers
 from slotmesh.client.stream.rpc_failures import refusal_of
-from slotmesh.client.values.incoming_values import TAKE_ITEMS
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.id_ranges import ranges_to_wire
 from slotmesh.status import from_rpc_error
-from slotmesh.v1 import call_pb2, router_service_pb2
-
-SESSIONS: Final = "sessions"
-"""The feature of routers that keep sessions."""
-
-RESENT_ALL: Final = "resent_all"
-"""The feature of clients that say when they have sent all again that was unanswered."""
+from slotmesh.v1 import router_service_pb2
+from slotmesh.wire import features
 
 _WORTH_ANOTHER_TRY: Final = frozenset(
     {Reason.ROUTER_LOST, Reason.CANCELLED, Reason.INTERNAL, Reason.DRAINING, Reason.SESSION_FENCED}
@@ -201,7 +196,7 @@ class Connection:
             await call.wait_for_connection()
             self._fail(self._pending.drain_unwanted(), GAVE_UP)  # their lanes may stop by that
             wire = self._outbox.first_wire if self._outbox else self._pending.first_wire
-            opening = router_service_pb2.OpenStream(endpoint=self._endpoint, features=[CHUNKS, TAKE_ITEMS])
+            opening = router_service_pb2.OpenStream(endpoint=self._endpoint, features=features.OF_CLIENTS)
             if wire is not None:
                 opening.default_options.CopyFrom(wire)
             if with_session:
@@ -218,9 +213,9 @@ class Connection:
             raise
         opened = response.opened
         self.address = address
-        self._limit_payloads(limit_of(opened.max_payload_bytes, cuts=CHUNKS in opened.features))
+        self._limit_payloads(limit_of(opened.max_payload_bytes, cuts=features.CHUNKS in opened.features))
         self._routers.learn(opened.alternates)
-        in_session = with_session and SESSIONS in opened.features
+        in_session = with_session and features.SESSIONS in opened.features
         if not in_session:
             self._fail_sent(self._lost("the connection broke, and the next router keeps no sessions"))
         link = RouterLink(
@@ -252,11 +247,9 @@ class Connection:
         self._epoch += 1
         opening.session_id = self._session_id
         opening.epoch = self._epoch
-        opening.features.extend((SESSIONS, RESENT_ALL))
+        opening.features.extend(features.OF_CLIENTS_IN_SESSIONS)
         if self._epoch > 1:
-            opening.unanswered.extend(
-                call_pb2.IdRange(first=first, last=last) for first, last in self._pending.unanswered()
-            )
+            opening.unanswered.extend(ranges_to_wire(self._pending.unanswered()))
             opening.rosters.extend(self._rosters.at_opening(is_resuming=self._pending.calls > 0))
 
     # -- serving ---------------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from slotmesh.chunks import BadChunk, JoinedAssembly
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.chunks import BadChunk, JoinedAssembly
 
 PAYLOAD_LOST: Final = Failure(
     reason=Reason.INTERNAL,

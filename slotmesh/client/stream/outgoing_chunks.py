@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slotmesh.chunks import ChunkRota
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.chunks import ChunkRota
 
 if TYPE_CHECKING:
     from slotmesh.client.calls.sent_parts import Part
@@ -31,7 +31,7 @@ class OutgoingChunks:
 
     def add(self, part: Part, call_id: int) -> None:
         """A call of this part was announced."""
-        place = call_id - part.first_id
+        place = call_id - part.first
         self._rota.add((part, place), part.payloads[place])
 
     def take(self) -> call_pb2.Chunk | None:
@@ -41,7 +41,7 @@ class OutgoingChunks:
             part, place = chunk.owner
             if part.is_wanted(place) and (part.spec.streaming or not self.streaming_only):
                 return call_pb2.Chunk(
-                    call_id=part.first_id + place, offset=chunk.offset, total=chunk.total, data=chunk.data
+                    call_id=part.first + place, offset=chunk.offset, total=chunk.total, data=chunk.data
                 )
             self._rota.discard([chunk.owner])
         return None

@@ -2,7 +2,7 @@
 
 Purpose: keeps the window, sends again what an earlier stream of the session has left unanswered, and closes the writing
 half when there is nothing more to say. One write in flight; what gathers meanwhile is the next frame, and a few calls
-wait for a moment where more are about to join (`slotmesh.pacing`).
+wait for a moment where more are about to join (`slotmesh.wire.pacing`).
 Invariants: unanswered calls and bytes stay within the router's newest window (one call that is larger than the window
 is allowed beside the others, or alone where the router does not know that); what is sent again goes before all else; a
 call that was taken back counts until its outcome is there, which nobody hears.
@@ -25,11 +25,12 @@ from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.stream.resend import Resends
 from slotmesh.client.stream.rosters import Rosters
 from slotmesh.client.values.incoming_values import ArrivingValues
-from slotmesh.frame_costs import FULL_CALLS
-from slotmesh.pacing import most_calls
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.v1 import router_service_pb2
+from slotmesh.wire.frame_costs import FULL_CALLS
+from slotmesh.wire.limits import START_WINDOW_BYTES, START_WINDOW_CALLS
+from slotmesh.wire.pacing import most_calls
 
 Request = router_service_pb2.StreamCallsRequest
 Response = router_service_pb2.StreamCallsResponse
@@ -58,8 +59,8 @@ class OutgoingFrames:
         self._roster: router_service_pb2.RosterVersion | None = None
         """What is to be acknowledged."""
         self._chunk_left_last = False
-        self._window_calls = 1_024
-        self._window_bytes = 4 * 1024 * 1024
+        self._window_calls = START_WINDOW_CALLS
+        self._window_bytes = START_WINDOW_BYTES
         self._large = 0, 0
         """Id and bytes of the newest call that left here with more bytes than the window, beside the others."""
         self._loop = asyncio.get_running_loop()
@@ -236,7 +237,7 @@ class OutgoingFrames:
         for part in parts:
             pending.add(part, now, roster)
             if large is not None and part.nbytes > large.over:
-                self._large = part.first_id, part.nbytes
+                self._large = part.first, part.nbytes
             self._batches.add(frame, part)
         self._recalls.start()
         if self._closing:

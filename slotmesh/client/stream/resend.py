@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.outbox import FRAME_BYTES, FRAME_CALLS, LargeCalls
+from slotmesh.client.calls.outbox import FRAME_CALLS, LargeCalls
 from slotmesh.client.calls.sent_parts import Part
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Resends:
         next of that size waits for it, and so does what comes after that, as order is kept.
         """
         taken: list[ResentCalls] = []
-        calls, room = min(calls, FRAME_CALLS), FRAME_BYTES
+        calls, room = min(calls, FRAME_CALLS), MAX_FRAME_BYTES
         while self._parts:
             part = self._parts[0][0]
             places: list[int] = []
@@ -74,7 +74,7 @@ class Resends:
             for place in (each for at, count in part.open_spans(self._at) for each in range(at, at + count)):
                 size = len(part.payloads[place])
                 if part.spec.stop_generation and part.is_after_failure(place):
-                    self.stopped.append(part.first_id + place)
+                    self.stopped.append(part.first + place)
                     self._left(1, size)
                     continue
                 weight = 0 if cuts and size > CHUNK_BYTES else size
@@ -125,7 +125,7 @@ class Resends:
 def _resent(part: Part, places: list[int]) -> ResentCalls:
     return ResentCalls(
         part,
-        [part.first_id + at for at in places],
+        [part.first + at for at in places],
         [part.payloads[at] for at in places],
         None if part.specs is None else [part.specs[at] for at in places],
     )

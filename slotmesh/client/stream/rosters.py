@@ -9,12 +9,9 @@ Owner: the endpoint's `Connection`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from slotmesh.v1 import router_service_pb2
-
-MAX_GENERATIONS: Final = 64
-"""More than that a router is not told of: what was sent under older ones, it takes as unknown."""
+from slotmesh.wire.limits import MAX_ROSTERS
 
 
 class Rosters:
@@ -32,8 +29,8 @@ class Rosters:
         """The router hears now that this roster is known."""
         known = self._known.pop(version.generation, version)
         self.newest = self._known[version.generation] = known if known.revision > version.revision else version
-        if len(self._known) > MAX_GENERATIONS:
-            del self._known[next(iter(self._known))]
+        if len(self._known) > MAX_ROSTERS:
+            del self._known[next(iter(self._known))]  # the router takes as unknown what was sent under it
 
     def at_opening(self, *, is_resuming: bool) -> Sequence[router_service_pb2.RosterVersion]:
         """What the next router must cover; nothing where no call is unanswered (not `is_resuming`)."""

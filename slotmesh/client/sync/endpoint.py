@@ -11,7 +11,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from slotmesh.client.calls.options import AfterFailure, OptionChanges
+from slotmesh.call_options.model import OptionChanges
+from slotmesh.client.calls.options import AfterFailure
 from slotmesh.client.endpoint import Endpoint, Lane, MethodSpace
 from slotmesh.client.mesh import Mesh
 from slotmesh.client.slots.terms import AllArguments, ReserveArguments

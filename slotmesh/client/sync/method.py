@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
+from slotmesh.call_options.model import OptionChanges
 from slotmesh.client.calls.method import Method
-from slotmesh.client.calls.options import OptionChanges
 from slotmesh.client.sync.call_future import CallFuture
 from slotmesh.client.sync.values import SyncValueStream
 

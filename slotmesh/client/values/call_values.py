@@ -14,9 +14,10 @@ from collections import deque
 from typing import Final, Protocol
 
 from slotmesh.errors import SlotmeshError
+from slotmesh.wire.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
 
-TAKE_VALUES: Final = 128
-TAKE_BYTES: Final = 512 * 1024
+TAKE_VALUES: Final = MAX_VALUES_AHEAD // 2
+TAKE_BYTES: Final = MAX_BYTES_AHEAD // 2
 """The router hears of values that were taken when either is reached: half of what a handler may be ahead."""
 
 

@@ -10,7 +10,6 @@ Owner: the `RouterLink` of one connection.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from slotmesh.client.calls.outcomes import other_content_type
 from slotmesh.client.calls.sent_parts import Part
@@ -20,9 +19,6 @@ from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure
 from slotmesh.status import to_exception
 from slotmesh.v1 import call_pb2
-
-TAKE_ITEMS: Final = "take_items"
-"""The feature of clients that say what they have taken. Without it a router takes what it has written."""
 
 
 class ArrivingValues:

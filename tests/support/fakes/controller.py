@@ -10,10 +10,10 @@ from typing import Any
 
 import grpc
 
-from slotmesh.partitions import PARTITIONS
 from slotmesh.runtime.duplex import read_request
 from slotmesh.runtime.server import GrpcServer
 from slotmesh.v1 import membership_service_pb2, membership_service_pb2_grpc, mesh_pb2
+from slotmesh.wire.partitions import PARTITIONS
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -62,7 +62,7 @@ def table(
                     )
                     for each, address in named.items()
                 ],
-                **bounds,
+                backend=mesh_pb2.Backend(name=name, **bounds),
             )
             for name, named in {"b": replicas, **others}.items()
         ],

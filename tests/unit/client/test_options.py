@@ -33,7 +33,7 @@ def test_options_travel() -> None:
 
 
 def test_a_call_that_wants_no_reply_says_so() -> None:
-    assert ViewOptions(reply=False).to_wire("add").no_reply
+    assert ViewOptions(no_reply=True).to_wire("add").no_reply
     assert not ViewOptions().to_wire("add").no_reply
 
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from slotmesh.client.calls.gather import Gather
-from slotmesh.client.calls.outbox import FRAME_BYTES, FRAME_CALLS, TURN_CALLS, CallOutbox
+from slotmesh.client.calls.outbox import FRAME_CALLS, TURN_CALLS, CallOutbox
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.waiting_runs import RunQueue
+from slotmesh.wire.limits import MAX_FRAME_BYTES
 from tests.unit.client.parts import Sink, make_call, make_spec
 
 PLENTY = 10**9
@@ -90,7 +91,7 @@ def test_frames_are_bounded_in_calls_and_bytes() -> None:
         make_call(outbox, spec, b"")
     assert [len(batch) for batch in taken(outbox)] == [FRAME_CALLS]
     assert [len(batch) for batch in taken(outbox)] == [1]
-    large = b"x" * (FRAME_BYTES // 2 + 1)
+    large = b"x" * (MAX_FRAME_BYTES // 2 + 1)
     for _ in range(3):
         make_call(outbox, spec, large)
     make_call(outbox, spec, large * 3)
@@ -154,7 +155,7 @@ def test_what_is_never_sent_comes_out_in_order() -> None:
     taken(outbox, calls=1)
     parts = list(outbox.drain())
     assert [sink.name for part in parts for sink in part.sinks] == [b"1", b"2", b"3"]
-    assert all(part.first_id == 0 for part in parts)
+    assert all(part.first == 0 for part in parts)
     assert not outbox
     make_call(outbox, spec, b"4")
     assert taken(outbox) == [[b"4"]]

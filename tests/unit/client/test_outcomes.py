@@ -20,7 +20,7 @@ LOST = Failure(reason=Reason.REPLICA_LOST, message="gone", executed=Executed.UNK
 def part_of(futures: list[asyncio.Future[Any]], content_type: str = MSGPACK, wanted: Any = Any) -> Part:
     spec = CallSpec("digits", "add", ViewOptions(content_type=content_type), CallQueue(), wanted)
     part = Part(spec, [b""] * len(futures), 0, list(futures))
-    part.first_id = 11
+    part.first = 11
     return part
 
 
@@ -28,7 +28,7 @@ def map_of(count: int, *, keeps_failures: bool, wanted: Any = Any) -> tuple[Part
     future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
     spec = CallSpec("digits", "add", ViewOptions(), CallQueue(), wanted)
     part = Part(spec, [b""] * count, 0, [], Gather(count, future, keeps_failures=keeps_failures), 0)
-    part.first_id = 11
+    part.first = 11
     return part, future
 
 
@@ -168,6 +168,6 @@ async def test_what_has_ended_without_a_result_is_none() -> None:
 @pytest.mark.asyncio
 async def test_results_that_nobody_asked_for_are_not_looked_at() -> None:
     waiting = futures(1)
-    spec = CallSpec("digits", "add", ViewOptions(reply=False), CallQueue())
+    spec = CallSpec("digits", "add", ViewOptions(no_reply=True), CallQueue())
     deliver(Part(spec, [b""], 0, list(waiting)), 0, [b"\xc1"], "no content type")
     assert await waiting[0] is None

@@ -6,7 +6,7 @@ from tests.unit.client.parts import Sink, make_map_part, make_part
 
 def settle(pending: PendingCalls, *ids: int) -> list[tuple[int, int, int, int]]:
     """As `settle`, with the part's first id for the part."""
-    return [(part.first_id, at, start, count) for part, at, start, count in pending.settle(list(ids))]
+    return [(part.first, at, start, count) for part, at, start, count in pending.settle(list(ids))]
 
 
 def test_ids_go_on_from_part_to_part() -> None:
@@ -14,7 +14,7 @@ def test_ids_go_on_from_part_to_part() -> None:
     parts = [make_part(1, 1), make_part(1), make_part(1, 1, 1)]
     for part in parts:
         pending.add(part)
-    assert [part.first_id for part in parts] == [5, 7, 8]
+    assert [part.first for part in parts] == [5, 7, 8]
     assert (pending.next_id, pending.calls, pending.nbytes) == (11, 6, 6)
 
 
@@ -81,7 +81,7 @@ def test_what_is_left_comes_out_in_the_order_sent() -> None:
     pending.add(make_part(1, 1, 1))
     pending.add(make_part(1))
     settle(pending, 2)
-    assert [part.first_id + at + i for part, at, _, count in pending.drain() for i in range(count)] == [1, 3, 4]
+    assert [part.first + at + i for part, at, _, count in pending.drain() for i in range(count)] == [1, 3, 4]
     assert (pending.calls, pending.nbytes) == (0, 0)
 
 
@@ -137,7 +137,7 @@ def test_finished_parts_are_forgotten() -> None:
     for _ in range(10_000):
         pending.add(make_part(1))
         settle(pending, pending.next_id - 1)
-    assert len(pending._firsts) < 200
+    assert len(pending._sent._firsts) < 200
     pending.add(make_part(1, 1))
     assert settle(pending, pending.next_id - 1) == [(pending.next_id - 2, 1, 0, 1)]
 
@@ -181,7 +181,7 @@ def test_what_nobody_waits_for_is_dropped_whether_it_was_told_or_not() -> None:
     part.sinks[0].cancelled = part.sinks[2].cancelled = True
     assert pending.take_unwanted(before=2) == [(1, 1), (3, 3)]
     part.sinks[3].cancelled = True
-    assert [part.first_id + at for part, at, _, _ in pending.drain_unwanted()] == [1, 3, 4, 5, 6]
+    assert [part.first + at for part, at, _, _ in pending.drain_unwanted()] == [1, 3, 4, 5, 6]
     assert pending.unanswered() == [(2, 2)]
 
 

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from slotmesh.client.calls.outbox import FRAME_BYTES, FRAME_CALLS
+from slotmesh.client.calls.outbox import FRAME_CALLS
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.stream.resend import Resends
+from slotmesh.wire.limits import MAX_FRAME_BYTES
 from tests.unit.client.parts import make_part
 
 PLENTY = 10**9
@@ -58,7 +59,7 @@ def test_bytes_are_kept_to_but_for_one_call_alone() -> None:
 
 
 def test_frames_are_bounded() -> None:
-    resends = Resends(pending_of([0] * (FRAME_CALLS + 1), [FRAME_BYTES, 1]).parts())
+    resends = Resends(pending_of([0] * (FRAME_CALLS + 1), [MAX_FRAME_BYTES, 1]).parts())
     assert [len(ids) for ids in taken(resends)] == [FRAME_CALLS]
     assert [len(ids) for ids in taken(resends)] == [1, 1]
     assert [len(ids) for ids in taken(resends)] == [1]

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from slotmesh.client.calls.lane_stops import MAX_GENERATIONS, LaneStop, StopGenerations
+from slotmesh.client.calls.lane_stops import LaneStop, StopGenerations
 from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.queues import CallQueue, LaneGroups
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.limits import MAX_STOP_GENERATIONS
 from tests.unit.client.parts import make_call, make_spec
 
 PLENTY = 10**9
@@ -48,7 +49,7 @@ def test_each_generation_that_has_failed_stops_its_own() -> None:
     assert [stop.is_after_failure(2, call_id) for call_id in (7, 9, 10)] == [False, False, True]
     stop.fail(told.queue, 1, 4, FAILED)
     assert stop.is_after_failure(1, 5), "news of an older one comes, too"
-    for generation in range(3, 3 + MAX_GENERATIONS):
+    for generation in range(3, 3 + MAX_STOP_GENERATIONS):
         stop.fail(told.queue, generation, 10 * generation, FAILED)
     assert not stop.is_after_failure(1, 6)
 

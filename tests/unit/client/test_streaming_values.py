@@ -128,7 +128,7 @@ async def test_a_lost_value_fails_its_call_which_goes_on_for_the_router(line: Li
 
 async def test_only_calls_that_stream_are_drained_with_their_connection(line: Line) -> None:
     line.end(1)
-    assert [(part.first_id + at, count) for part, at, _, count in line.pending.drain_streaming()] == [(2, 1)]
+    assert [(part.first + at, count) for part, at, _, count in line.pending.drain_streaming()] == [(2, 1)]
     assert line.pending.unanswered() == [(3, 3)]
 
 

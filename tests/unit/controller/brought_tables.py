@@ -13,8 +13,8 @@ from controller_service.core.partitions import NO_OWNER, Owner, ownership_of
 from controller_service.core.roster import Covered, Departure, Member, Roster
 from controller_service.core.routing import build_routes
 from controller_service.core.transitions import Hello, Report
-from slotmesh.partitions import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from slotmesh.wire.partitions import PARTITIONS
 
 E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))
 TOLD = Desired(epoch_floor=50).apply(ChangeSet(put_backends=(Backend(name="v1", num_replicas=1),), put_endpoints=(E,)))

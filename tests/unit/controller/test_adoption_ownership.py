@@ -18,7 +18,7 @@ from controller_service.core.reconcile import (
 )
 from controller_service.core.roster import Covered
 from controller_service.core.transitions import Report, Transition
-from slotmesh.partitions import PARTITIONS
+from slotmesh.wire.partitions import PARTITIONS
 from tests.unit.controller.brought_tables import (
     NOW,
     TOLD,

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.shell.configurator import Configurator
+from controller_service.shell.configurator import Configurator, Outcome
 from controller_service.shell.events import EventFeed
 from controller_service.shell.mesh_state import Key, MeshState
 from controller_service.shell.work_queue import WorkQueue
@@ -27,7 +27,7 @@ class SlowStore(MemoryStore):
 
 
 def configurator(store: SlowStore) -> Configurator:
-    state = MeshState(MonotonicClock(), WorkQueue[Key](), EventFeed())
+    state = MeshState(MonotonicClock(), WorkQueue[Key](), EventFeed("f"))
     return Configurator(store, state, launches=False)
 
 
@@ -36,8 +36,8 @@ async def test_of_many_at_once_all_go_through_one_after_another() -> None:
     store = SlowStore(generation="0" * 32)
     changing = configurator(store)
     meshes = [Mesh(backends=(Backend(name=f"b{number}"),)) for number in range(20)]
-    results = await asyncio.gather(*(changing.apply_mesh(mesh, prune=False) for mesh in meshes))
-    assert sorted(revision for revision, _ in results) == list(range(1, 21))
+    results = await asyncio.gather(*(changing.apply_mesh(mesh) for mesh in meshes))
+    assert sorted(outcome.revision for outcome in results) == list(range(1, 21))
     assert len(store.read().backends) == 20
 
 
@@ -45,11 +45,11 @@ async def test_of_many_at_once_all_go_through_one_after_another() -> None:
 async def test_a_plan_is_made_anew_when_the_ground_has_moved() -> None:
     store = SlowStore(generation="0" * 32)
     changing = configurator(store)
-    await changing.apply_mesh(Mesh(backends=(Backend(name="v1"),), endpoints=(Endpoint(name="e"),)), prune=False)
+    await changing.apply_mesh(Mesh(backends=(Backend(name="v1"),), endpoints=(Endpoint(name="e"),)))
     naming = changing.set_traffic("e", TrafficPolicy(weights={"v1": 1.0}))
     # Both were planned when nobody used v1; the second to be written must not be.
     named, deleted = await asyncio.gather(naming, changing.delete_backend("v1"), return_exceptions=True)
-    assert isinstance(named, int)
+    assert isinstance(named, Outcome)
     assert isinstance(deleted, BackendInUse)
     assert "v1" in store.read().backends
 

@@ -31,8 +31,8 @@ from controller_service.core.reconcile import (
 )
 from controller_service.core.routing import RoutingTable, build_routes
 from controller_service.core.transitions import Hello, Report
-from slotmesh.partitions import PARTITIONS
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
+from slotmesh.wire.partitions import PARTITIONS
 
 E = Endpoint(name="e", traffic=TrafficPolicy(weights={"v1": 1.0}))
 

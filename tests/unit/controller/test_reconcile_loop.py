@@ -55,7 +55,7 @@ class World:
 
     def __init__(self, launcher: Launcher) -> None:
         self.queue = WorkQueue[Key]()
-        self.state = MeshState(MonotonicClock(), self.queue, EventFeed())
+        self.state = MeshState(MonotonicClock(), self.queue, EventFeed("f"))
         self.store = TroubledStore()
         self.board = TableBoard()
         self.loop = ReconcileLoop(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from controller_service.core.partitions import Owner
 from controller_service.core.roster import KEEP_S, MAX_DEPARTED, NO_ROSTER, Covered, Departure, Member, Roster
+from tests.support.examples import examples
 
 
 def member(name: str, *, address: str = "h:1") -> Member:
@@ -42,7 +43,7 @@ def test_departures_are_bounded_by_time_and_what_was_dropped_is_said() -> None:
     assert (departures(dropped), dropped.departed_since) == ([("b", "g", 3)], 2)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=8))
 def test_departures_are_bounded_in_number_and_none_after_departed_since_is_missing(counts: list[int]) -> None:
     roster, revision, left = NO_ROSTER, 0, dict[str, int]()

@@ -6,8 +6,6 @@ import asyncio
 
 import pytest
 
-from controller_service.core.transitions import Notice
-from controller_service.shell.events import Event, EventFeed
 from controller_service.shell.lease_watch import LeaseWatch
 from controller_service.shell.work_queue import WorkQueue
 from slotmesh.runtime.clock import MonotonicClock
@@ -73,20 +71,3 @@ async def test_the_lease_watch_names_the_silent_and_only_them() -> None:
     watch.heard("quiet")  # it came back
     await wait_until(lambda: silent.count("quiet") == 2, what="silence again")
     watch.close()
-
-
-@pytest.mark.asyncio
-async def test_each_watcher_has_a_bound_of_its_own_and_is_told_what_it_missed() -> None:
-    feed = EventFeed(bound=3)
-    notices = [Event(float(number), Notice(kind="k", subject="s", message=str(number))) for number in range(10)]
-    with feed.watch() as reader, feed.watch() as sleeper:
-        for event in notices[:5]:
-            feed.publish(event)
-            assert await reader.next() == (event, 0)
-        assert await sleeper.next() == (notices[2], 2)
-        assert await sleeper.next() == (notices[3], 0)
-    for event in notices[5:]:
-        feed.publish(event)  # nobody watches any more
-    with feed.watch() as late:
-        feed.publish(notices[0])
-        assert await late.next() == (notices[0], 0)

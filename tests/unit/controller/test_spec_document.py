@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotmesh.spec.document import MAX_SPEC_BYTES, load_mesh, parse_mesh
-from slotmesh.spec.model import Backend, Endpoint, InvalidSpec, Mesh, TrafficPolicy
+from slotmesh.spec.model import Backend, BalancerName, Endpoint, InvalidSpec, Mesh, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes
 from slotmesh.spec.wire import mesh_from_wire, mesh_to_wire
 
@@ -75,6 +75,7 @@ def test_an_empty_mesh_is_a_mesh(text: str) -> None:
 
 
 def test_all_mistakes_are_told_at_once_with_their_paths() -> None:
+    balancers = [repr(each.name.lower()) for each in BalancerName]
     assert mistakes("""
         backends:
           v1: {handler: "no module", num_replicas: two, max_ongoing: 0, typo: 1, max_queue_time: 30,
@@ -89,7 +90,7 @@ def test_all_mistakes_are_told_at_once_with_their_paths() -> None:
     """) == {
         "backends": "1 is the number 1, not a name: quote it",
         "backends.-bad": "must be a map, is a list",
-        "backends.v1.balancer": "must be 'least_loaded', 'power_of_two' or 'round_robin'",
+        "backends.v1.balancer": f"must be {', '.join(balancers[:-1])} or {balancers[-1]}",
         "backends.v1.graceful_timeout": "expected a duration such as 250ms, 30s or 2m, got '-1s'",
         "backends.v1.handler": "must be MODULE:NAME, is 'no module'",
         "backends.v1.max_ongoing": "must be 1 … 1,000,000, is 0",

@@ -9,6 +9,7 @@ import pytest
 
 from controller_service.core import transitions
 from controller_service.core.desired import ChangeSet, Desired
+from controller_service.core.notices import EventKind
 from controller_service.core.observed import Observed, ReplicaState
 from controller_service.core.reconcile import (
     UNHEALTHY,
@@ -125,7 +126,9 @@ def test_what_is_wrong_is_shown_and_told() -> None:
     record = transition.observed.replica("a")
     assert record is not None
     assert (record.error, record.shown_state) == ("check_health said no", ReplicaState.READY)
-    assert [(it.kind, it.message) for it in transition.notices] == [("replica_unhealthy", "v1: check_health said no")]
+    assert [(it.kind, it.message) for it in transition.notices] == [
+        (EventKind.REPLICA_UNHEALTHY, "v1: check_health said no")
+    ]
 
 
 # -- new configurations ------------------------------------------------------------------------------------------

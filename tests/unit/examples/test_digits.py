@@ -14,6 +14,7 @@ from examples.digits.report import bars, drawn
 from examples.digits.traffic import Tally
 
 
+@pytest.mark.slow
 def test_no_image_is_both_learned_from_and_held_out_by_place() -> None:
     learn, held_out = split()
     assert len(learn.labels) + len(held_out.labels) == 1797

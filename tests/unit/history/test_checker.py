@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.history.checker import assert_holds, assert_results, check, told
 from tests.history.model import Call, Execution, Fault, History, Load, Outcome, Violation
+from tests.support.examples import examples
 from tests.unit.history.defects import DEFECTS, Defect
 from tests.unit.history.histories import Fate, histories
 
@@ -22,7 +23,9 @@ def test_correct_histories_are_accepted(history: History) -> None:
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.__name__)
-@settings(max_examples=50, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow], deadline=None)
+@settings(
+    max_examples=examples(50), suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow], deadline=None
+)
 @given(data=st.data())
 def test_each_defect_is_caught(defect: Defect, data: st.DataObject) -> None:
     wrong = defect(data.draw(histories()), data)
@@ -139,7 +142,7 @@ def test_fates_are_all_generated() -> None:
     """Each fate by itself makes a correct history."""
     for fate in Fate:
 
-        @settings(max_examples=5, database=None)
+        @settings(max_examples=examples(5), database=None)
         @given(histories(fates=(fate,)))
         def accepted(history: History) -> None:
             assert check(history) == []

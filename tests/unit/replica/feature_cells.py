@@ -12,7 +12,8 @@ from typing import Any
 from replica_service.convert import Granted
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Run
-from replica_service.core.records import Record
+from replica_service.core.events import DispatchCame, StampEchoed, TimePassed
+from replica_service.core.sessions.records import Record
 from replica_service.shell.links.direct_slots import DirectSlots
 from replica_service.shell.links.slot_requests import Wish
 from slotmesh.codec import JSON, OCTET_STREAM
@@ -144,7 +145,7 @@ async def links_that_are_not_fresh(host: Hosting, kind: Kind, is_whole: bool) ->
     host.handler.gate.set()
     await wait_until(lambda: host.link.parked and not host.engine.scheduler.in_use)
     assert host.handler.started == [b"wait1"]
-    host.engine.echoed(host.link, host.clock.now())
+    host.engine.post(StampEchoed(host.link, host.clock.now()))
     await host.answered(2)
     assert [lane.outcome(0), lane.outcome(1)] == [b"wait1", b"2"]
 
@@ -157,7 +158,7 @@ async def links_that_go_stale_while_arguments_are_decoded(host: Hosting, kind: K
     host.engine.submit(lane.runs)
     await wait_until(lambda: host.link.parked and not host.engine.scheduler.in_use)
     assert not host.handler.started
-    host.engine.echoed(host.link, host.clock.now())
+    host.engine.post(StampEchoed(host.link, host.clock.now()))
     await host.answered(2)
     assert host.handler.started == [b"1", b"1"]
     assert not host.outbox.failures_of
@@ -288,7 +289,7 @@ async def slots(host: Hosting, kind: Kind, is_whole: bool) -> None:
     host.engine.submit([calls(host, KINDS[0], rest)] if is_whole else [calls(host, KINDS[0], [it]) for it in rest])
     await wait_until(lambda: len(host.handler.started) == 3)
     run = calls(host, kind, [b"1"])
-    host.engine.slots.dispatch(run, granted.slot.secret)
+    host.engine.post(DispatchCame(run, granted.slot.secret))
     await host.answered(1)
     assert outcome_of(host, run.first) == b"1"
 
@@ -299,7 +300,7 @@ async def slots(host: Hosting, kind: Kind, is_whole: bool) -> None:
 def advance(host: Hosting, seconds: float) -> None:
     assert isinstance(host.clock, FakeClock)
     host.clock.advance(seconds)
-    host.engine._time_passed()
+    host.engine.post(TimePassed())
 
 
 def decoding_takes(host: Hosting, kind: Kind, seconds: float) -> None:

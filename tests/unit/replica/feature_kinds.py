@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from replica_service.core.calls import Run
-from replica_service.core.records import Record
+from replica_service.core.sessions.records import Record
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import batch, deployment
 from tests.support.wait import wait_until

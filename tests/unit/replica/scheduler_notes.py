@@ -6,9 +6,18 @@ from math import inf
 
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run, StartTurn
-from replica_service.core.commands import Command, Fail, Grant, Refuse, StartBatch, StartCalls, TellCapacity
-from replica_service.core.scheduler import Scheduler
-from replica_service.core.waiting import DEFAULT_KEYED_WINDOW
+from replica_service.core.commands import (
+    AnswerRenewal,
+    Command,
+    Fail,
+    Grant,
+    Refuse,
+    StartBatch,
+    StartCalls,
+    TellCapacity,
+)
+from replica_service.core.scheduler import DEFAULT_KEYED_WINDOW, Scheduler
+from replica_service.core.slots.slot_table import Slot
 from slotmesh.handlers import BatchControl, BatchSettings
 
 GATHER_S = 0.5
@@ -50,6 +59,8 @@ def told(commands: list[Command]) -> list[str]:
                 lines.append("tell capacity")
             case Grant(run=run):
                 lines.append(f"grant {run.first}")
+            case AnswerRenewal(op_id=op_id, answer=answer):
+                lines.append(f"{'prolong' if isinstance(answer, Slot) else 'fail'} {op_id}")
             case Refuse() | Fail():
                 word = "refuse" if isinstance(command, Refuse) else "fail"
                 lines.append(f"{word} {span(command)} {command.failure.reason.value}")

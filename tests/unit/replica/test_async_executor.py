@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.lanes import MAX_TURN_S
+from replica_service.core.lanes.lanes import MAX_TURN_S
 from replica_service.shell.executors.runners import STEP_S
 from slotmesh.codec import MSGPACK
 from slotmesh.errors import Executed, Reason
@@ -98,7 +98,7 @@ class Handler:
 
 
 async def test_a_run_that_never_waits_is_delivered_in_one_piece() -> None:
-    async with hosting(Handler) as host:
+    async with hosting(Handler, clock=FakeClock()) as host:
         run = host.run("echo", [b"%d" % index for index in range(300)])
         outbox = await host.execute(run)
         assert host.results(run) == list(run.payloads)

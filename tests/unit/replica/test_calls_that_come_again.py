@@ -10,10 +10,10 @@ import pytest
 
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run
-from replica_service.core.ranges import Range
-from replica_service.core.records import Record
+from replica_service.core.sessions.records import Record
 from replica_service.shell.links.router_outbox import Outbox
 from slotmesh.codec import OCTET_STREAM
+from slotmesh.wire.ranges import Range
 from tests.support.fakes.clock import FakeClock
 from tests.support.memory_nodes import MAX_ONGOING, METHOD, ReplicaNode
 

@@ -10,8 +10,8 @@ import pytest
 
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run, StartTurn
-from replica_service.core.claims import Claim, TurnClaims
-from replica_service.core.records import Record
+from replica_service.core.sessions.records import Record
+from replica_service.core.starting.claims import Claim, TurnClaims
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import deployment

@@ -11,11 +11,11 @@ import pytest
 
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Lane, Link, Run, StartTurn
-from replica_service.core.claims import Claim, Skip, Start, TurnClaims, claim, may_begin, too_late
-from replica_service.core.lane_history import mark_failure, note_failure
-from replica_service.core.lanes import MAX_TURN_S
-from replica_service.core.records import Record
-from replica_service.core.verdicts import CANCELLED, EXPIRED, UNHEARD
+from replica_service.core.failures import CANCELLED, EXPIRED, UNHEARD
+from replica_service.core.lanes.lane_history import mark_failure, note_failure
+from replica_service.core.lanes.lanes import MAX_TURN_S
+from replica_service.core.sessions.records import Record
+from replica_service.core.starting.claims import Claim, Skip, Start, TurnClaims, claim, may_begin, too_late
 
 NOW = 100.0
 

@@ -12,6 +12,7 @@ from replica_service import convert
 from replica_service.convert.runs import MAX_NEIGHBOURS
 from replica_service.core.calls import Link, Run
 from slotmesh.v1 import call_pb2, replica_service_pb2
+from tests.support.fakes.clock import FakeClock
 from tests.unit.replica.hosting import hosting
 
 NOW = 50.0
@@ -94,7 +95,8 @@ class Echo:
 
 @pytest.mark.asyncio
 async def test_results_of_neighbours_leave_together() -> None:
-    async with hosting(Echo, max_ongoing=8) as host:
+    # On a clock that stands still no turn ends by time, however long this test waits for the processor.
+    async with hosting(Echo, max_ongoing=8, clock=FakeClock()) as host:
         runs = runs_of(column([f"key-{index}" for index in range(MAX_NEIGHBOURS)]), host.link)
         host.engine.submit(runs)
         await host.answered(MAX_NEIGHBOURS)

@@ -13,7 +13,7 @@ import pytest
 
 from replica_service.convert.runs import runs_of
 from replica_service.core.calls import Origin, Run
-from replica_service.core.records import Record
+from replica_service.core.sessions.records import Record
 from slotmesh.codec import MSGPACK, encoder
 from slotmesh.handlers import batch, deployment
 from slotmesh.handlers.context import CallContext, asking, context, contexts, current_place

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from replica_service import convert
-from replica_service.convert.answers import MAX_ANSWER_RANGES
-from replica_service.core.call_options import MAX_CREDIT, NO_METADATA
+from replica_service.core.call_options import MAX_CREDIT
 from replica_service.core.calls import Link
-from replica_service.core.sessions import Report
+from replica_service.core.sessions.session_table import Report
+from slotmesh.call_options.model import NO_METADATA
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import BadRequest, DuplicateCallId, Executed, Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2
+from slotmesh.wire.limits import MAX_FRAME_RANGES
 
 NOW = 50.0
 
@@ -147,11 +148,11 @@ def test_answers_are_cut_into_frames_a_session_in_each_as_a_whole() -> None:
     def spans(count: int) -> list[tuple[int, int]]:
         return [(2 * at + 1, 2 * at + 1) for at in range(count)]
 
-    half = MAX_ANSWER_RANGES // 2
+    half = MAX_FRAME_RANGES // 2
     reports = {
         "a": Report(spans(half), spans(half), ()),
         "b": Report((), spans(1), spans(1)),
-        "c": Report(spans(3 * MAX_ANSWER_RANGES), (), spans(1)),
+        "c": Report(spans(3 * MAX_FRAME_RANGES), (), spans(1)),
         "d": Report((), (), ()),
     }
     frames = list(convert.reconciled_to_wire((name, 2, report) for name, report in reports.items()))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from replica_service.core.call_options import Credit
+from replica_service.core.events import StampEchoed
 from slotmesh.codec import JSON, MSGPACK, decode, encode
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment
@@ -148,7 +149,7 @@ async def test_a_call_whose_link_is_not_fresh_when_it_would_begin_waits_for_that
         await host.answered(1)
         await wait_until(lambda: host.link.parked, what="it has come back")
         assert host.handler.began == [b"x"]
-        host.engine.echoed(host.link, host.clock.now())
+        host.engine.post(StampEchoed(host.link, host.clock.now()))
         await host.answered(3)
         assert host.outbox.values_of[run.first] == [b"0", b"1"]
         assert host.outbox.failures_of[unsound.first].reason is Reason.BAD_ARGUMENTS
@@ -170,7 +171,7 @@ async def test_a_batch_that_comes_back_leaves_out_what_was_taken_back(place: int
         host.link.fresh_until = 0.0
         host.handler.gate.set()
         await wait_until(lambda: host.link.parked, what="it has come back")
-        host.engine.echoed(host.link, host.clock.now())
+        host.engine.post(StampEchoed(host.link, host.clock.now()))
         await host.answered(3)
         failure = host.outbox.failures_of[taken_back]
         assert (failure.reason, failure.executed) == (Reason.CANCELLED, Executed.NO)

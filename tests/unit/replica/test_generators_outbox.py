@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica_service.convert import Issuer
-from replica_service.core.capacity import Capacity
-from replica_service.shell.links.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS
+from replica_service.core.permits.capacity import Capacity
 from replica_service.shell.links.router_outbox import Outbox, Response
-from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.codec import JSON, MSGPACK
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS
 from tests.support.fakes.clock import FakeClock
 
 BROKEN = Failure(reason=Reason.HANDLER_ERROR, message="no", executed=Executed.YES)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replica_service.core.health import FAILURES, Command, Health, HealthSettings
+from replica_service.core.health.health import FAILURES, Command, Health, HealthSettings
 
 START, CANCEL, GIVE_UP = Command.START, Command.CANCEL, Command.GIVE_UP
 SETTINGS = HealthSettings(period_s=10.0, timeout_s=30.0)

@@ -7,7 +7,8 @@ import pytest
 from replica_service.convert import Issuer
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run
-from replica_service.core.capacity import Capacity
+from replica_service.core.events import RunsCame
+from replica_service.core.permits.capacity import Capacity
 from replica_service.core.scheduler import Scheduler
 from replica_service.shell.links.router_outbox import Outbox
 from slotmesh.codec import OCTET_STREAM
@@ -74,7 +75,7 @@ async def test_in_a_hurry_nothing_waits() -> None:
 
 async def test_while_permits_are_free_nothing_is_about_to_end_as_only_results_bring_more() -> None:
     core, link = Scheduler({"": None}, max_ongoing=4, prefetch=4), Link()
-    core.submit([Run(link, 1, [b""] * 3, CallOptions(), "e", 0.0)], 0.0)
+    core.step(RunsCame([Run(link, 1, [b""] * 3, CallOptions(), "e", 0.0)]), 0.0)
     assert core.about_to_end(link) == 0
-    core.submit([Run(link, 10, [b""] * 3, CallOptions(), "e", 0.0)], 0.0)
+    core.step(RunsCame([Run(link, 10, [b""] * 3, CallOptions(), "e", 0.0)]), 0.0)
     assert core.about_to_end(link) == 6, "two of them wait for permits"

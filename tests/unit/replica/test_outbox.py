@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from replica_service.convert import Issuer, Released
-from replica_service.core.capacity import Capacity
-from replica_service.shell.links.outgoing_values import MAX_FRAME_BYTES, MAX_FRAME_CALLS
+from replica_service.core.permits.capacity import Capacity
 from replica_service.shell.links.router_outbox import Outbox, Response
-from slotmesh.chunks import CHUNK_BYTES, MAX_INLINE_BYTES
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES
 from tests.support.fakes.clock import FakeClock
 
 FULL = Failure(reason=Reason.QUEUE_FULL, message="full")

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 import pytest
 
 from replica_service.core.commands import StartCalls, Work
-from replica_service.core.verdicts import TAKEN_BACK
+from replica_service.core.failures import TAKEN_BACK
 from slotmesh.codec import JSON
 from tests.support.wait import wait_until
 from tests.unit.replica.hosting import hosting

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.records import Record
-from replica_service.core.verdicts import CANCELLED, CUT_OFF, TAKEN_BACK
+from replica_service.core.events import DrainBegan
+from replica_service.core.failures import CANCELLED, CUT_OFF, TAKEN_BACK
+from replica_service.core.sessions.records import Record
 from replica_service.shell.executors.own_loop import OwnLoopExecutor
 from replica_service.shell.executors.runners import STEP_S
 from slotmesh.codec import JSON
@@ -113,7 +114,7 @@ async def test_what_is_taken_back_right_after_a_runners_first_step_never_starts(
             await host.answered(6)
             assert host.outbox.failures_of == {run.first + 2: CANCELLED, run.first + 3: CANCELLED}
         else:
-            host.engine.scheduler.drain(host.clock.now())
+            host.engine.post(DrainBegan())
             await host.answered(6)
             assert host.handler.started == [b"0"]
             assert host.outbox.failures_of == {run.first: CUT_OFF}

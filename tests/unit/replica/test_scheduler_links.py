@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from replica_service.core import verdicts
 from replica_service.core.calls import Link
 from replica_service.core.commands import StartCalls
+from replica_service.core.events import (
+    CallsEnded,
+    DrainBegan,
+    LinkClosed,
+    RunsCame,
+    RunsCancelled,
+    SessionsMoved,
+    StampEchoed,
+    TurnEnded,
+    WorkReturned,
+)
 from tests.unit.replica.scheduler_notes import run, scheduler, told, turn_of
 
 
@@ -22,22 +32,22 @@ def test_calls_of_a_link_that_is_not_fresh_wait_for_its_echo_and_hold_nobody_up(
         run(silent, 4, 1, key="k"),
         run(silent, 5, 1, method="batch"),
     ]
-    assert told(core.submit(sent, 3.0)) == ["refuse 5-5 QUEUE_FULL"]
+    assert told(core.step(RunsCame(sent), 3.0)) == ["refuse 5-5 QUEUE_FULL"]
     theirs = [run(other, 1, 1), run(other, 2, 1, key="k")]
-    started = core.submit(theirs, 3.0)
+    started = core.step(RunsCame(theirs), 3.0)
     assert sorted(told(started)) == ["calls 1-1", "turn 2-2"]
     assert core.capacity(other).others == 1, "the lane's permit"
-    assert told(core.echoed(silent, 0.0, 3.5)) == [], "the stamp is too old"
-    core.calls_ended(theirs[0], 1, 3.5)
-    core.turn_ended(turn_of(started), 1, 3.5)
-    assert told(core.echoed(silent, 3.4, 3.5)) == ["turn 3-3", "calls 1-1"]
+    assert told(core.step(StampEchoed(silent, 0.0), 3.5)) == [], "the stamp is too old"
+    core.step(CallsEnded(theirs[0], 1), 3.5)
+    core.step(TurnEnded(turn_of(started), 1), 3.5)
+    assert told(core.step(StampEchoed(silent, 3.4), 3.5)) == ["turn 3-3", "calls 1-1"]
 
 
 def test_parked_runs_of_a_key_start_in_order() -> None:
     core, link = scheduler(), fenced_link()
-    core.submit([run(link, 1, 1, key="k"), run(link, 2, 1, key="k"), run(link, 3, 1, key="k")], 3.0)
-    first = core.echoed(link, 3.0, 3.0)
-    second = core.turn_ended(turn_of(first), 2, 3.0) if told(first) == ["turn 1-1"] else []
+    core.step(RunsCame([run(link, 1, 1, key="k"), run(link, 2, 1, key="k"), run(link, 3, 1, key="k")]), 3.0)
+    first = core.step(StampEchoed(link, 3.0), 3.0)
+    second = core.step(TurnEnded(turn_of(first), 2), 3.0) if told(first) == ["turn 1-1"] else []
     assert told(second)[:1] == ["turn 2-2"]
 
 
@@ -51,16 +61,16 @@ def test_what_is_parked_is_taken_back_handed_back_and_dropped() -> None:
         for key in ("", "k"):
             core, link = scheduler(), fenced_link()
             sent = run(link, 1, 2, key=key)
-            assert told(core.submit([sent], 3.0)) == []
+            assert told(core.step(RunsCame([sent]), 3.0)) == []
             match event:
                 case "cancel":
-                    commands = core.cancel(link, [(1, 2)], 3.0)
+                    commands = core.step(RunsCancelled(link, [(1, 2)]), 3.0)
                 case "close":
-                    commands = core.close(link, 3.0)
+                    commands = core.step(LinkClosed(link), 3.0)
                 case "drain":
-                    commands = core.drain(3.0)
+                    commands = core.step(DrainBegan(), 3.0)
                 case _:
-                    commands = core.hand_back([sent], verdicts.FENCED, 3.0)
+                    commands = core.step(SessionsMoved([sent]), 3.0)
             assert told(commands) == [answer]
             assert core.is_idle
             assert (core.waiting, core.in_use, core.keyed, link.unkeyed, link.waiting) == (0, 0, 0, 0, {})
@@ -68,18 +78,18 @@ def test_what_is_parked_is_taken_back_handed_back_and_dropped() -> None:
 
 def test_a_turn_that_did_not_come_to_its_first_call_waits_again() -> None:
     core, link = scheduler(), fenced_link()
-    turn = turn_of(core.submit([run(link, 1, 3, key="k")], 0.0))
-    assert told(core.turn_ended(turn, 0, 3.0)) == []
+    turn = turn_of(core.step(RunsCame([run(link, 1, 3, key="k")]), 0.0))
+    assert told(core.step(TurnEnded(turn, 0), 3.0)) == []
     assert core.in_use == 0
-    assert told(core.echoed(link, 3.0, 3.0)) == ["turn 1-3"]
+    assert told(core.step(StampEchoed(link, 3.0), 3.0)) == ["turn 1-3"]
 
 
 def test_calls_that_executors_give_back_are_dropped_with_their_link() -> None:
     core, link = scheduler(), fenced_link()
-    work, other = core.submit([run(link, 1, 2), run(link, 3, 2)], 0.0)
+    work, other = core.step(RunsCame([run(link, 1, 2), run(link, 3, 2)]), 0.0)
     assert isinstance(work, StartCalls)
     assert isinstance(other, StartCalls)
-    core.close(link, 0.0)
-    assert told(core.returned(work, 0.0)) == ["fail 1-2 CANCELLED"]
-    core.calls_ended(other.run, 2, 0.0)
+    core.step(LinkClosed(link), 0.0)
+    assert told(core.step(WorkReturned(work), 0.0)) == ["fail 1-2 CANCELLED"]
+    core.step(CallsEnded(other.run, 2), 0.0)
     assert core.is_idle

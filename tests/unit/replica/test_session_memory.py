@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from replica_service.core import kept_outcomes
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run, RunRecord
-from replica_service.core.forgotten import ForgottenSessions, Remnant
-from replica_service.core.kept_outcomes import CALL_BYTES
-from replica_service.core.records import Record
-from replica_service.core.sessions import Report, SessionTable
+from replica_service.core.sessions import kept_outcomes
+from replica_service.core.sessions.forgotten import ForgottenSessions, Remnant
+from replica_service.core.sessions.kept_outcomes import CALL_BYTES
+from replica_service.core.sessions.records import Record
+from replica_service.core.sessions.session_table import Report, SessionTable
 
 TTL_S = 60.0
 

@@ -13,6 +13,7 @@ from google.protobuf import duration_pb2
 from replica_service.convert import Granted, reservation_run, slot_call_options
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import FRESH_S, Link, Run
+from replica_service.core.events import DispatchCame, RunsCame, StampEchoed, TimePassed
 from replica_service.shell.links.direct_slots import DirectSlots
 from replica_service.shell.links.slot_requests import Wish
 from slotmesh.codec import OCTET_STREAM
@@ -46,7 +47,7 @@ async def parked_in_a_slot(host: Hosting, lease_s: float = 10.0, timeout_s: floa
     assert isinstance(host.clock, FakeClock)
     host.clock.advance(FRESH_S)
     now = host.clock.now()
-    host.engine.slots.dispatch(Run(link, 1, [b"x"], ECHO, "e", now, now + timeout_s), await reserved(host, lease_s))
+    host.engine.post(DispatchCame(Run(link, 1, [b"x"], ECHO, "e", now, now + timeout_s), await reserved(host, lease_s)))
     assert link.parked
     return link
 
@@ -56,7 +57,7 @@ async def parked_in_a_slot(host: Hosting, lease_s: float = 10.0, timeout_s: floa
     [
         lambda host, link: host.engine.cancel(link, [(1, 1)]),
         lambda host, link: host.engine.close(link),
-        lambda host, link: host.engine.echoed(link, host.clock.now()),
+        lambda host, link: host.engine.post(StampEchoed(link, host.clock.now())),
     ],
     ids=["cancelled", "link lost", "it runs"],
 )
@@ -85,15 +86,15 @@ async def test_a_call_that_may_not_start_keeps_its_permit_no_longer_than_a_lease
     assert isinstance(host.clock, FakeClock)
     link, scheduler = await parked_in_a_slot(host, lease_s, timeout_s), host.engine.scheduler
     host.clock.advance(ends_after_s - 0.001)
-    host.engine._time_passed()
+    host.engine.post(TimePassed())
     assert scheduler.in_use == 1
     assert scheduler.next_deadline() == pytest.approx(host.clock.now() + 0.001)
     host.clock.advance(0.002)
-    host.engine._time_passed()
+    host.engine.post(TimePassed())
     assert (scheduler.in_use, scheduler.is_idle, link.parked) == (0, True, [])
     failure = link.outbox.failures_of[1]
     assert (failure.reason, failure.executed) == (reason, Executed.NO)
-    host.engine.echoed(link, host.clock.now())
+    host.engine.post(StampEchoed(link, host.clock.now()))
     assert not link.outbox.results_of
     assert scheduler.next_deadline() is None
 
@@ -106,7 +107,7 @@ async def test_a_router_that_says_no_more_hears_of_its_slot(host: Hosting, end: 
     outbox = RememberingOutbox()
     link, _ = host.engine.open()
     link.outbox = outbox
-    host.engine.slots.reserve(reservation_run(link, 1, "e", 10.0, host.clock.now(), float("inf")))
+    host.engine.post(RunsCame([reservation_run(link, 1, "e", 10.0, host.clock.now(), float("inf"))]))
     finishing = asyncio.ensure_future(host.engine.finish(link))
     await asyncio.sleep(0)
     assert not outbox.slots_of
@@ -120,7 +121,7 @@ async def test_a_router_that_says_no_more_hears_of_its_slot(host: Hosting, end: 
         case _:
             assert isinstance(host.clock, FakeClock)
             host.clock.advance(10)
-            host.engine._time_passed()
+            host.engine.post(TimePassed())
     await asyncio.wait_for(finishing, 5)
     assert isinstance(outbox.slots_of[1], Granted)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from replica_service.core.calls import FRESH_S
+from replica_service.core.events import StampEchoed
 from slotmesh.handlers import batch, deployment
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
@@ -61,9 +62,9 @@ async def test_a_turn_stops_between_calls(method: str) -> None:
         await wait_until(lambda: host.link.parked)
         assert host.handler.seen == [b"1"]
         assert host.engine.scheduler.in_use == 0
-        host.engine.echoed(host.link, clock.now() - FRESH_S)
+        host.engine.post(StampEchoed(host.link, clock.now() - FRESH_S))
         assert host.link.parked, "the stamp was too old"
-        host.engine.echoed(host.link, clock.now())
+        host.engine.post(StampEchoed(host.link, clock.now()))
         await host.answered(3)
         assert host.handler.seen == [b"1", b"2", b"3"]
 
@@ -78,7 +79,7 @@ async def test_what_executors_have_not_started_comes_back(method: str) -> None:
         clock.advance(1.0)
         await wait_until(lambda: host.link.parked)
         assert not host.handler.seen
-        host.engine.echoed(host.link, clock.now())
+        host.engine.post(StampEchoed(host.link, clock.now()))
         await host.answered(4)
         assert sorted(host.handler.seen) == [b"1", b"2", b"3", b"4"]
 
@@ -93,7 +94,7 @@ async def test_work_that_was_handed_over_before_the_link_fell_silent_comes_back(
         await wait_until(lambda: host.link.parked)
         assert not host.handler.seen
         assert host.engine.scheduler.in_use == 0
-        host.engine.echoed(host.link, clock.now())
+        host.engine.post(StampEchoed(host.link, clock.now()))
         await host.answered(4)
         assert sorted(host.handler.seen) == [b"1", b"2", b"3", b"4"]
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from replica_service.core.calls import Run
+from replica_service.core.events import StampEchoed
 from slotmesh.codec import JSON
 from slotmesh.handlers import batch, deployment
 from tests.support.fakes.clock import FakeClock
@@ -119,7 +120,7 @@ async def test_it_starts_nothing_then_and_all_later(method: str, after: int, key
         await wait_until(lambda: host.link.parked and not host.engine.scheduler.in_use)
         calls_before = (after - 1) * (2 if "together" in method else 1)
         assert len(host.handler.seen) == calls_before
-        host.engine.echoed(host.link, clock.now())
+        host.engine.post(StampEchoed(host.link, clock.now()))
         await host.answered(4)
         assert sorted(host.handler.seen) == ["1", "2", "3", "4"]
         assert not key or host.handler.seen == ["1", "2", "3", "4"]
@@ -142,7 +143,7 @@ async def test_nor_do_neighbours_of_different_keys(method: str, size: int, after
         host.engine.submit([neighbour(host, whole, index) for index in range(4)])
         await wait_until(lambda: host.link.parked and not host.engine.scheduler.in_use)
         assert len(host.handler.seen) == after - 1
-        host.engine.echoed(host.link, clock.now())
+        host.engine.post(StampEchoed(host.link, clock.now()))
         await host.answered(4)
         assert sorted(host.handler.seen) == items
         await asyncio.wait_for(host.engine.idle(), 5)

@@ -8,9 +8,9 @@ import pytest
 
 import slotmesh
 from replica_service.core.calls import Run
-from replica_service.core.lane_book import LaneBook
-from replica_service.core.lane_stops import Stops
-from replica_service.core.records import Record
+from replica_service.core.lanes.lane_book import LaneBook
+from replica_service.core.lanes.lane_stops import Stops
+from replica_service.core.sessions.records import Record
 from tests.unit.replica.hosting import hosting
 
 

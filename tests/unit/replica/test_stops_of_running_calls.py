@@ -12,7 +12,7 @@ import pytest
 
 import slotmesh
 from replica_service.core.calls import Run
-from replica_service.core.records import Record
+from replica_service.core.sessions.records import Record
 from slotmesh.errors import Executed, Reason
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until

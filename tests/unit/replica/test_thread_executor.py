@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.lanes import MAX_TURN_S
+from replica_service.core.lanes.lanes import MAX_TURN_S
 from replica_service.shell.executors import thread_outcomes
 from replica_service.shell.executors import threads as thread_executor
 from slotmesh.codec import JSON

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.health import HealthSettings
+from replica_service.core.health.health import HealthSettings
 from replica_service.shell.handler.handler_loop import SharedLoop
 from replica_service.shell.handler.health import Upkeep
 from replica_service.shell.handler.hooks import Hook, Hooks

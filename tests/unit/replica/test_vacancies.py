@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
+from math import inf
 
 import pytest
 
 from replica_service.core.calls import Link
-from replica_service.core.vacancies import Vacancies
+from replica_service.core.permits.vacancies import Vacancies
 
 
 def vacancies(*waiting: Link, draws: Sequence[float] = (0.5,)) -> Vacancies:
@@ -30,7 +31,7 @@ def reacting(made: Vacancies, reaction_s: float, times: int = 1) -> None:
 def test_nobody_waits_for_time_to_pass_where_there_is_no_room() -> None:
     made = vacancies(Link())
     assert made.due(5.0, has_room=False) is None
-    assert made.next_deadline() is None
+    assert made.tell_at == inf
 
 
 def test_the_router_whose_call_ended_has_a_head_start() -> None:
@@ -38,10 +39,10 @@ def test_the_router_whose_call_ended_has_a_head_start() -> None:
     made = vacancies(waiting)
     reacting(made, 0.1)
     assert made.due(5.0, has_room=True) is None
-    assert made.next_deadline() == pytest.approx(5.15)
+    assert made.tell_at == pytest.approx(5.15)
     assert made.due(5.15, has_room=True) is waiting
     assert made.due(9.0, has_room=True) is None
-    assert made.next_deadline() is None
+    assert made.tell_at == inf
 
 
 def test_one_router_after_another_is_told_whichever_is_drawn() -> None:
@@ -50,7 +51,7 @@ def test_one_router_after_another_is_told_whichever_is_drawn() -> None:
     reacting(made, 0.1)
     made.due(0.0, has_room=True)
     heard = []
-    while (now := made.next_deadline()) is not None:
+    while (now := made.tell_at) < inf:
         heard.append((made.due(now, has_room=True), round(now, 6)))
     assert heard == [(third, 0.15), (first, 0.3), (second, 0.45)]
 
@@ -60,7 +61,7 @@ def test_sometimes_there_is_no_head_start() -> None:
     made = vacancies(first, second, draws=(0.24, 0.5, 0.5))
     reacting(made, 0.1)
     assert made.due(0.0, has_room=True) is second
-    assert made.next_deadline() == pytest.approx(0.15)
+    assert made.tell_at == pytest.approx(0.15)
 
 
 def test_who_has_heard_it_by_a_result_is_not_told() -> None:
@@ -79,9 +80,9 @@ def test_it_ends_when_somebody_has_come_and_begins_anew() -> None:
     heard = made.due(1.0, has_room=True)
     assert heard in {first, second}
     assert made.due(1.5, has_room=False) is None
-    assert made.next_deadline() is None
+    assert made.tell_at == inf
     assert made.due(3.0, has_room=True) is None
-    assert made.next_deadline() == 4.0
+    assert made.tell_at == 4.0
     assert {heard, made.due(4.0, has_room=True)} == {first, second}
 
 
@@ -96,7 +97,7 @@ def test_a_router_is_told_once_a_gap_and_others_meanwhile() -> None:
     made.due(0.25, has_room=True)
     assert made.due(0.5, has_room=True) is other
     assert made.due(0.75, has_room=True) is None
-    assert made.next_deadline() == 0.25 + 0.75
+    assert made.tell_at == 0.25 + 0.75
     assert made.due(1.0, has_room=True) is often
 
 
@@ -106,21 +107,21 @@ def test_the_head_start_follows_the_quickest_and_forgets_it() -> None:
     reacting(made, 0.1)
     reacting(made, 0.5)
     made.due(0.0, has_room=True)
-    assert made.next_deadline() == pytest.approx(1.5 * 0.1 * 1.05)
+    assert made.tell_at == pytest.approx(1.5 * 0.1 * 1.05)
     made.due(0.0, has_room=False)
     reacting(made, 0.5, times=100)
     made.due(0.0, has_room=True)
-    assert made.next_deadline() == pytest.approx(1.5 * 0.5)
+    assert made.tell_at == pytest.approx(1.5 * 0.5)
 
 
 def test_the_head_start_is_at_most_a_gap_and_never_nothing() -> None:
     made = vacancies(Link())
     made.due(0.0, has_room=True)
-    assert made.next_deadline() == 1.0
+    assert made.tell_at == 1.0
     made.due(0.0, has_room=False)
     reacting(made, 0.0)
     made.due(0.0, has_room=True)
-    assert made.next_deadline() == pytest.approx(0.015)
+    assert made.tell_at == pytest.approx(0.015)
 
 
 def test_only_the_first_run_after_an_end_counts_as_a_reaction() -> None:
@@ -129,4 +130,4 @@ def test_only_the_first_run_after_an_end_counts_as_a_reaction() -> None:
     made.came(link, 0.2)
     made.came(link, 0.21)
     made.due(0.0, has_room=True)
-    assert made.next_deadline() == pytest.approx(0.3)
+    assert made.tell_at == pytest.approx(0.3)

@@ -14,6 +14,7 @@ from router_service.core.replicas.replica import Replica
 from router_service.core.routing.backends import Backend
 from router_service.core.routing.table import BackendRoute, ReplicaRoute
 from router_service.core.runs import Run
+from slotmesh.spec import model
 
 
 def chance(seed: int = 0) -> Callable[[], float]:
@@ -44,9 +45,9 @@ def run(
     return Run(seq, by, "e", CallOptions(**options), range(first, first + count), payloads, arrived)
 
 
-def backend(**route: Any) -> Backend[Replica]:
+def backend(**settings: Any) -> Backend[Replica]:
     """A backend without replicas."""
-    return Backend(BackendRoute(name="b", **route), BackendCounts(), chance())
+    return Backend(BackendRoute(settings=model.Backend(name="b", **settings)), BackendCounts(), chance())
 
 
 def replica(name: str = "r", max_ongoing: int = 10, of: Backend[Replica] | None = None, **capacity: Any) -> Replica:

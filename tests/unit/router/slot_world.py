@@ -7,9 +7,16 @@ from typing import Any
 
 from router_service.core.callers import Caller, Window
 from router_service.core.commands import Command, DeliverFailure, DeliverSlot, Flush
+from router_service.core.events import CallerLeft
 from router_service.core.flows import Flow
 from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.runs import CallerBook
+from router_service.core.slots.events import (
+    CallDispatched,
+    SlotOperationRequested,
+    SlotOperationsAnswered,
+    SlotRequested,
+)
 from router_service.core.slots.frames import OutgoingOp
 from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot
 from slotmesh.errors import Failure, Reason
@@ -52,37 +59,37 @@ class SlotWorld(World):
             fields["excluded"] = frozenset(fields["excluded"])
         caller = Caller(Window(1, 1), flow or self.flow)
         wanted = Reserve(**fields)
-        self.do(self.scheduler.slots.reserve(caller, endpoint, options(**routing), wanted, self.now, request_id))
+        self.step(SlotRequested(caller, endpoint, options(**routing), wanted, request_id))
         return caller
 
     def dispatch(self, name: str, token: str = "token", payload: bytes = b"0", **fields: Any) -> Caller:
         """Somebody calls into a slot."""
         caller = Caller(Window(1, 1))
         into = Dispatch(token=token)
-        self.do(self.scheduler.slots.dispatch(caller, key_of(name), options(**fields), payload, into, self.now))
+        self.step(CallDispatched(caller, key_of(name), options(**fields), payload, into))
         return caller
 
     def renew(self, name: str, token: str = "token") -> Caller:
         """Somebody holds a slot for longer."""
         caller = Caller(Window(1, 1))
-        self.do(self.scheduler.slots.operate(caller, key_of(name), Renew(token=token), self.now))
+        self.step(SlotOperationRequested(caller, key_of(name), Renew(token=token)))
         return caller
 
     def release(self, name: str, token: str = "token") -> Caller:
         """Somebody gives a slot back."""
         caller = Caller(Window(1, 1))
-        self.do(self.scheduler.slots.operate(caller, key_of(name), Release(token=token), self.now))
+        self.step(SlotOperationRequested(caller, key_of(name), Release(token=token)))
         return caller
 
     def leave(self, caller: Caller) -> None:
         """The caller does not wait any more."""
-        self.do(self.scheduler.cancel(caller, self.now))
+        self.step(CallerLeft(caller))
 
     def answer(self, name: str, answer: Slot | Released | Failure, op_id: int = 0, **capacity: Any) -> None:
         """The replica answers its newest operation, or the one that is named."""
         told = self.capacity(**capacity) if capacity else None
         answers = [(op_id or self.ops[name][-1].op_id, answer)]
-        self.do(self.scheduler.slots.answered(self.replicas[name], answers, told, self.now))
+        self.step(SlotOperationsAnswered(self.replicas[name], answers, told))
 
     def grant(self, name: str, token: str = "token", op_id: int = 0, ttl_s: float = 10.0, **capacity: Any) -> None:
         """The replica leases a slot."""
@@ -107,7 +114,7 @@ class SlotWorld(World):
 
     def cut_ops(self, name: str, max_bytes: int = 10**9) -> list[OutgoingOp]:
         """The link writes one frame of operations."""
-        ops = self.scheduler.slots.cut_ops(self.replicas[name], max_bytes)
+        ops = self.scheduler.cut_ops(self.replicas[name], max_bytes)
         self.ops[name] += ops
         return ops
 

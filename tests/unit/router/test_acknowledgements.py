@@ -208,7 +208,7 @@ def test_calls_that_end_while_they_are_held_are_not_kept() -> None:
         if call_id > 1:
             world.cancel((call_id, call_id), by=client)
     assert client.session is not None
-    assert len(world.scheduler._suspended) < 2_100
+    assert len(world.scheduler._parts.suspended) < 2_100
     world.at(HOLD_S - 1.0)
     world.submit([5_000], by=client)
     world.at(HOLD_S)
@@ -222,7 +222,7 @@ def test_a_roster_that_says_nothing_new_of_itself_lets_replicas_join_all_the_sam
     world = World({"b": ["r1"]})
     client = world.connect()
     world.backends["b"].append("r2")
-    world._listed.add("r2")  # as a controller that does not number its rosters
+    world.listed.add("r2")  # as a controller that does not number its rosters
     world.push()
     world.acknowledge(client)
     world.submit([1, 2, 3, 4, 5, 6, 7, 8], by=client)

@@ -6,8 +6,8 @@ import pytest
 
 from router_service.core.callers import Caller
 from router_service.core.cancellation import PATIENCE_S
-from slotmesh.chunks import MAX_INLINE_BYTES
 from slotmesh.errors import Executed, Reason
+from slotmesh.wire.limits import MAX_INLINE_BYTES
 from tests.unit.router.world import OK, World
 
 ENDINGS = ("timeout", "cancel")

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from router_service.core.callers import Caller
+from router_service.core.replicas.events import RunsCompleted
 from router_service.core.routing.rosters import Departure
+from router_service.core.slots.events import SlotAbandoned, SlotOperationRequested
 from router_service.core.slots.frames import MAX_FRAME_OPS
 from router_service.core.slots.operations import TABLE_WAIT_S
 from router_service.core.slots.slot import Released, Renew, Slot
@@ -29,7 +31,7 @@ def test_a_dispatch_goes_ahead_of_runs_and_needs_no_room() -> None:
 def test_its_result_is_that_of_a_call() -> None:
     world = SlotWorld({"b": ["r1"]})
     world.dispatch("r1")
-    world.do(world.scheduler.completed(world.replicas["r1"], [([1], [b"result"], "")], [], None, world.now))
+    world.step(RunsCompleted(world.replicas["r1"], [([1], [b"result"], "")], [], None))
     assert world.outcomes == {1: "ok"}
     assert world.replicas["r1"].bound == 0
 
@@ -38,7 +40,7 @@ def test_a_token_that_is_not_honoured() -> None:
     world = SlotWorld({"b": ["r1"]})
     caller = world.dispatch("r1")
     failure = Failure(reason=Reason.SLOT_USED, message="used")
-    world.do(world.scheduler.completed(world.replicas["r1"], [], [([1], failure)], None, world.now))
+    world.step(RunsCompleted(world.replicas["r1"], [], [([1], failure)], None))
     assert world.reason(caller) is Reason.SLOT_USED
 
 
@@ -87,7 +89,7 @@ def test_of_a_replica_that_the_table_does_not_name_nothing_is_known() -> None:
     """A newer table may name it, or its next life: the slot may live."""
     world = SlotWorld({"b": ["r1"]})
     callers = [world.dispatch("r9"), world.renew("r9"), world.release("r9"), another := Caller(world.caller.window)]
-    world.do(world.scheduler.slots.operate(another, ("r1", "another life"), Renew(token="t"), world.now))
+    world.step(SlotOperationRequested(another, ("r1", "another life"), Renew(token="t")))
     world.at(TABLE_WAIT_S - 0.01)
     assert not world.ends
     world.at(TABLE_WAIT_S)
@@ -189,7 +191,7 @@ def test_a_slot_that_nobody_will_use_is_given_back() -> None:
     caller = world.reserve()
     world.grant("r1", "t1")
     assert isinstance(world.end(caller), Slot)
-    world.do(world.scheduler.slots.give_back(key_of("r1"), "t1", world.now))
+    world.step(SlotAbandoned(key_of("r1"), "t1"))
     assert world.got_ops("r1") == ["Reserve", "Release"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from router_service.core.queueing.events import BrakeChanged
 from router_service.core.queueing.fair_queue import FEW_CALLS
 from router_service.shell.clients import brake
 from router_service.shell.clients.brake import Brake
@@ -18,18 +19,18 @@ MANY = FEW_CALLS + 1
 
 def test_many_calls_wait_and_few_do_not() -> None:
     world = World({"b": ["r"]}, slots=1000)
-    world.do(world.scheduler.brake(is_braked=True, now=world.now))
+    world.step(BrakeChanged(is_braked=True))
     world.submit(range(1, MANY + 1), by=caller())
     assert not world.held["r"]
     world.submit([100], by=caller())
     assert list(world.held["r"].values()) == [100]
-    world.do(world.scheduler.brake(is_braked=False, now=world.now))
+    world.step(BrakeChanged(is_braked=False))
     assert sorted(world.held["r"].values()) == [*range(1, MANY + 1), 100]
 
 
 def test_calls_of_a_key_are_sent_as_ever() -> None:
     world = World({"b": ["r"]}, slots=1000, owner=("r", 1))
-    world.do(world.scheduler.brake(is_braked=True, now=world.now))
+    world.step(BrakeChanged(is_braked=True))
     world.submit(range(1, MANY + 1), ordering_key="k")
     assert len(world.held["r"]) == MANY
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.callers import MAX_CALL_ID, Caller, Window
+from router_service.core.callers import Caller, Window
 from slotmesh.errors import Reason
+from slotmesh.wire.limits import MAX_CALL_ID
 
 
 def caller(calls: int = 10, size: int = 100) -> Caller:

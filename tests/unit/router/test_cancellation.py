@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from router_service.core.commands import DeliverFailure
+from router_service.core.events import CallerLeft, CallsCancelled
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import Fields, caller
@@ -140,7 +141,7 @@ def test_a_caller_that_leaves_takes_all_back(fields: Fields) -> None:
     other = caller()
     world.submit(range(1, 6), **fields)
     world.submit([9], by=other, **fields)
-    world.do(world.scheduler.cancel(world.caller, world.now))
+    world.step(CallerLeft(world.caller))
     assert set(world.outcomes) == {1, 2, 3, 4, 5}
     assert {world.held["r"][run_id] for run_id in world.cancelled["r"]} == {1, 2}
     assert not world.caller.runs
@@ -205,5 +206,5 @@ def test_what_survives_in_the_queue_still_has_its_time() -> None:
 def test_one_answer_for_all_that_wait() -> None:
     world = blocked()
     world.submit(range(1000))
-    commands = world.scheduler.cancel_calls(world.caller, [(0, 1000)], 0.0)
+    commands = world.scheduler.step(CallsCancelled(world.caller, [(0, 1000)]), 0.0)
     assert len([each for each in commands if isinstance(each, DeliverFailure)]) == 1

@@ -8,6 +8,7 @@ import pytest
 
 from router_service.core.callers import Window
 from router_service.core.calls import NO_OPTIONS, Batch
+from router_service.core.events import CallsCancelled, CallsSubmitted, RouterEvent
 from router_service.core.runs import Run
 from router_service.core.scheduler import Scheduler
 from router_service.core.unread import Unread
@@ -33,11 +34,14 @@ class Recorded(Dispatcher):
         self.submitted: list[list[Batch]] = []
         self.cancelled: list[list[tuple[int, int]]] = []
 
-    def submit(self, _caller: object, _endpoint: str, batches: list[Batch]) -> None:  # type: ignore[override]
-        self.submitted.append(batches)
-
-    def cancel(self, _caller: object, ranges: list[tuple[int, int]]) -> None:  # type: ignore[override]
-        self.cancelled.append(ranges)
+    def post(self, event: RouterEvent) -> None:
+        match event:
+            case CallsSubmitted(batches=batches):
+                self.submitted.append(list(batches))
+            case CallsCancelled(ranges=ranges):
+                self.cancelled.append(list(ranges))
+            case _:
+                raise AssertionError(f"nobody expects {event}")
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from router_service.core.scheduler import Scheduler
 from router_service.core.unread import Unread
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.dispatcher import Dispatcher
-from slotmesh.chunks import CHUNK_BYTES
 from slotmesh.v1 import call_pb2, router_service_pb2
+from slotmesh.wire.limits import CHUNK_BYTES
 from tests.support.fakes.clock import FakeClock
 
 TOTAL = 3 * CHUNK_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from math import inf
 from typing import Any
 
@@ -13,9 +14,9 @@ from router_service import convert
 from router_service.core.calls import CallOptions
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
-from slotmesh.partitions import partition_of
 from slotmesh.units import MAX_DURATION_S
 from slotmesh.v1 import call_pb2
+from slotmesh.wire.partitions import partition_of
 
 
 def options(**fields: Any) -> CallOptions:
@@ -63,7 +64,7 @@ def test_partitions_are_part_of_the_contract() -> None:
 def test_times_are_seconds() -> None:
     timed = options(timeout=Duration(seconds=2, nanos=500_000_000), relative_slo=Duration(nanos=250_000_000))
     assert (timed.timeout_s, timed.slo_s, timed.slo_at) == (2.5, 0.25, None)
-    assert options(absolute_slo=Timestamp(seconds=10, nanos=500_000_000)).slo_at == 10.5
+    assert options(absolute_slo=Timestamp(seconds=10, nanos=500_000_000)).slo_at == datetime.fromtimestamp(10.5, UTC)
     assert options(timeout=Duration(), relative_slo=Duration()).slo_s == 0.0
     assert options(timeout=Duration()).timeout_s == 0.0
 

@@ -114,12 +114,6 @@ def test_a_batch_that_does_not_add_up_is_told_by_its_field(batch: Batch, reason:
     assert (failure.reason, failure.metadata["field"]) == (reason, field)
 
 
-def test_ranges_of_ids_have_both_ends() -> None:
-    ranges = [call_pb2.IdRange(first=1, last=3), call_pb2.IdRange(first=7, last=7), call_pb2.IdRange(first=9, last=8)]
-    assert convert.run_ids_of(ranges) == [1, 2, 3, 7]
-    assert convert.ranges_of(ranges) == [(1, 3), (7, 7), (9, 8)]
-
-
 def test_a_replica_that_reports_no_room_at_all_has_one_permit() -> None:
     capacity = convert.capacity_from_wire(call_pb2.Capacity(max_ongoing=0, prefetch=2, others=3, draining=True))
     assert (capacity.max_ongoing, capacity.prefetch, capacity.others, capacity.draining) == (1, 2, 3, True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from router_service import convert
 from router_service.core.routing.rosters import Covered, Departure, Roster, RosterVersion
-from router_service.core.routing.table import BalancerName, RoutingTable
+from router_service.core.routing.table import RoutingTable
+from slotmesh.spec.model import Backend, BalancerName
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 from tests.support.fakes.controller import table
 
@@ -61,20 +64,20 @@ def test_a_policy_has_weights_and_shadows_or_there_is_none() -> None:
 
 
 def test_settings_of_a_backend_have_their_defaults() -> None:
-    backend = convert.table_from_wire(table(1, {})).backends["b"]
-    assert (backend.max_queued_calls, backend.max_queued_bytes) == (20_000, 256 * 1024 * 1024)
-    assert (backend.max_queue_time_s, backend.max_batch_size) == (30.0, 1024)
-    assert backend.balancer is BalancerName.LEAST_LOADED
+    assert convert.table_from_wire(table(1, {})).backends["b"].settings == Backend(name="b")
 
 
 def test_settings_of_a_backend_are_taken_over() -> None:
-    wire = table(1, {}, max_queued_calls=5, max_queued_bytes=7, max_queue_time=Duration(nanos=5 * 10**8))
-    wire.backends[0].max_batch_size = 9
-    backend = convert.table_from_wire(wire).backends["b"]
-    assert (backend.max_queued_calls, backend.max_queued_bytes) == (5, 7)
-    assert (backend.max_queue_time_s, backend.max_batch_size) == (0.5, 9)
+    said: dict[str, Any] = {"max_queued_calls": 5, "max_queued_bytes": 7, "max_queue_time": Duration(nanos=5 * 10**8)}
+    wire = table(1, {}, **said, max_batch_size=9)
+    expected = Backend(name="b", max_queued_calls=5, max_queued_bytes=7, max_queue_time_s=0.5, max_batch_size=9)
+    assert convert.table_from_wire(wire).backends["b"].settings == expected
+    older = membership_service_pb2.BackendRoute(name="b", **said, max_batch_size=9)
+    wire = membership_service_pb2.RoutingTable(backends=[older])
+    assert convert.table_from_wire(wire).backends["b"].settings == expected, "as controllers of older versions say it"
 
 
+@pytest.mark.parametrize("is_older", [False, True], ids=["now", "older controllers"])
 @pytest.mark.parametrize(
     ("wire", "balancer"),
     [
@@ -85,8 +88,12 @@ def test_settings_of_a_backend_are_taken_over() -> None:
         (99, BalancerName.LEAST_LOADED),
     ],
 )
-def test_the_default_stands_in_for_a_balancer_of_a_newer_protocol(wire: int, balancer: BalancerName) -> None:
-    route = membership_service_pb2.BackendRoute(name="b", balancer=wire)  # type: ignore[arg-type]
+def test_the_default_stands_in_for_a_balancer_of_a_newer_protocol(
+    wire: int, balancer: BalancerName, *, is_older: bool
+) -> None:
+    said: dict[str, Any] = {"balancer": wire}
+    said = said if is_older else {"backend": mesh_pb2.Backend(name="b", **said)}
+    route = membership_service_pb2.BackendRoute(name="b", **said)
     routing = convert.table_from_wire(membership_service_pb2.RoutingTable(backends=[route]))
-    assert routing.backends["b"].balancer is balancer
+    assert routing.backends["b"].settings.balancer is balancer
     assert routing.backends["b"].unknown_balancer == (99 if wire == 99 else None)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from router_service.core.commands import RetryLink
 from router_service.core.replicas.ejection import FIRST_S, HEALTHY_S, LONGEST_S, Ejections
+from router_service.core.replicas.events import LinkFailed
+from router_service.core.replicas.replica import Replica
 from tests.unit.router.world import World
 
 EACH = ("r", "life")
@@ -68,27 +71,35 @@ def test_who_leaves_is_out_no_more() -> None:
 # -- by way of the scheduler -------------------------------------------------------------------------------------------
 
 
+def retry_in_s(world: World, each: Replica) -> float:
+    """The replica's link has failed: when it is tried again."""
+    (command,) = world.scheduler.step(LinkFailed(each), world.now)
+    assert isinstance(command, RetryLink)
+    assert command.replica is each
+    return command.delay_s
+
+
 def test_a_link_that_fails_again_and_again_is_tried_less_and_less_until_it_holds() -> None:
     world = World({"b": ["r1", "r2", "r3"]})
     world.lose("r1")
     each = world.replicas["r1"]
-    delays = [world.scheduler.retry_link_in_s(each, 0.0) for _ in range(8)]
+    delays = [retry_in_s(world, each) for _ in range(8)]
     assert max(delays) > 1.5
     world.link("r1")
     world.now = HEALTHY_S
     world.lose("r1")
-    assert world.scheduler.retry_link_in_s(each, world.now) <= FIRST_S
+    assert retry_in_s(world, each) <= FIRST_S
 
 
 def test_replicas_that_left_are_out_no_more_and_are_left_alone() -> None:
     world = World({"b": ["r1", "r2"]})
     world.lose("r1")
     leaving = world.replicas["r1"]
-    world.scheduler.retry_link_in_s(leaving, 0.0)
+    retry_in_s(world, leaving)
     ejections = world.scheduler.topology.backends["b"].ejections
     assert ejections.out == 1
     world.backends["b"] = ["r2"]
     world.push()
     assert ejections.out == 0
-    assert world.scheduler.retry_link_in_s(leaving, 0.0) == LONGEST_S
+    assert retry_in_s(world, leaving) == LONGEST_S
     assert ejections.out == 0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from router_service.core.replicas.frames import OutgoingBatch
-from slotmesh.chunks import joined
-from slotmesh.partitions import partition_of
+from slotmesh.wire.chunks import joined
+from slotmesh.wire.partitions import partition_of
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import Fields, caller
 

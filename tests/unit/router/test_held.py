@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from router_service.core.uploads.held_calls import Held
+from tests.support.examples import examples
 
 KEYS = st.sampled_from(("", "red", "green"))
 
@@ -80,4 +81,4 @@ class HeldMachine(RuleBasedStateMachine):
 
 
 TestHeld = HeldMachine.TestCase
-TestHeld.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestHeld.settings = settings(max_examples=examples(200), stateful_step_count=30, deadline=None)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from slotmesh.chunks import CHUNK_BYTES
-from slotmesh.frame_costs import FULL_CALLS
-from slotmesh.pacing import STEADY
-from tests.unit.router.test_streaming_outbox import Client
+from slotmesh.wire.frame_costs import FULL_CALLS
+from slotmesh.wire.limits import CHUNK_BYTES
+from slotmesh.wire.pacing import STEADY
+from tests.unit.router.values_client import Client
 
 pytestmark = pytest.mark.asyncio
 

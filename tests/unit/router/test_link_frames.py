@@ -9,12 +9,13 @@ import pytest
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import NO_OPTIONS
 from router_service.core.commands import CancelRun
+from router_service.core.events import CallsSubmitted
 from router_service.core.replicas.replica import Replica
 from router_service.core.runs import Run, Sent
 from router_service.core.sessions.session import Session
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.replicas.acks import MAX_FRAME_SPANS
-from router_service.shell.replicas.frames import MAX_FRAME_RANGES, LinkFrames, Request
+from router_service.shell.replicas.frames import LinkFrames, Request
+from slotmesh.wire.limits import MAX_FRAME_RANGES
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import caller
@@ -72,7 +73,7 @@ async def test_runs_go_between_questions() -> None:
     for frame in all_of(frames):
         told.append(frame.WhichOneof("frame"))
         if len(told) == 1:
-            world.do(world.scheduler.submit(caller(), "e", [(NO_OPTIONS, [1], [b""])], world.now))
+            world.step(CallsSubmitted(caller(), "e", [(NO_OPTIONS, [1], [b""])]))
     assert told == ["reconcile", "runs", "reconcile", "reconcile"]
 
 
@@ -91,7 +92,7 @@ async def test_cancels_and_takes_are_cut(frames: LinkFrames, replica: Replica) -
 
 @pytest.mark.asyncio
 async def test_acknowledgements_are_cut(frames: LinkFrames) -> None:
-    for at in range(MAX_FRAME_SPANS + 1):
+    for at in range(MAX_FRAME_RANGES + 1):
         frames.forget(2 * at + 1, 1)
     frames.flush()
-    assert [len(frame.ack.runs) for frame in all_of(frames)] == [MAX_FRAME_SPANS, 1]
+    assert [len(frame.ack.runs) for frame in all_of(frames)] == [MAX_FRAME_RANGES, 1]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.calls import Origin
-from slotmesh.chunks import joined
+from router_service.core.replicas.events import RunsCompleted
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.chunks import joined
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import Fields, caller
 
@@ -167,8 +168,8 @@ def test_after_a_lost_attempt_nothing_says_that_the_call_was_not_executed(way: s
         case _:
             world.link("r")
             run_ids = list(world.held["r"])
-            no = world.scheduler.completed(
-                world.replicas["r"], [], [(run_ids, _not_executed(Reason.METHOD_NOT_FOUND))], None, 0.0
+            no = world.scheduler.step(
+                RunsCompleted(world.replicas["r"], [], [(run_ids, _not_executed(Reason.METHOD_NOT_FOUND))], None), 0.0
             )
             world.do(no)
     assert world.failures[1].executed is Executed.UNKNOWN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.callers import Caller, Window
+from router_service.core.events import CallerLeft
 from router_service.core.flows import Flow
 from slotmesh.errors import Executed, Reason
 from tests.unit.router.world import OK, World
@@ -168,7 +169,7 @@ def test_what_waits_is_given_back_exactly_once(way: str, fields: Fields) -> None
             world.cancel((4, 5))
             world.cancel((0, 100))
         case "leave":
-            world.do(world.scheduler.cancel(world.caller, 0.0))
+            world.do(world.scheduler.step(CallerLeft(world.caller), 0.0))
         case "expire":
             world.at(30.0)
             world.at(50.0)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from router_service.core.routing.table import BalancerName
+from router_service.core.replicas.events import RunsCompleted
 from slotmesh.errors import Reason
+from slotmesh.spec.model import BalancerName
 from tests.unit.router.world import OK, World
 
 MakeWorld = Callable[..., World]
@@ -112,7 +113,7 @@ def test_an_answer_after_the_replica_left_the_table_counts(make: MakeWorld) -> N
     world.complete("r1")
     assert world.outcomes == {1: OK}
     assert world.closed == ["r1"]
-    world.do(world.scheduler.completed(world.replicas["r1"], [([1], [b"again"], "")], [], None, world.now))
+    world.step(RunsCompleted(world.replicas["r1"], [([1], [b"again"], "")], [], None))
 
 
 def test_load_never_goes_below_nothing(make: MakeWorld) -> None:
@@ -121,7 +122,7 @@ def test_load_never_goes_below_nothing(make: MakeWorld) -> None:
     replica = world.replicas["r"]
     for ids in ([1], [1], [1, 2, 3], [0], [-5]):
         results = [b"x"] * len(ids)
-        world.do(world.scheduler.completed(replica, [(ids, results, "")], [], None, world.now))
+        world.step(RunsCompleted(replica, [(ids, results, "")], [], None))
         assert replica.own == 0
     assert world.outcomes == {1: OK}
     world.held["r"].clear()

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from router_service.core.routing.events import TableReceived
 from router_service.core.routing.rosters import Covered, Roster, RosterVersion
 from router_service.core.routing.table import RoutingTable
 from tests.unit.router.world import OK, World
@@ -163,14 +164,14 @@ def test_the_calls_of_a_shard_key_stay_together_and_move_with_the_weights() -> N
 def test_an_older_table_changes_nothing(revision: int) -> None:
     world = World({"a": ["a1"]})
     world.push()
-    world.do(world.scheduler.apply(RoutingTable(generation="g", revision=revision), world.now))
+    world.step(TableReceived(RoutingTable(generation="g", revision=revision)))
     world.submit([1])
     assert world.at_replica("a1") == [1]
-    world.do(world.scheduler.apply(RoutingTable(generation="another", revision=revision), world.now))
+    world.step(TableReceived(RoutingTable(generation="another", revision=revision)))
     world.submit([2])
     assert world.at_replica("a1") == [1, 2], "nor one of a controller that does not know all replicas"
     roster = Roster(RosterVersion("another", revision), covers=(Covered("g", 2, 0),))
-    world.do(world.scheduler.apply(RoutingTable(generation="another", revision=revision, roster=roster), world.now))
+    world.step(TableReceived(RoutingTable(generation="another", revision=revision, roster=roster)))
     world.submit([3])
     assert 3 in world.outcomes, "another generation is newer, whatever its revision"
 

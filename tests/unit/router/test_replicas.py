@@ -11,14 +11,14 @@ def carried(each: Replica, count: int) -> Sent:
     """A slice that a frame has carried."""
     sent = each.send(run(count=count), count, 0, 0.0)
     assert each.outbox.popleft() is sent
-    each.number(sent)
+    each.inflight.number(sent)
     return sent
 
 
 def test_run_ids_are_cut_into_slices_wherever_they_come_from() -> None:
     each = replica()
     a, b = carried(each, 3), carried(each, 3)
-    assert [(sent, offset, at, count) for sent, offset, at, count in each.slices([2, 3, 4, 99, 6, 1])] == [
+    assert [(sent, offset, at, count) for sent, offset, at, count in each.inflight.slices([2, 3, 4, 99, 6, 1])] == [
         (a, 1, 0, 2),
         (b, 0, 2, 1),
         (b, 2, 4, 1),
@@ -52,8 +52,8 @@ def test_long_lived_slices_do_not_keep_the_index_of_ended_ones() -> None:
     stays = carried(each, 1)
     for _ in range(10_000):
         each.answer_whole(carried(each, 1))
-    assert len(each._starts) < 500  # the bound is what is tested
-    assert [sent for sent, *_ in each.slices([stays.first])] == [stays]
+    assert len(each.inflight._firsts) < 500  # the bound is what is tested
+    assert [sent for sent, *_ in each.inflight.slices([stays.first])] == [stays]
 
 
 def test_what_others_take_and_what_was_sent_is_not_free() -> None:
@@ -73,5 +73,5 @@ def test_run_ids_begin_anew_on_a_new_link() -> None:
     assert each.take_back() == [waiting]
     assert each.lose() == [first]
     assert (each.own, each.linked) == (0, False)
-    assert list(each.slices([1, 2, 3])) == []
+    assert list(each.inflight.slices([1, 2, 3])) == []
     assert carried(each, 1).first == 1

@@ -40,7 +40,7 @@ def test_no_more_than_so_many_slots_are_known(monkeypatch: pytest.MonkeyPatch) -
         granted(world, f"t{number}", f"id{number}")
     again = [world.end(world.reserve(request_id=f"id{number}")) for number in range(3)]
     assert again == [None, slot("r1", "t1"), slot("r1", "t2")]
-    assert len(world.scheduler._slot_operations.requests) == 3
+    assert len(world.scheduler._parts.slot_operations.requests) == 3
 
 
 def test_another_one_when_the_lease_is_over() -> None:

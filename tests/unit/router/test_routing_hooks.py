@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from router_service.core.replicas.events import RunsCompleted
 from router_service.core.replicas.replica import Replica
 from router_service.core.routing.balancers import Candidate, RoutingHooks
 from router_service.core.routing.balancers.least_loaded import LeastLoaded
@@ -72,7 +73,7 @@ def test_a_slot_that_is_used_is_one_pair(world: SlotWorld, heard: list[tuple[str
     world.dispatch("r1", "t1")
     world.now = 4.0
     op_id = world.ops["r1"][-1].op_id
-    world.do(world.scheduler.completed(world.replicas["r1"], [([op_id], [b""], "")], [], None, world.now))
+    world.step(RunsCompleted(world.replicas["r1"], [([op_id], [b""], "")], [], None))
     assert heard == [("routed", 1), ("completed after 3", 1)]
     assert world.scheduler.next_deadline() is None
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from router_service.core.counters import ShadowOutcome
+from router_service.core.events import CallerLeft
 from slotmesh.errors import Reason
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import Fields
@@ -194,7 +195,7 @@ def test_a_call_that_is_taken_back_leaves_its_copy_alone() -> None:
     world = shadowed("d")
     world.submit([1])
     world.cancel((1, 1))
-    world.do(world.scheduler.cancel(world.caller, 0.0))
+    world.do(world.scheduler.step(CallerLeft(world.caller), 0.0))
     assert not world.cancelled["d"]
     world.complete("d")
     assert copies(world) == {COMPLETED: 1}

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router_service.core.replicas.events import ServiceTimesReported
 from router_service.core.replicas.slicing import SLICE_NS, SLICE_S, MethodTime, joins, slice_calls, worth_calls
-from router_service.core.routing.table import BalancerName
+from slotmesh.spec.model import BalancerName
 from tests.unit.router.world import World
 
 QUICK = MethodTime(2e-6)
@@ -24,7 +25,7 @@ def sizes(world: World) -> dict[str, int]:
 
 def tell(world: World, time: MethodTime, *names: str, method: str = "") -> None:
     for name in names or tuple(world.replicas):
-        world.scheduler.times_told(world.replicas[name], {method: time})
+        world.step(ServiceTimesReported(world.replicas[name], {method: time}))
 
 
 # -- the rule ----------------------------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ def test_quick_calls_do_not_join_a_slow_one() -> None:
     """Behind it they would wait, if its handler keeps the loop, while others are idle."""
     world = World({"b": ["r1", "r2", "r3", "r4"]}, slots=512)
     for replica in world.replicas.values():
-        world.scheduler.times_told(replica, {"slow": SLOW, "quick": QUICK})
+        world.step(ServiceTimesReported(replica, {"slow": SLOW, "quick": QUICK}))
     world.submit([1], method="slow")
     (slow,) = sizes(world)
     for call_id in range(2, 102):
@@ -147,7 +148,7 @@ def test_quick_calls_do_not_join_a_slow_one() -> None:
 def test_quick_calls_do_not_join_calls_that_are_not_known() -> None:
     world = World({"b": ["r1", "r2"]}, slots=512)
     for replica in world.replicas.values():
-        world.scheduler.times_told(replica, {"quick": QUICK})
+        world.step(ServiceTimesReported(replica, {"quick": QUICK}))
     world.submit([1], method="new")
     world.submit([2], method="quick")
     assert sizes(world) == {"r1": 1, "r2": 1}

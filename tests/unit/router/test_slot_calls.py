@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import cast
 
 import pytest
 
 from router_service.core.calls import CallOptions
 from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.events import LinkOpened
 from router_service.core.replicas.replica import Replica
+from router_service.core.routing.events import TableReceived
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.scheduler import Scheduler
+from router_service.core.slots.events import SlotOperationsAnswered
 from router_service.core.slots.frames import OutgoingOp, OutgoingRelease, OutgoingReserve
 from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve, Slot
 from router_service.shell.clients.slot_calls import SlotCalls
@@ -20,8 +24,9 @@ from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.receivers import Link
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.token import format_token
+from slotmesh.spec.model import Backend
 from tests.support.fakes.clock import FakeClock
-from tests.unit.router.test_streaming_outbox import LinkOnPaper
+from tests.unit.router.values_client import LinkOnPaper
 
 SLOT = Slot(
     token=format_token("r", "life", bytes(16)),
@@ -40,12 +45,15 @@ class Router:
     def __init__(self, *, max_pending: int = 10) -> None:
         link = cast("Link", LinkOnPaper())
         self.dispatcher = Dispatcher(Scheduler(lambda: 0.5), FakeClock(), lambda _replica, _dispatcher: link)
-        backend = BackendRoute(name="b", replicas=[ReplicaRoute(key=("r", "life"), address="", max_ongoing=4)])
+        backend = BackendRoute(
+            settings=Backend(name="b"), replicas=[ReplicaRoute(key=("r", "life"), address="", max_ongoing=4)]
+        )
         endpoint = EndpointRoute(name="e", weights={"b": 1.0}, shadows={}, owners=())
         table = RoutingTable(generation="g", revision=1, endpoints={"e": endpoint}, backends={"b": backend})
-        self.dispatcher.apply(table)
+        self.dispatcher.post(TableReceived(table))
+        self.dispatcher.first_table.came()
         self.replica: Replica = next(iter(self.dispatcher.scheduler.topology.replicas.values()))
-        self.dispatcher.link_up(self.replica, Capacity(max_ongoing=4))
+        self.dispatcher.post(LinkOpened(self.replica, Capacity(max_ongoing=4)))
         self.slots = SlotCalls(self.dispatcher, UnaryCalls(self.dispatcher, max_pending))
 
     async def reserving(self, request_id: str = "") -> tuple[asyncio.Task[Slot | Failure], int]:
@@ -63,7 +71,7 @@ class Router:
         return task, op
 
     def grant(self, op_id: int) -> None:
-        self.dispatcher.slots_answered(self.replica, [(op_id, SLOT)])
+        self.dispatcher.post(SlotOperationsAnswered(self.replica, [(op_id, SLOT)]))
 
     def ops(self) -> list[OutgoingOp]:
         """What has been asked of the replica since."""
@@ -152,7 +160,7 @@ async def test_too_many_at_once_are_refused() -> None:
 async def test_a_time_of_day_by_which_it_is_wanted_orders_the_queue() -> None:
     router = Router()
     by = router.dispatcher.clock.time_of_day() + 3.0
-    task, op = await router.reserving_with(CallOptions(slo_at=by))
+    task, op = await router.reserving_with(CallOptions(slo_at=datetime.fromtimestamp(by, UTC)))
     assert op.options.slo_s == pytest.approx(3.0)
     router.grant(op.op_id)
     await task

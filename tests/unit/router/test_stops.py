@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from math import inf
 
-from router_service.core.callers import MAX_GENERATIONS, MAX_STOPS, Caller, Window
+from router_service.core.callers import MAX_STOPS, Caller, Window
 from router_service.core.cancellation import PATIENCE_S
-from slotmesh.chunks import Announced
+from router_service.core.events import CallsSubmitted
+from router_service.core.uploads.events import UploadCompleted
 from slotmesh.errors import Executed, Reason
+from slotmesh.wire.chunks import Announced
+from slotmesh.wire.limits import MAX_STOP_GENERATIONS
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import options
 
@@ -134,7 +137,7 @@ def test_what_waits_for_its_payload_is_stopped() -> None:
     world, client = world_of()
     submit(world, [1], client)
     fields = {"ordering_key": "k", "stop_generation": 1}
-    world.do(world.scheduler.submit(client, "e", [(options(**fields), [2], [Announced(9)])], world.now))
+    world.step(CallsSubmitted(client, "e", [(options(**fields), [2], [Announced(9)])]))
     world.fail("r")
     assert world.reasons([2]) == STOPPED
 
@@ -153,7 +156,7 @@ def test_the_first_failure_of_each_generation_counts() -> None:
 
 def test_the_newest_generations_of_a_key_are_known() -> None:
     caller = Caller(Window(1, 1))
-    for generation in range(1, 3 + MAX_GENERATIONS):
+    for generation in range(1, 3 + MAX_STOP_GENERATIONS):
         assert caller.stop("k", generation, 10 * generation)
     assert not caller.has_stopped("k", 2, 25)
     assert caller.has_stopped("k", 3, 35)
@@ -193,7 +196,7 @@ def test_what_is_known_of_keys_is_bounded() -> None:
 
 def announce(world: World, call_id: int, by: Caller, generation: int = 1) -> None:
     keyed = options(ordering_key="k", stop_generation=generation)
-    world.do(world.scheduler.submit(by, "e", [(keyed, [call_id], [Announced(9)])], world.now))
+    world.step(CallsSubmitted(by, "e", [(keyed, [call_id], [Announced(9)])]))
 
 
 def test_a_call_whose_payload_was_under_way_when_a_later_one_failed_runs() -> None:
@@ -201,7 +204,7 @@ def test_a_call_whose_payload_was_under_way_when_a_later_one_failed_runs() -> No
     announce(world, 1, client)
     submit(world, [2], client)
     world.cancel((2, 2), by=client)
-    world.do(world.scheduler.uploads.completed(client, 1, b"1", world.now))
+    world.step(UploadCompleted(client, 1, b"1"))
     assert world.got("r") == [1]
 
 

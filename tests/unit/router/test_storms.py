@@ -10,9 +10,13 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from slotmesh.errors import Reason
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import caller
+
+pytestmark = pytest.mark.slow
 
 RUNS = 8_192
 """What a stream's window lets one client have unanswered."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure
-from slotmesh.chunks import PayloadParts
+from router_service.core.events import CallerLeft
+from router_service.core.replicas.events import RunsCompleted
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.chunks import PayloadParts
 from tests.unit.router.world import DONE, OK, World
 from tests.unit.router.world_callers import Fields, caller
 
@@ -60,7 +62,7 @@ class TestValues:
         world = one()
         world.submit([1], streaming=True)
         replica = world.replicas["r"]
-        world.do(world.scheduler.completed(replica, [], [], None, 0.0, [1], [([1], [b"last"], "")]))
+        world.do(world.scheduler.step(RunsCompleted(replica, [], [], None, [1], [([1], [b"last"], "")]), 0.0))
         assert world.values[1] == [b"last"]
         assert world.outcomes == {1: DONE}
 
@@ -80,7 +82,7 @@ class TestValues:
         assert world.values == {2: [b"a"]}
         world.end("r")
         replica = world.replicas["r"]
-        world.do(world.scheduler.completed(replica, [], [], None, 0.0, [], [([1, 2, 77], [b"x"] * 3, "")]))
+        world.do(world.scheduler.step(RunsCompleted(replica, [], [], None, [], [([1, 2, 77], [b"x"] * 3, "")]), 0.0))
         assert world.values == {2: [b"a"]}
         assert not world.taken["r"]
 
@@ -206,7 +208,7 @@ class TestSessions:
         for run_id, outcome in ((1, "done"), (2, "failure")):
             failures = [([run_id], failure())] if outcome == "failure" else []
             done = [run_id] if outcome == "done" else []
-            commands += world.scheduler.completed(world.replicas["r"], [], failures, None, 0.0, done)
+            commands += world.scheduler.step(RunsCompleted(world.replicas["r"], [], failures, None, done), 0.0)
         assert [type(each) for each in commands] == [DeliverDone, DeliverFailure]
         assert [each.replica for each in commands if isinstance(each, DeliverDone | DeliverFailure)] == [None, None]
 
@@ -233,7 +235,7 @@ def test_a_caller_that_leaves_has_its_handlers_stopped() -> None:
     world = one()
     world.submit([1], streaming=True)
     world.give("r", c1=[b"a"])
-    commands = world.scheduler.cancel(world.caller, world.now)
+    commands = world.scheduler.step(CallerLeft(world.caller), world.now)
     assert any(isinstance(each, CancelRun) for each in commands)
     assert not world.caller.runs
 

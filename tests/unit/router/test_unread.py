@@ -107,7 +107,10 @@ def test_who_is_stuck_lets_go_before_those_who_read(unread: Unread, clock: FakeC
     clock.advance(STUCK_S)
     for each in read:
         each.queue(MAX_BYTES // BRAKE_SHARE // len(read))
-    assert ([each.asked for each in read], stuck.asked) == ([[]] * len(read), [True])
+    # Below the bound of all it keeps what could not be had again.
+    assert ([each.asked for each in read], stuck.asked) == ([[]] * len(read), [False])
+    stuck.queue(MAX_BYTES)
+    assert stuck.asked == [False, True]
 
 
 def test_of_few_streams_one_that_is_stuck_keeps_what_fits(unread: Unread, clock: FakeClock) -> None:

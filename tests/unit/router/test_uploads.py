@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.callers import Caller
+from router_service.core.events import CallerLeft, CallsCancelled, CallsSubmitted
 from router_service.core.scheduler import Scheduler
+from router_service.core.sessions.events import CallsResent, SessionDisconnected
+from router_service.core.uploads.events import ChunkArrived, UploadCompleted, UploadFailed
 from router_service.core.uploads.uploads import CROWDED, CROWDED_STALL_S, FLOOR_BYTES, MAX_UPLOAD_BYTES, STALL_S
-from slotmesh.chunks import MAX_PAYLOAD_BYTES, Announced, PayloadParts
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.chunks import Announced, PayloadParts
+from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import caller, options
 
@@ -20,25 +24,25 @@ def payload_of(call_id: int) -> PayloadParts:
 
 
 def announce(world: World, call_id: int, by: Caller, size: int = 100, **fields: object) -> None:
-    world.do(world.scheduler.submit(by, "e", [(options(**fields), [call_id], [Announced(size)])], world.now))
+    world.step(CallsSubmitted(by, "e", [(options(**fields), [call_id], [Announced(size)])]))
 
 
 def bring(world: World, call_id: int, by: Caller, size: int) -> None:
-    world.scheduler.uploads.brought(by, call_id, size, world.now)
+    world.step(ChunkArrived(by, call_id, size))
 
 
 def upload(world: World, call_id: int, by: Caller) -> None:
-    world.do(world.scheduler.uploads.completed(by, call_id, payload_of(call_id), world.now))
+    world.step(UploadCompleted(by, call_id, payload_of(call_id)))
 
 
 def test_a_call_is_sent_when_its_payload_is_complete() -> None:
     world, client = World({"b": ["r"]}), caller()
     announce(world, 1, client)
     assert world.got("r") == []
-    assert world.scheduler.uploads.awaits(client, 1)
+    assert world.scheduler._parts.uploads.find(client, 1)
     upload(world, 1, client)
     assert world.got("r") == [1]
-    assert not world.scheduler.uploads.awaits(client, 1)
+    assert not world.scheduler._parts.uploads.find(client, 1)
 
 
 def test_calls_of_its_key_wait_behind_it_in_order_and_others_pass() -> None:
@@ -67,7 +71,7 @@ def test_what_is_taken_back_before_it_is_complete_keeps_nobody_waiting() -> None
     world, client = World({"b": ["r"]}, owner=("r", 1)), caller()
     announce(world, 1, client, ordering_key="k")
     world.submit([2], by=client, ordering_key="k")
-    world.do(world.scheduler.cancel_calls(client, [(1, 1)], world.now))
+    world.step(CallsCancelled(client, [(1, 1)]))
     assert world.reasons([1]) == {Reason.CANCELLED}
     assert world.got("r") == [2]
     upload(world, 1, client)
@@ -88,7 +92,7 @@ def test_a_payload_that_will_never_be_complete_fails_its_call_alone() -> None:
     announce(world, 1, client, ordering_key="k")
     world.submit([2], by=client, ordering_key="k")
     failure = Failure(reason=Reason.BAD_REQUEST, message="chunk.offset: 7, where 0 comes next")
-    world.do(world.scheduler.uploads.failed(client, 1, failure, world.now))
+    world.step(UploadFailed(client, 1, failure))
     assert (world.reasons([1]), world.failures[1].executed) == ({Reason.BAD_REQUEST}, Executed.NO)
     assert world.got("r") == [2]
 
@@ -98,9 +102,7 @@ def test_a_caller_that_goes_leaves_nothing_behind(is_session: bool) -> None:
     world = World({"b": ["r"]})
     client = world.connect(1) if is_session else caller()
     announce(world, 1, client)
-    world.do(
-        world.scheduler.disconnected(client, world.now) if is_session else world.scheduler.cancel(client, world.now)
-    )
+    world.step(SessionDisconnected(client) if is_session else CallerLeft(client))
     assert not client.runs
     upload(world, 1, client)
     assert world.got("r") == []
@@ -110,7 +112,7 @@ def test_a_session_is_asked_for_when_the_payload_of_what_comes_again_is_complete
     world = World({"b": ["r"]}, owner=("r", 1))
     client = world.connect(2, (1, 2))
     keyed = options(ordering_key="k")
-    world.do(world.scheduler.submit_again(client, "e", [(keyed, [1], [Announced(9)])], 0.0, world.roster, world.now))
+    world.step(CallsResent(client, "e", [(keyed, [1], [Announced(9)])], 0.0, world.roster))
     world.resend([2], by=client, ordering_key="k")
     world.submit([3], by=client, ordering_key="k")
     world.reconcile("r", client)
@@ -200,7 +202,7 @@ def test_what_waits_behind_a_payload_counts_until_it_goes_on() -> None:
     world, client = bounded(11 * MB // 4), caller()
     announce(world, 1, client, MB, ordering_key="k")
     announce(world, 2, client, MB, ordering_key="k")
-    world.do(world.scheduler.submit(client, "e", [(options(ordering_key="k"), [3], [b"x" * 100_000])], world.now))
+    world.step(CallsSubmitted(client, "e", [(options(ordering_key="k"), [3], [b"x" * 100_000])]))
     assert world.reasons([3]) == {Reason.QUEUE_FULL}
     world.submit([4], by=client, ordering_key="j")
     upload(world, 2, client)
@@ -218,11 +220,11 @@ def test_what_ends_makes_room(how: str) -> None:
     announce(world, 1, client, 10 * MB)
     bring(world, 1, client, MB)
     if how == "taken back":
-        world.do(world.scheduler.cancel_calls(client, [(1, 1)], world.now))
+        world.step(CallsCancelled(client, [(1, 1)]))
     elif how == "spoilt":
-        world.do(world.scheduler.uploads.failed(client, 1, Failure(reason=Reason.BAD_REQUEST, message="no"), world.now))
+        world.step(UploadFailed(client, 1, Failure(reason=Reason.BAD_REQUEST, message="no")))
     else:
-        world.do(world.scheduler.cancel(client, world.now))
+        world.step(CallerLeft(client))
     announce(world, 2, other, 10 * MB)
     upload(world, 2, other)
     assert world.got("r") == [2]
@@ -232,9 +234,7 @@ def test_a_call_that_is_sent_again_and_finds_no_room_may_have_run() -> None:
     world, client = bounded(MB), caller()
     announce(world, 1, client, MB)
     again = world.connect(2, (2, 2))
-    world.do(
-        world.scheduler.submit_again(again, "e", [(options(), [2], [Announced(2 * MB)])], 0.0, world.roster, world.now)
-    )
+    world.step(CallsResent(again, "e", [(options(), [2], [Announced(2 * MB)])], 0.0, world.roster))
     assert world.failures[2].executed is Executed.UNKNOWN
 
 
@@ -274,7 +274,7 @@ def test_chunks_of_calls_that_have_ended_keep_nothing_alive() -> None:
     world, client = World({"b": ["r"]}), caller()
     announce(world, 1, client)
     announce(world, 2, client)
-    world.do(world.scheduler.cancel_calls(client, [(1, 1)], world.now))
+    world.step(CallsCancelled(client, [(1, 1)]))
     world.at(STALL_S - 1)
     bring(world, 1, client, 50)
     world.at(STALL_S)

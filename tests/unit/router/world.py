@@ -12,37 +12,42 @@ from typing import Any
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallPayload
-from router_service.core.commands import (
-    AskReconcile,
-    CancelRun,
-    CloseLink,
-    Command,
-    DeliverDone,
-    DeliverFailure,
-    DeliverResults,
-    DeliverSlot,
-    DeliverValues,
-    Flush,
-    NameRoster,
-    OpenLink,
-    TakeValues,
-)
+from router_service.core.commands import Command, DeliverFailure
+from router_service.core.events import CallsCancelled, CallsSubmitted, RouterEvent, TimePassed
 from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.events import (
+    CapacityReported,
+    DrainAnnounced,
+    LanesStopped,
+    LinkLost,
+    LinkOpened,
+    RunsCompleted,
+    RunsRefused,
+)
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.replica import Replica
-from router_service.core.routing.rosters import Departure, Roster, RosterVersion
+from router_service.core.routing.events import TableReceived
+from router_service.core.routing.rosters import Departure, RosterVersion
 from router_service.core.runs import CallerBook
 from router_service.core.scheduler import Scheduler
+from router_service.core.sessions.events import (
+    AllCallsResent,
+    CallsResent,
+    RosterAcknowledged,
+    SessionConnected,
+    SessionDisconnected,
+    SessionReconciled,
+)
 from router_service.core.sessions.found_calls import Found
-from router_service.core.sessions.session import Session, Span
-from slotmesh.chunks import Announced, Payload, joined
+from router_service.core.sessions.session import Session
 from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.wire.chunks import Announced, Payload, joined
+from slotmesh.wire.ranges import Range
 from tests.unit.router.world_callers import SESSION, caller, options
+from tests.unit.router.world_commands import DONE, OK, carry_out
 from tests.unit.router.world_table import routing_table
 
-OK = "ok"
-DONE = "done"
-"""How a call ends that wants no reply."""
+__all__ = ["DONE", "OK", "World"]
 
 
 class World:
@@ -81,7 +86,7 @@ class World:
         self.failure_commands: list[DeliverFailure] = []
         self.cancelled: dict[str, list[int]] = defaultdict(list)
         """Run ids that each replica was told to cancel."""
-        self.asked_stops: list[Span] = []
+        self.asked_stops: list[Range] = []
         """Run ids, first and last, of calls that replicas were asked about as their lanes stop there."""
         self.asked: list[tuple[str, Session]] = []
         """The replicas that were asked about the calls of a session."""
@@ -97,7 +102,8 @@ class World:
         self.departed: list[Departure] = []
         self.named: dict[CallerBook, RosterVersion] = {}
         """The newest roster that each session was told of."""
-        self._listed: set[str] = set()
+        self.listed: set[str] = set()
+        """The replicas of the newest table."""
         self._revision = 0
         self.push()
 
@@ -106,22 +112,12 @@ class World:
     def push(self) -> None:
         """The controller sends the table."""
         self._revision += 1
-        table = routing_table(self, self._revision, self._roster())
-        self.do(self.scheduler.apply(table, self.now))
+        self.step(TableReceived(routing_table(self, self._revision)))
         if self.links_at_once:
             for names in self.backends.values():
                 for each in names:
                     if not self.replicas[each].linked:
                         self.link(each)
-
-    def _roster(self) -> Roster:
-        """Of the table that comes; who has left since the one before has departed."""
-        listed = {name for names in self.backends.values() for name in names}
-        if listed != self._listed:
-            self.roster = RosterVersion(self.roster.generation, self._revision)
-            self.departed += [Departure((each, "life"), self.roster) for each in sorted(self._listed - listed)]
-            self._listed = listed
-        return Roster(self.roster, tuple(self.departed))
 
     # -- callers -----------------------------------------------------------------------------------------------------
 
@@ -129,12 +125,12 @@ class World:
         """One batch of calls."""
         calls = list(ids)
         batch = options(**fields), calls, [b"%d" % each for each in calls]
-        self.do(self.scheduler.submit(by or self.caller, to, [batch], self.now))
+        self.step(CallsSubmitted(by or self.caller, to, [batch]))
 
     def connect(
         self,
         epoch: int = 1,
-        *unanswered: Span,
+        *unanswered: Range,
         session_id: str = SESSION,
         rosters: Sequence[RosterVersion] | None = None,
         acknowledges: bool = True,
@@ -148,18 +144,18 @@ class World:
         known = rosters if rosters is not None else [self.roster] * (epoch > 1)
         session = Session(session_id, epoch, unanswered, known, says_when_all_are_resent=says_all)
         caller = Caller(Window(calls=10**9, bytes=10**12), session=session)
-        self.do(self.scheduler.connected(caller, self.now))
+        self.step(SessionConnected(caller))
         if acknowledges:
             self.acknowledge(caller)
         return caller
 
     def acknowledge(self, by: Caller, version: RosterVersion | None = None) -> None:
         """The client of a session knows this roster now: the one in force unless told otherwise."""
-        self.do(self.scheduler.acknowledged(by, version or self.scheduler.topology.table.roster.version, self.now))
+        self.step(RosterAcknowledged(by, version or self.scheduler.topology.table.roster.version))
 
     def disconnect(self, by: Caller) -> None:
         """The connection of a session breaks."""
-        self.do(self.scheduler.disconnected(by, self.now))
+        self.step(SessionDisconnected(by))
 
     def resend(
         self,
@@ -173,37 +169,37 @@ class World:
         """One batch of calls that an earlier connection has sent; under the roster in force unless told otherwise."""
         calls = list(ids)
         batch = options(**fields), calls, [b"%d" % each for each in calls]
-        self.do(self.scheduler.submit_again(by, to, [batch], age, first_roster or self.roster, self.now))
+        self.step(CallsResent(by, to, [batch], age, first_roster or self.roster))
 
     def announce_again(self, call: int, size: int, by: Caller, **fields: Any) -> None:
         """A call that an earlier connection has sent, and whose payload is to come in chunks."""
         batch = options(**fields), [call], [Announced(size)]
-        self.do(self.scheduler.submit_again(by, "e", [batch], 0.0, self.roster, self.now))
+        self.step(CallsResent(by, "e", [batch], 0.0, self.roster))
 
     def resent_all(self, by: Caller) -> None:
         """The client has sent all again."""
-        self.do(self.scheduler.resent_all(by, self.now))
+        self.step(AllCallsResent(by))
 
     def cancel(self, *ranges: tuple[int, int], by: Caller | None = None) -> None:
         """The caller takes calls back."""
-        self.do(self.scheduler.cancel_calls(by or self.caller, ranges, self.now))
+        self.step(CallsCancelled(by or self.caller, ranges))
 
     # -- replicas ----------------------------------------------------------------------------------------------------
 
     def link(self, name: str, **capacity: Any) -> None:
         """The replica is connected."""
-        self.do(self.scheduler.link_up(self.replicas[name], self.capacity(**capacity), self.now))
+        self.step(LinkOpened(self.replicas[name], self.capacity(**capacity)))
 
     def lose(self, name: str) -> None:
         """The link to the replica breaks."""
         self.held[name].clear()
-        self.do(self.scheduler.link_down(self.replicas[name], "cut", self.now))
+        self.step(LinkLost(self.replicas[name], "cut"))
 
     def complete(self, name: str, *calls: int) -> None:
         """The replica answers these calls; all that it has if none is named."""
         ids = self._take(name, calls)
         results = [b"result"] * len(ids)
-        self.do(self.scheduler.completed(self.replicas[name], [(ids, results, "")], [], None, self.now))
+        self.step(RunsCompleted(self.replicas[name], [(ids, results, "")], [], None))
 
     def fail(
         self, name: str, *calls: int, reason: Reason = Reason.HANDLER_ERROR, executed: Executed = Executed.YES
@@ -211,17 +207,17 @@ class World:
         """The handler raises in these calls, or whatever else the reason says."""
         failure = Failure(reason=reason, message="ValueError: no", executed=executed)
         ids = self._take(name, calls)
-        self.do(self.scheduler.completed(self.replicas[name], [], [(ids, failure)], None, self.now))
+        self.step(RunsCompleted(self.replicas[name], [], [(ids, failure)], None))
 
-    def stopped(self, name: str, *spans: Span) -> None:
+    def stopped(self, name: str, *spans: Range) -> None:
         """The replica says that lanes have stopped at these run ids."""
-        self.do(self.scheduler.stopped(self.replicas[name], spans, self.now))
+        self.step(LanesStopped(self.replicas[name], spans))
 
     def cut_off(self, name: str, *calls: int) -> None:
         """The grace of the replica is over, and it has cancelled these calls."""
         failure = Failure(reason=Reason.DRAINING, message="cancelled", executed=Executed.UNKNOWN)
         ids = self._take(name, calls)
-        self.do(self.scheduler.completed(self.replicas[name], [], [(ids, failure)], None, self.now))
+        self.step(RunsCompleted(self.replicas[name], [], [(ids, failure)], None))
 
     def give(self, name: str, **values: Sequence[Payload]) -> None:
         """Handlers yield: `c7=[b"x"]` is a value of call 7. Those of several calls come in turns, in one batch."""
@@ -233,38 +229,38 @@ class World:
             if turn < len(payloads)
         ]
         batch = [run_id for run_id, _ in turns], [payload for _, payload in turns], "text"
-        self.do(self.scheduler.completed(self.replicas[name], [], [], None, self.now, [], [batch]))
+        self.step(RunsCompleted(self.replicas[name], [], [], None, [], [batch]))
 
     def end(self, name: str, *calls: int) -> None:
         """These calls end without a result of their own; all that the replica has if none is named."""
         ids = self._take(name, calls)
-        self.do(self.scheduler.completed(self.replicas[name], [], [], None, self.now, ids))
+        self.step(RunsCompleted(self.replicas[name], [], [], None, ids))
 
     def refuse(self, name: str, *calls: int, reason: Reason = Reason.QUEUE_FULL, **capacity: Any) -> None:
         """The replica hands these calls back."""
         failure = Failure(reason=reason, message="no")
         ids = self._take(name, calls)
-        self.do(self.scheduler.refused(self.replicas[name], ids, failure, self.capacity(**capacity), self.now))
+        self.step(RunsRefused(self.replicas[name], ids, failure, self.capacity(**capacity)))
 
-    def reconcile(self, name: str, by: Caller, *, forgotten: bool = False, **found: Sequence[Span]) -> None:
+    def reconcile(self, name: str, by: Caller, *, forgotten: bool = False, **found: Sequence[Range]) -> None:
         """The replica says what it has of the session's calls."""
         session = by.session
         assert session is not None
         replica = self.replicas[name]
         answer = Found(**found, forgotten=forgotten)
-        self.do(self.scheduler.reconciled(replica, session.session_id, session.epoch, answer, self.now))
+        self.step(SessionReconciled(replica, session.session_id, session.epoch, answer))
 
     def report(self, name: str, **capacity: Any) -> None:
         """The replica says how loaded it is."""
-        self.do(self.scheduler.capacity_changed(self.replicas[name], self.capacity(**capacity), self.now))
+        self.step(CapacityReported(self.replicas[name], self.capacity(**capacity)))
 
     def drain(self, name: str) -> None:
         """The replica takes no more."""
-        self.do(self.scheduler.draining(self.replicas[name], self.now))
+        self.step(DrainAnnounced(self.replicas[name]))
 
     def cut(self, name: str, max_calls: int = 10**6) -> list[OutgoingBatch]:
         """The link writes one frame."""
-        self.do(self.scheduler.expire(self.now))
+        self.step(TimePassed())
         frame = self.scheduler.cut_frame(self.replicas[name], max_calls, 10**9)
         for batch in frame:
             self.batches[name].append(batch)
@@ -281,7 +277,7 @@ class World:
     def at(self, now: float) -> None:
         """Time passes."""
         self.now = now
-        self.do(self.scheduler.expire(now))
+        self.step(TimePassed())
 
     def at_replica(self, name: str) -> list[int]:
         """The calls that the replica has not answered, in order of arrival."""
@@ -306,49 +302,13 @@ class World:
         """How these calls ended."""
         return {self.outcomes[each] for each in ids}
 
+    def step(self, event: RouterEvent) -> None:
+        """Something happens, now; commands are carried out."""
+        self.do(self.scheduler.step(event, self.now))
+
     def do(self, commands: list[Command]) -> None:
         """Carries commands out."""
-        for command in commands:
-            match command:
-                case OpenLink(replica):
-                    self.replicas[replica.replica_id] = replica
-                case CloseLink(replica):
-                    self.closed.append(replica.replica_id)
-                case Flush(replica):
-                    self.flushes.append(replica.replica_id)
-                    while not self.lazy and replica.outbox:
-                        self.cut(replica.replica_id)
-                case CancelRun(sent, lo, count, asks):
-                    first = sent.first + lo
-                    self.asked_stops += [(first, first + count - 1)] if asks else []
-                    self.cancelled[sent.replica.replica_id] += range(first, first + count)
-                case AskReconcile(replica, session):
-                    assert replica.linked
-                    self.asked.append((replica.replica_id, session))
-                case DeliverValues(ids=ids, payloads=payloads):
-                    assert ids, "nothing to deliver"
-                    assert self.outcomes.keys().isdisjoint(ids), "values of a call that has ended"
-                    for call_id, payload in zip(ids, payloads, strict=True):
-                        self.values[call_id].append(payload)
-                case TakeValues(replica, run_id, count):
-                    self.taken[replica.replica_id][run_id] += count
-                case NameRoster(caller, version):
-                    self.named[caller] = version
-                case DeliverSlot():
-                    raise AssertionError("nobody wants a slot here")
-                case DeliverDone(ids=ids):
-                    self._end(ids, DONE)
-                case DeliverResults(ids=ids):
-                    self._end(ids, OK)
-                case DeliverFailure(ids=ids, failure=failure):
-                    self.failure_commands.append(command)
-                    self.failures.update(dict.fromkeys(ids, failure))
-                    self._end(ids, failure.reason.value)
-
-    def _end(self, ids: Iterable[int], outcome: str) -> None:
-        for each in ids:
-            assert each not in self.outcomes, f"call {each} ends twice: {self.outcomes[each]}, {outcome}"
-            self.outcomes[each] = outcome
+        carry_out(commands, self)
 
     def _take(self, name: str, calls: Sequence[int]) -> list[int]:
         held = self.held[name]

@@ -7,8 +7,9 @@ from typing import Any
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallOptions
-from router_service.core.sessions.session import Session, Span
-from slotmesh.partitions import partition_of
+from router_service.core.sessions.session import Session
+from slotmesh.wire.partitions import partition_of
+from slotmesh.wire.ranges import Range
 
 SESSION = "5e55" * 8
 
@@ -30,6 +31,6 @@ def caller() -> Caller:
     return Caller(Window(calls=10**9, bytes=10**12))
 
 
-def session_caller(epoch: int = 1, *unanswered: Span, session_id: str = SESSION) -> Caller:
+def session_caller(epoch: int = 1, *unanswered: Range, session_id: str = SESSION) -> Caller:
     """A caller whose calls are those of a session."""
     return Caller(Window(calls=10**9, bytes=10**12), session=Session(session_id, epoch, unanswered))

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router_service.core.routing.rosters import Roster
+from router_service.core.routing.rosters import Departure, Roster, RosterVersion
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from slotmesh.partitions import PARTITIONS
+from slotmesh.spec.model import Backend
+from slotmesh.wire.partitions import PARTITIONS
 
 if TYPE_CHECKING:
     from tests.unit.router.world import World
 
 
-def routing_table(world: World, revision: int, roster: Roster) -> RoutingTable:
+def next_roster(world: World, revision: int) -> Roster:
+    """The roster of the table that comes; replicas that have left since the one before have departed."""
+    listed = {name for names in world.backends.values() for name in names}
+    if listed != world.listed:
+        world.roster = RosterVersion(world.roster.generation, revision)
+        world.departed += [Departure((each, "life"), world.roster) for each in sorted(world.listed - listed)]
+        world.listed = listed
+    return Roster(world.roster, tuple(world.departed))
+
+
+def routing_table(world: World, revision: int) -> RoutingTable:
     """What follows from the world as its test has changed it."""
     name, epoch = world.owner
     owners = [((name, "life") if name is not None else None, epoch)] * PARTITIONS
@@ -26,11 +37,10 @@ def routing_table(world: World, revision: int, roster: Roster) -> RoutingTable:
         endpoints={each.name: each for each in endpoints},
         backends={
             name: BackendRoute(
-                name=name,
+                settings=Backend(name=name, **world.settings),
                 replicas=[ReplicaRoute(key=(each, "life"), address="", max_ongoing=world.slots) for each in names],
-                **world.settings,
             )
             for name, names in world.backends.items()
         },
-        roster=roster,
+        roster=next_roster(world, revision),
     )

@@ -41,3 +41,34 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRPC_EXPERIMENTS")
     set_grpc_environment()
     assert "-event_engine_client" in os.environ["GRPC_EXPERIMENTS"]
+
+
+@pytest.mark.parametrize(
+    ("program", "set_before", "expected"),
+    [
+        ("import slotmesh, grpc", None, "-event_engine_client,-event_engine_listener"),
+        ("import grpc, slotmesh", None, "None"),
+        ("import slotmesh, grpc", "", ""),
+        ("import slotmesh, grpc", "some_experiment", "some_experiment"),
+    ],
+    ids=["slotmesh first", "grpc first", "set to nothing", "set"],
+)
+def test_an_application_that_sets_nothing_does_without_the_event_engine(
+    program: str, set_before: str | None, expected: str
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    if set_before is not None:
+        environment["GRPC_EXPERIMENTS"] = set_before
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"{program}, os; print(os.environ.get('GRPC_EXPERIMENTS'), 'GRPC_VERBOSITY' in os.environ)",
+        ],
+        check=True,
+        timeout=30,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert told.stdout.rstrip("\n") == f"{expected} False"

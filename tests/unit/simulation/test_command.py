@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from router_service.core.routing.table import BalancerName
 from simulation.__main__ import main, parse
 from simulation.queues.settings import Settings
+from slotmesh.spec.model import BalancerName
 
 
 def test_by_default_all_balancers_with_eight_slots_and_with_one() -> None:
@@ -51,7 +51,10 @@ def test_every_setting_is_an_option() -> None:
         ("--load 1.5", "--load: must be above 0 and below 1, is 1.5"),
         ("--link-delay -1", "--link-delay: must not be negative"),
         ("--slots 0", "--slots: must be at least 1, is 0"),
-        ("--balancers nearest", "no balancer is named nearest; there are least_loaded, power_of_two, round_robin"),
+        (
+            "--balancers nearest",
+            f"no balancer is named nearest; there are {', '.join(each.name.lower() for each in BalancerName)}",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_told_with_the_option(

@@ -19,9 +19,12 @@ from router_service.core.routing.backends import Backend
 from simulation.frames.mesh import FrameFigures, FrameMesh
 from simulation.frames.report import configurations, simulate, table
 from simulation.frames.settings import Settings
-from slotmesh.pacing import Pace, Pacing
+from slotmesh.wire.pacing import Pace, Pacing
+from tests.support.examples import examples
 
-ECHO = Settings(service_s=2e-6, calls=20_000, warm_up=10_000)
+pytestmark = pytest.mark.slow
+
+ECHO = Settings(service_s=2e-6, calls=10_000, warm_up=5_000)
 
 
 def run(**changes: object) -> FrameFigures:
@@ -53,7 +56,7 @@ def test_wherever_it_begins_it_ends_in_the_same_frames(replicas: int, in_flight:
     assert min(rates) >= 0.85 * max(rates)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data(), replicas=st.sampled_from((1, 2, 4, 8)), cores=st.sampled_from((0, 2)))
 def test_it_does_so_from_any_frames(data: st.DataObject, replicas: int, cores: int) -> None:
     sizes: list[int] = []
@@ -68,7 +71,7 @@ def test_it_does_so_from_any_frames(data: st.DataObject, replicas: int, cores: i
 @pytest.mark.parametrize("in_flight", [64, 512, 4096])
 def test_more_replicas_are_not_slower(in_flight: int) -> None:
     begin = pieces(in_flight, 1)
-    calls = {"calls": 60_000, "warm_up": 30_000}
+    calls = {"calls": 30_000, "warm_up": 15_000}
     one = run(replicas=1, in_flight=in_flight, first_frames=begin, **calls)
     for replicas, least in ((2, 0.9), (4, 0.8), (8, 0.7)):
         more = run(replicas=replicas, in_flight=in_flight, first_frames=begin, **calls)
@@ -128,7 +131,7 @@ def test_calls_of_ten_milliseconds_are_as_soon_done_as_by_a_central_queue(load: 
     way_s = alone.latency_mean_s - slow.service_s
     rate = load * slow.replicas / slow.service_s
     mesh = FrameMesh(replace(slow, rate=rate)).run()
-    central_s = central_queue_s(rate, slow.replicas, slow.service_s, way_s, 200_000)
+    central_s = central_queue_s(rate, slow.replicas, slow.service_s, way_s, 100_000)
     assert mesh.latency_mean_s <= 1.03 * (central_s + way_s)
 
 

@@ -1,14 +1,22 @@
 """Who gets the next unkeyed calls: one policy a file, each one non-blocking method over the replicas' loads.
 
-A backend that names none has `least_loaded` (`slotmesh/spec/model.py`).
+Purpose: what a balancer is, and which ones there are. Each registers itself, by its name in `slotmesh/spec/model.py`;
+all modules of this package are imported when it is.
+Invariants: each name has one balancer. A backend that names none has the model's default.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+from slotmesh.spec.model import BalancerName
 
 if TYPE_CHECKING:
     from router_service.core.replicas.capacity import Capacity
+    from router_service.core.routing.sampling import Chance
 
 
 class Candidate(Protocol):
@@ -63,3 +71,29 @@ class RoutingHooks(Protocol):
 
     def abandoned(self, replica: Candidate, count: int) -> None:
         """It never ran them, or nobody will know: refused, taken back, lost; a slot released, or its lease over."""
+
+
+MakeBalancer = Callable[["Chance"], Balancer[Any]]
+MakeT = TypeVar("MakeT", bound=MakeBalancer)
+_MAKERS: dict[BalancerName, MakeBalancer] = {}
+
+
+def register(name: BalancerName) -> Callable[[MakeT], MakeT]:
+    """Makes a class, whose constructor takes where its chance comes from, the balancer of this name."""
+
+    def registered(make: MakeT) -> MakeT:
+        if name in _MAKERS:
+            raise ValueError(f"{name.name} has a balancer already: {_MAKERS[name]!r}")
+        _MAKERS[name] = make
+        return make
+
+    return registered
+
+
+def new_balancer(name: BalancerName, chance: Chance) -> Balancer[Any]:
+    """A balancer that knows no replica yet."""
+    return _MAKERS[name](chance)
+
+
+for _module in iter_modules(__path__, f"{__name__}."):
+    import_module(_module.name)

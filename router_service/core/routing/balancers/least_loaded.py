@@ -13,19 +13,25 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from heapq import heappop, heappush
-from typing import Generic
+from typing import TYPE_CHECKING, Generic
 
-from router_service.core.routing.balancers import CandidateT
+from router_service.core.routing.balancers import CandidateT, register
+from slotmesh.spec.model import BalancerName
+
+if TYPE_CHECKING:
+    from router_service.core.routing.sampling import Chance
 
 Level = OrderedDict[CandidateT, None]
 SHARED_PICKS = 1024
 """Picks for which the replicas count as shared after one of them was seen to have calls that are not this router's."""
 
 
+@register(BalancerName.LEAST_LOADED)
 class LeastLoaded(Generic[CandidateT]):
     """Replicas by load."""
 
-    def __init__(self) -> None:
+    def __init__(self, _chance: Chance | None = None) -> None:
+        """Nothing is drawn."""
         self._levels: dict[float, Level[CandidateT]] = {}
         self._order: list[float] = []
         self._level_of: dict[CandidateT, Level[CandidateT]] = {}

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic
 
-from router_service.core.routing.balancers import CandidateT
+from router_service.core.routing.balancers import CandidateT, register
+from slotmesh.spec.model import BalancerName
 
 if TYPE_CHECKING:
     from router_service.core.routing.sampling import Chance
 
 
+@register(BalancerName.ROUND_ROBIN)
 class RoundRobin(Generic[CandidateT]):
     """A ring of turns."""
 

@@ -15,6 +15,8 @@ from simulation.mesh.history import Recorder
 from simulation.mesh.workers import HASH_SEED, Found
 from tests.history.model import Violation
 
+pytestmark = pytest.mark.slow
+
 
 def test_many_seeds_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["mesh", "--seeds", "3", "--first", "5", "--seconds", "2", "--plot", "stop_lanes"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType
 
@@ -17,6 +19,14 @@ from simulation.mesh.patching import Change, Misfit, changed
 
 _REFUSED = "router_service.core.keyed.partitions:Partition.refused"
 _GUARANTEES = Path(__file__).parents[4] / "docs" / "guarantees.md"
+
+
+@pytest.fixture(autouse=True)
+def _no_collection() -> Iterator[None]:
+    """CPython 3.11 may fail to parse while garbage is collected: `AST constructor recursion depth mismatch`."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def _code_of(change: Change) -> object:

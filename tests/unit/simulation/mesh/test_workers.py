@@ -10,6 +10,8 @@ import pytest
 from simulation.mesh import workers
 from simulation.mesh.workers import SEEDS_AT_A_TIME, run_seeds
 
+pytestmark = pytest.mark.slow
+
 
 def test_each_seed_is_run_once() -> None:
     seeds = range(7, 7 + SEEDS_AT_A_TIME + 2)

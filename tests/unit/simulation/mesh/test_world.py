@@ -15,6 +15,8 @@ from simulation.mesh.scenario import Blow, Client, Fault, Kind, Moment, Replica,
 from simulation.mesh.shrink import shrink
 from simulation.mesh.world import run
 
+pytestmark = pytest.mark.slow
+
 CALM = Scenario(
     seed=1,
     seconds=2.0,
@@ -50,7 +52,7 @@ def test_everything_works_while_nothing_breaks() -> None:
 
 @pytest.mark.parametrize("plot", list(BY_NAME))
 def test_the_same_seed_shows_the_same(plot: str) -> None:
-    scenario = generate(3, 3.0, plot)
+    scenario = generate(3, 2.0, plot)
 
     one, other = run(scenario), run(scenario, is_traced=True)
 

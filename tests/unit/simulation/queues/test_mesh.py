@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from router_service.core.routing.table import BalancerName
 from simulation.ledger import Violation
 from simulation.payloads import payload_of
 from simulation.queues.figures import Figures
@@ -15,9 +14,12 @@ from simulation.queues.link import Link
 from simulation.queues.mesh import Mesh
 from simulation.queues.settings import Settings
 from simulation.queues.theory import probability_of_waiting, waiting_time
+from slotmesh.spec.model import BalancerName
 
 if TYPE_CHECKING:
     from router_service.core.replicas.replica import Replica
+
+pytestmark = pytest.mark.slow
 
 SMALL = Settings(routers=4, replicas=60, slots=2, load=0.9, calls=6000, warm_up=5.0)
 
@@ -66,14 +68,14 @@ def test_one_router_without_delay_is_one_queue() -> None:
 
 
 def test_a_freed_slot_waits_a_round_trip_for_its_next_call() -> None:
-    settings = Settings(routers=1, replicas=20, slots=1, load=0.7, link_delay=0.1, calls=40_000, warm_up=20.0)
+    settings = Settings(routers=1, replicas=20, slots=1, load=0.7, link_delay=0.1, calls=20_000, warm_up=20.0)
     figures = simulate(settings)
     assert figures.p99 > 1.5 * waiting_time(20, settings.arrival_rate, 0.99)
     assert figures.p99 == pytest.approx(waiting_time(20, settings.arrival_rate, 0.99, occupied=1.2), rel=0.25)
 
 
 def test_routers_that_share_replicas_wait_less_than_routers_with_replicas_of_their_own() -> None:
-    settings = replace(SMALL, slots=1, load=0.85, calls=20_000)
+    settings = replace(SMALL, slots=1, load=0.85, calls=10_000)
     figures = simulate(settings)
     share = settings.slots * settings.replicas // settings.routers
     assert figures.p99 < 0.7 * waiting_time(share, settings.arrival_rate / settings.routers, 0.99, occupied=1.04)
@@ -102,7 +104,7 @@ def test_calls_that_arrive_together_are_batches() -> None:
 
 def test_a_replica_that_takes_too_much_is_caught() -> None:
     mesh = Mesh(SMALL)
-    mesh._replicas[7].core.max_ongoing += 1
+    mesh._replicas[7].core._permits.max_ongoing += 1
     with pytest.raises(Violation, match="3 calls run in the 2 slots of one replica"):
         mesh.run()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from router_service.core.routing.table import BalancerName
 from simulation.queues.figures import Figures, quantile
 from simulation.queues.report import Outcome, conditions, document, table
 from simulation.queues.settings import Settings
+from slotmesh.spec.model import BalancerName
 
 FIGURES = Figures(
     calls=200_000,

@@ -1,0 +1,71 @@
+"""What people who watch the mesh are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from controller_service.core.partitions import Ownership, count_moves
+
+
+class EventKind(Enum):
+    """Kinds of events. The values are those of `slotmesh.v1.EventKind`."""
+
+    BACKEND_CREATED = 1
+    BACKEND_UPDATED = 2
+    BACKEND_DELETED = 3
+    ENDPOINT_CREATED = 4
+    ENDPOINT_UPDATED = 5
+    ENDPOINT_DELETED = 6
+    REPLICA_LAUNCHED = 7
+    """Its process was started."""
+    REPLICA_ATTACHED = 8
+    """It has its stream to the controller."""
+    REPLICA_STARTING = 9
+    REPLICA_READY = 10
+    REPLICA_DRAINING = 11
+    REPLICA_STOPPED = 12
+    REPLICA_FAILED = 13
+    """Its process could not be started, or its handler could not be constructed, or reconfigured."""
+    REPLICA_SUSPECT = 14
+    """It has been silent for longer than its lease."""
+    REPLICA_UNHEALTHY = 15
+    """Three of its health checks have failed in a row."""
+    REPLICA_EXITED = 16
+    """Its process was reaped."""
+    ROUTER_ATTACHED = 17
+    ROUTER_LEFT = 18
+    TABLE_BROUGHT = 19
+    """A controller that did not remember has learnt from a router's table."""
+    PARTITIONS_MOVED = 20
+    """They have a new owner."""
+    PARTITIONS_LEAVING = 21
+    """Their owner was told to give them up."""
+    PARTITIONS_ORPHANED = 22
+    """They have no owner: no replica is ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something that happened."""
+
+    kind: EventKind
+    subject: str
+    """What it is about: `replica/digits-v1-x7f3q`."""
+    message: str
+    """What happened, for a person."""
+
+
+def notices_of_moves(before: Ownership | None, after: Ownership) -> Iterator[Notice]:
+    """What people are told where the partitions of an endpoint get, leave or lose their owners."""
+    given, orphaned = count_moves(before, after)
+    leaving = len(set(after.leaving).difference(() if before is None else before.leaving))
+    told = [
+        (EventKind.PARTITIONS_MOVED, given, f"have a new owner, among {len(after.owners)} owners"),
+        (EventKind.PARTITIONS_LEAVING, leaving, "leave their owners for others"),
+        (EventKind.PARTITIONS_ORPHANED, orphaned, "have no owner: no replica is ready"),
+    ]
+    for kind, count, what in told:
+        if count:
+            yield Notice(kind=kind, subject=f"endpoint/{after.endpoint}", message=f"{count} partitions {what}")

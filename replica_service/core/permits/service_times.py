@@ -1,0 +1,111 @@
+"""How long calls take, by method: what routers choose by how many of them travel together.
+
+Purpose: one figure a method, the time of a call. Of calls that are executed one after another, and of those in a batch,
+it is what each takes of the handler; of calls that wait, beside others, their time from start to end. How long calls
+stand in a queue is not in it, nor what a frame costs whatever is in it.
+Invariants: a figure is a mean over what has ended the latest `WINDOW_ENDS` times, so that a call that took long, as the
+first one does or one that the machine interrupted, is soon forgotten; routers are told again only where it is twice or
+half of what they were told.
+Source: the service demand of operational analysis, busy time over completions (Denning and Buzen, The Operational
+Analysis of Queueing Network Models, 1978).
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+from slotmesh.wire.frame_costs import QUICK_S
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from replica_service.core.batching.batcher import Batcher
+
+LEAST_S = 1e-6
+"""What is shorter is told as this: in a frame, other things cost as much."""
+FRAME_S = 0.00025
+"""What goes by from the start of calls to their end however few and quick they are: turns of the event loop, mostly. At
+most half of their time counts as that, and nothing where calls of the method have ended since they were started."""
+WINDOW_ENDS = 8
+"""Ends that a mean is taken over, about. Of calls that end together it is one."""
+_KEEP = 1 - 1 / WINDOW_ENDS
+
+
+class ToldTime(NamedTuple):
+    """What a router is told of one method."""
+
+    method: str
+    service_s: float
+    """Seconds."""
+    batch_size: int
+    """Calls that it takes at once, at most; 0 where it takes one."""
+
+
+class _Mean:
+    """Of the latest calls of one method, and what was told of it."""
+
+    __slots__ = ("batch_size", "busy_s", "calls", "high_s", "low_s")
+
+    def __init__(self) -> None:
+        self.busy_s = 0.0
+        self.calls = 0.0
+        """Both are sums in which what is older weighs less."""
+        self.low_s = self.high_s = 0.0
+        """Between these, both excluded, a mean is not told again."""
+        self.batch_size = 0
+
+
+class ServiceTimes:
+    """Moving means, and what was told of them."""
+
+    __slots__ = ("_batchers", "_ended_at", "_latest_s", "_means", "_told", "version")
+
+    def __init__(self, batchers: Mapping[str, Batcher]) -> None:
+        """`batchers`: those of the batch methods, by name."""
+        self._batchers = batchers
+        self._means: dict[str, _Mean] = {}
+        self._ended_at: dict[str, float] = {}
+        """When calls of a method that are executed one after another have ended last."""
+        self._told: dict[str, ToldTime] = {}
+        self._latest_s = inf
+        """Mean of the method of which calls have ended last."""
+        self.version = 0
+        """Counts what is worth telling; 0 where nothing was measured."""
+
+    def ended(self, method: str, calls: int, started_at: float, now: float) -> None:
+        """So many calls have ended together, that were started together, to be executed one after another.
+
+        Those of the method that ended since they were started went before them.
+        """
+        latest_at = self._ended_at.get(method, -inf)
+        self._ended_at[method] = now
+        took_s = now - started_at
+        self.took(method, calls, now - latest_at if started_at < latest_at else max(took_s - FRAME_S, took_s / 2))
+
+    def took(self, method: str, calls: int, seconds: float) -> None:
+        """So many calls have taken so many seconds in all."""
+        if not calls:
+            return
+        mean = self._means.get(method)
+        if mean is None:
+            mean = self._means[method] = _Mean()
+        mean.busy_s = mean.busy_s * _KEEP + seconds
+        mean.calls = mean.calls * _KEEP + calls
+        self._latest_s = mean_s = max(mean.busy_s / mean.calls, LEAST_S)
+        size = 0 if (batcher := self._batchers.get(method)) is None else batcher.gathered.size
+        if not mean.low_s < mean_s < mean.high_s or size != mean.batch_size:
+            mean.low_s, mean.high_s, mean.batch_size = mean_s / 2, mean_s * 2, size
+            self._told[method] = ToldTime(method, mean_s, size)
+            self.version += 1
+
+    @property
+    def told(self) -> list[ToldTime]:
+        """What routers are to know, as of `version`."""
+        return list(self._told.values())
+
+    @property
+    def are_quick(self) -> bool:
+        """Whether calls are quick, going by those that have ended last: others will end soon, too."""
+        return self._latest_s < QUICK_S

@@ -1,0 +1,86 @@
+"""Who hears next that there is room again.
+
+A router whose call has ended knows of the free slot at once, by the result. Those that were told that there is no room
+do not, and if all of them were told, all but one would come in vain. So the router whose call ended has a head start,
+and then one router after another is told, a head start apart, for as long as nobody has come. Which one is drawn, as is
+whether there is a head start at all: routers that always have something to send would else keep the slots that they
+happen to have, and some of them had too few for good.
+Invariants: a router is told only while there is room, and at most once a gap, which is jittered.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from replica_service.core.calls import Link
+
+CAPACITY_GAP_S = 0.1
+"""A router that had no room is told of room at most this often, unless results bring the news anyway."""
+_HEAD_START = 1.5
+"""In reactions: a little more than the time that a router needs to come. With less, others would come in vain."""
+_NO_HEAD_START = 0.25
+"""Share of the freed slots that two routers race for. Each race that both run costs a refusal."""
+_SLOWER = 1.05
+"""By how much a reaction may be slower than the quickest before, so that what was quick once is forgotten."""
+_LEAST_REACTION = 0.01
+"""In gaps."""
+
+
+class Vacancies:
+    """Links that wait for room. All times are monotonic seconds."""
+
+    def __init__(self, gap_s: float, chance: Callable[[], float]) -> None:
+        """`gap_s` is the longest gap between two capacity frames to one router; `chance` draws from [0, 1)."""
+        self._gap_s = gap_s
+        self._chance = chance
+        self.full: dict[Link, None] = {}
+        """Links that were told that there is no room: a set that keeps its order. Nothing is due while it is empty."""
+        self.tell_at = inf
+        """When the next one is told, if there is still room then; infinite while there is none, or nobody waits."""
+        self._reaction_s = gap_s
+        """How soon a router comes that hears of room: about a round trip. The quickest that was seen lately."""
+
+    def told(self, link: Link, *, is_full: bool) -> None:
+        """A frame tells the router how things stand."""
+        if is_full:
+            self.full[link] = None
+        else:
+            self.full.pop(link, None)
+            if not self.full:
+                self.tell_at = inf
+
+    def freed(self, link: Link, now: float) -> None:
+        """A call of the router has ended, and that made room."""
+        if self.full:
+            link.freed_at = now
+
+    def came(self, link: Link, now: float) -> None:
+        """A router that a call's end had made room for has sent a run."""
+        if link.freed_at is not None:
+            reaction_s = min(now - link.freed_at, self._reaction_s * _SLOWER, self._gap_s)
+            self._reaction_s = max(reaction_s, self._gap_s * _LEAST_REACTION)
+            link.freed_at = None
+
+    def due(self, now: float, *, has_room: bool) -> Link | None:
+        """The router that has to be told now, if any; ask again until there is none."""
+        if not has_room or not self.full:
+            self.tell_at = inf
+            return None
+        if self.tell_at == inf:
+            self.tell_at = now if self._chance() < _NO_HEAD_START else now + self._head_start_s()
+        if now < self.tell_at:
+            return None
+        may_hear = [link for link in self.full if link.untold_until <= now]
+        if not may_hear:
+            self.tell_at = min(link.untold_until for link in self.full)
+            return None
+        link = may_hear[int(self._chance() * len(may_hear))]
+        del self.full[link]
+        link.untold_until = now + self._gap_s * (1.0 + self._chance()) / 2
+        self.tell_at = now + self._head_start_s() if self.full else inf
+        return link
+
+    def _head_start_s(self) -> float:
+        return min(self._reaction_s * _HEAD_START, self._gap_s)

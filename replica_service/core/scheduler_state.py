@@ -1,0 +1,62 @@
+"""What waits and runs at one replica: the state that the parts of its scheduler share.
+
+Purpose: each kind of state is an object of its own, which keeps its invariants; a part that decides takes from here
+those that it works with, and no other.
+Owner: the scheduler; between two of its steps nothing here changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from replica_service.core.batching.batchers import Batching
+from replica_service.core.batching.gathering import Weigh
+from replica_service.core.commands import Command
+from replica_service.core.lanes.lanes import Lanes
+from replica_service.core.lanes.ownership import Ownership
+from replica_service.core.permits.permits import Permits
+from replica_service.core.permits.vacancies import Vacancies
+from replica_service.core.slots.slot_calls import SlotCalls
+from replica_service.core.starting.awaited_payloads import AwaitedPayloads
+from slotmesh.handlers import BatchControl
+
+
+class SchedulerState:
+    """All of it."""
+
+    __slots__ = (
+        "batching",
+        "draining",
+        "ended",
+        "lanes",
+        "out",
+        "ownership",
+        "payloads",
+        "permits",
+        "slots",
+        "vacancies",
+    )
+
+    def __init__(
+        self,
+        methods: Mapping[str, BatchControl | None],
+        weigh: Mapping[str, Weigh],
+        max_ongoing: int,
+        prefetch: int,
+        capacity_gap_s: float,
+        chance: Callable[[], float],
+    ) -> None:
+        """For the arguments see `Scheduler`."""
+        self.out: list[Command] = []
+        """What was decided in the step that is under way."""
+        self.permits = Permits(max_ongoing, prefetch)
+        self.lanes = Lanes()
+        self.batching = Batching(methods, weigh, self.permits, self.lanes)
+        self.slots = SlotCalls()
+        self.payloads = AwaitedPayloads()
+        self.ownership = Ownership()
+        self.vacancies = Vacancies(capacity_gap_s, chance)
+        self.draining = False
+        """Nothing new is taken; calls start in slots only. Never goes back."""
+        self.ended = False
+        """Nothing starts any more, be it in a slot. Never goes back."""

@@ -1,0 +1,138 @@
+"""Outcomes that are kept until their clients have acknowledged them, or the bounds are passed.
+
+Purpose: keeps, evicts and forgets what records know, so that bytes and records are counted in one place.
+Invariants: `bytes` is what the records on the two shelves keep; the oldest outcomes that were delivered go first, and
+their session remembers them as evicted. Cost is per run, never per call.
+Owner: the session table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from replica_service.core.calls import RunRecord
+from replica_service.core.sessions.records import Mark, Outcome
+from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
+from slotmesh.wire.ranges import merged
+
+MAX_KEPT_BYTES = 2 * MAX_PAYLOAD_BYTES
+MAX_KEPT_RUNS = 65_536
+MAX_EVICTED_RANGES = 4_096
+"""Ranges of evicted calls that a session remembers; of the oldest it then remembers only up to where they went."""
+CALL_BYTES = 64
+"""What a kept outcome costs besides its payload."""
+
+
+class KeptOutcomes:
+    """What records of all sessions keep."""
+
+    __slots__ = ("_delivered", "_max_bytes", "_max_runs", "_retained", "bytes")
+
+    def __init__(self, max_bytes: int, max_runs: int) -> None:
+        self.bytes = 0
+        """What kept outcomes cost."""
+        self._max_bytes = max_bytes
+        self._max_runs = max_runs
+        self._delivered: dict[RunRecord, None] = {}
+        """Records of which outcomes are kept, by age."""
+        self._retained: dict[RunRecord, None] = {}
+        """Those of them with outcomes that nobody was there to take."""
+
+    def __len__(self) -> int:
+        """Records of which outcomes are kept."""
+        return len(self._delivered) + len(self._retained)
+
+    def taken(self, record: RunRecord) -> None:
+        """Somebody takes the outcomes of the record."""
+        if record.shelf is self._retained:
+            del self._retained[record]
+            self._delivered[record] = None
+            record.shelf = self._delivered
+
+    def keep(self, record: RunRecord, lo: int, hi: int, outcome: Outcome, size: int) -> None:
+        """Calls that were pending have this outcome; `size`: bytes of its payloads."""
+        record.pending -= hi - lo
+        if not record.pending:
+            record.runs = []
+        record.pieces.append((lo, hi, outcome))
+        size += CALL_BYTES * (hi - lo)
+        record.size += size
+        self.bytes += size
+        shelf = self._delivered if record.link is not None or record.takers else self._retained
+        if record.shelf is not shelf and record.shelf is not self._retained:
+            if record.shelf is not None:
+                del record.shelf[record]
+            record.shelf = shelf
+            shelf[record] = None
+        while self.bytes > self._max_bytes or len(self._delivered) + len(self._retained) > self._max_runs:
+            self._evict(next(iter(self._delivered or self._retained)))
+
+    def _evict(self, record: RunRecord) -> None:
+        session = record.session
+        if session is None:
+            raise RuntimeError("a record on a shelf has a session")
+        evicted = session.evicted.setdefault(record.epoch, [])
+        for lo, hi, known in list(record.between(0, record.count)):
+            if known is not None and known is not Mark.GONE:
+                evicted += record.ids_of(lo, hi)
+        if len(evicted) > MAX_EVICTED_RANGES:
+            joined = merged(evicted)
+            if len(joined) > MAX_EVICTED_RANGES:
+                half = len(joined) // 2
+                session.lost_through = max(session.lost_through, joined[half - 1][1])
+                del joined[:half]
+            session.evicted[record.epoch] = joined
+        self.forget(record, 0, record.count)
+
+    def forget(self, record: RunRecord, lo: int, hi: int, *, pending_too: bool = False) -> None:
+        """Nobody asks for the outcomes of these calls any more."""
+        if lo <= 0 and record.count <= hi and not record.pending:
+            self.drop(record)
+            return
+        for begin, end, known in list(record.between(lo, hi)):
+            if known is Mark.GONE or (known is None and not pending_too):
+                continue
+            if known is None:
+                record.pending -= end - begin
+                record.has_gaps = True
+            else:
+                size = bytes_of(known) + CALL_BYTES * (end - begin)
+                record.size -= size
+                self.bytes -= size
+            record.put(begin, end, Mark.GONE)
+            record.left -= end - begin
+        if not record.left:
+            self.drop(record)
+        elif not record.size and record.shelf is not None:
+            del record.shelf[record]
+            record.shelf = None
+
+    def drop(self, record: RunRecord) -> None:
+        """Nothing of the record is of interest any more."""
+        if record.session is not None:
+            del record.session.records[record]
+            record.session = None
+        if record.shelf is not None:
+            del record.shelf[record]
+            record.shelf = None
+        self.bytes -= record.size
+        record.size = 0
+        record.runs = []
+        record.pieces = []
+        disconnect(record)
+
+
+def disconnect(record: RunRecord) -> None:
+    """Nobody is told any more what its calls come to."""
+    if record.link is not None:
+        record.link.sent.pop(record.first, None)
+        record.link = None
+    if record.takers:
+        for taker in record.takers:
+            taker.link.sent.pop(taker.first, None)
+        record.takers = ()
+
+
+def bytes_of(outcome: Outcome) -> int:
+    """Bytes of its payloads."""
+    return sum(map(len, outcome)) if isinstance(outcome, Sequence) else 0

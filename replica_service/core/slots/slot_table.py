@@ -1,0 +1,203 @@
+"""Slots: permits under a lease. Who holds one, until when, and what became of those that ended.
+
+Purpose: a caller reserves a permit and says later what to run in it. Whoever forgets it, or dies, gives it back by the
+end of the lease.
+Invariants: a slot is reserved, then dispatched, released or expired, then at most done, and never goes back; it is
+dispatched at most once. A lease has ended from `expires_at` on, whether `expire` has been called or not: what comes at
+that moment or later comes too late, so one of the two wins and never both. No lease lasts longer than `MAX_LEASE_S`.
+`granted == reserved + dispatched + released + expired`. What ended is remembered, for a time and in number bounded, so
+that whoever comes late hears what happened. Secrets are in no failure and in no `repr`.
+Owner: the scheduler, which keeps the permits. All times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from math import inf
+
+from replica_service.core import failures
+from slotmesh.errors import Failure
+from slotmesh.histogram import Histogram
+from slotmesh.slots.limits import MAX_LEASE_S
+from slotmesh.wire.deadline_heap import DeadlineHeap
+
+REMEMBERED_S = 300.0
+"""How long the end of a slot is remembered at most."""
+MAX_REMEMBERED = 65_536
+"""How many ended slots are remembered at most; the oldest are forgotten first."""
+HELD_TIMES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Bounds of the histogram of times from grant to dispatch, seconds."""
+
+
+class SlotState(Enum):
+    """What has become of a slot. The values are those that are shown."""
+
+    RESERVED = "reserved"
+    DISPATCHED = "dispatched"
+    """A call has taken it over."""
+    DONE = "done"
+    """That call has ended."""
+    RELEASED = "released"
+    """Given back without a call."""
+    EXPIRED = "expired"
+
+
+class Slot:
+    """One permit that was reserved. Compared by identity."""
+
+    __slots__ = ("__weakref__", "alarm", "endpoint", "expires_at", "forget_at", "granted_at", "secret", "state")
+
+    def __init__(self, secret: bytes, endpoint: str, granted_at: float, expires_at: float) -> None:
+        self.secret = secret
+        """Whoever knows it may use the slot."""
+        self.endpoint = endpoint
+        """What was reserved for calls of this endpoint serves no other."""
+        self.state = SlotState.RESERVED
+        self.granted_at = granted_at
+        self.expires_at = expires_at
+        """Exclusive. Says nothing any more once the slot was dispatched."""
+        self.alarm = inf
+        """When its lease is looked at; infinite once it is reserved no more."""
+        self.forget_at = inf
+        """When its end need not be remembered any more."""
+
+    def __repr__(self) -> str:
+        return f"<Slot of {self.endpoint}, {self.state.value}>"
+
+    def ttl_s(self, now: float) -> float:
+        """What is left of its lease."""
+        return max(0.0, self.expires_at - now)
+
+
+class SlotTable:
+    """All slots that live, and the ends of some that do not."""
+
+    __slots__ = (
+        "_by_secret",
+        "_ended",
+        "_leases",
+        "dispatched",
+        "expired",
+        "granted",
+        "held_times",
+        "released",
+    )
+
+    def __init__(self) -> None:
+        self._by_secret: dict[bytes, Slot] = {}
+        """Those that live, and those whose end is remembered."""
+        self._leases: DeadlineHeap[Slot] = DeadlineHeap()
+        self._ended: deque[Slot] = deque()
+        """Those whose end is remembered, by age."""
+        self.granted = 0
+        self.dispatched = 0
+        """With those whose call has ended."""
+        self.released = 0
+        """Given back without a call."""
+        self.expired = 0
+        self.held_times = Histogram(HELD_TIMES_S)
+        """Seconds from grant to dispatch, of all that were dispatched."""
+
+    @property
+    def reserved(self) -> int:
+        """How many are reserved now: each holds a permit that no call uses yet."""
+        return self.granted - self.dispatched - self.released - self.expired
+
+    # -- what is asked for -----------------------------------------------------------------------------------------
+
+    def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float) -> Slot:
+        """A new slot. The secret is new as well; a lease of more than `MAX_LEASE_S` is cut to that.
+
+        Raises:
+            ValueError: the secret was drawn before, or the lease would have no length.
+        """
+        if secret in self._by_secret:
+            raise ValueError("a secret was drawn twice")
+        if not lease_s > 0:
+            raise ValueError(f"lease_s: must be more than 0, is {lease_s}")
+        slot = self._by_secret[secret] = Slot(secret, endpoint, now, now + min(lease_s, MAX_LEASE_S))
+        self.granted += 1
+        self._leases.put_off(slot.expires_at, slot)
+        return slot
+
+    def renew(self, secret: bytes, lease_s: float, now: float) -> Slot | Failure:
+        """A new lease from now on, as far as `MAX_LEASE_S` in all allow; or why there is none."""
+        slot = self._reserved(secret, now)
+        if isinstance(slot, Slot):
+            slot.expires_at = min(now + lease_s, slot.granted_at + MAX_LEASE_S)
+            self._leases.put_off(slot.expires_at, slot)
+        return slot
+
+    def dispatch(self, secret: bytes, endpoint: str, now: float) -> Slot | Failure:
+        """A call takes the slot over, or hears why it does not. An empty `endpoint` means that of the slot."""
+        slot = self._reserved(secret, now)
+        if isinstance(slot, Failure):
+            return slot
+        if endpoint and endpoint != slot.endpoint:
+            return failures.slot_of_another(slot.endpoint, endpoint)
+        slot.state = SlotState.DISPATCHED
+        slot.alarm = inf
+        self.held_times.observe(now - slot.granted_at, 1)
+        self.dispatched += 1
+        return slot
+
+    def release(self, secret: bytes, now: float) -> bool:
+        """Ends a slot that is reserved; returns whether there was one."""
+        slot = self._reserved(secret, now)
+        if isinstance(slot, Failure):
+            return False
+        self.released += 1
+        self._end(slot, SlotState.RELEASED, now)
+        return True
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def done(self, slot: Slot, now: float) -> None:
+        """The call that took the slot over has ended, or will not start."""
+        self._end(slot, SlotState.DONE, now)
+
+    def expire(self, now: float) -> int:
+        """Ends the slots whose leases are over; returns how many."""
+        over = self._leases.pop_due(now)
+        for slot in over:
+            self._end(slot, SlotState.EXPIRED, now)
+        self.expired += len(over)
+        return len(over)
+
+    def next_deadline(self) -> float | None:
+        """When the next lease ends; None where there is none."""
+        return self._leases.next_deadline()
+
+    # -- within ----------------------------------------------------------------------------------------------------
+
+    def _reserved(self, secret: bytes, now: float) -> Slot | Failure:
+        """The slot, if it is reserved and its lease has not ended."""
+        self._forget(now)
+        slot = self._by_secret.get(secret)
+        if slot is None:
+            return failures.SLOT_UNKNOWN
+        if slot.state is SlotState.RESERVED:
+            return slot if now < slot.expires_at else failures.SLOT_EXPIRED
+        return _ENDS[slot.state]
+
+    def _end(self, slot: Slot, state: SlotState, now: float) -> None:
+        slot.state = state
+        slot.alarm = inf
+        slot.forget_at = now + REMEMBERED_S
+        self._ended.append(slot)
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        ended = self._ended
+        while ended and (ended[0].forget_at <= now or len(ended) > MAX_REMEMBERED):
+            del self._by_secret[ended.popleft().secret]
+
+
+_ENDS = {
+    SlotState.DISPATCHED: failures.SLOT_USED,
+    SlotState.DONE: failures.SLOT_USED,
+    SlotState.RELEASED: failures.SLOT_RELEASED,
+    SlotState.EXPIRED: failures.SLOT_EXPIRED,
+}
+"""What is said of slots that are not reserved any more."""

@@ -1,0 +1,38 @@
+"""Runs whose payloads are under way in chunks: they do not start until the payload is complete.
+
+Invariants: a run is here exactly while `run.awaits`; it is a single call. An unkeyed one is in no queue, a keyed one in
+its lane, which it blocks when its turn comes.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from replica_service.core.calls import Run
+
+
+class AwaitedPayloads:
+    """The runs, and when the first of them is late."""
+
+    __slots__ = ("due", "runs")
+
+    def __init__(self) -> None:
+        self.runs: dict[Run, None] = {}
+        self.due = inf
+        """No deadline of theirs is before this moment; monotonic seconds."""
+
+    def add(self, run: Run) -> None:
+        self.runs[run] = None
+        self.due = min(self.due, run.deadline)
+
+    def gone(self, run: Run) -> None:
+        """The payload is complete, or the call has its answer."""
+        run.awaits = False
+        del self.runs[run]
+
+    def late(self, now: float) -> list[Run]:
+        """Those whose deadlines are over, which are answered next: nobody waits for what would come too late."""
+        late = [run for run in self.runs if run.deadline <= now]
+        self.due = min((run.deadline for run in self.runs if run.deadline > now), default=inf)
+        return late

@@ -1,0 +1,41 @@
+"""What callers cancel: calls that they take back, and all that is open when they leave.
+
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router_service.core import cancellation
+
+if TYPE_CHECKING:
+    from router_service.core.events import CallerLeft, CallsCancelled
+    from router_service.core.outcomes import Outcomes
+    from router_service.core.slots.operations import SlotOperations
+    from router_service.core.uploads.uploads import Uploads
+    from router_service.core.withdrawals import Withdrawals
+
+
+class CallerCancels:
+    """Ends what nobody waits for any more."""
+
+    def __init__(
+        self, outcomes: Outcomes, withdrawals: Withdrawals, uploads: Uploads, operations: SlotOperations
+    ) -> None:
+        self._outcomes = outcomes
+        self._withdrawals = withdrawals
+        self._uploads = uploads
+        self._operations = operations
+
+    def cancel_calls(self, event: CallsCancelled, now: float) -> None:
+        """Ends these calls, as far as they are open."""
+        self._withdrawals.follow_up(cancellation.cancel_calls(event.caller, event.ranges, self._outcomes), now)
+
+    def caller_left(self, event: CallerLeft, now: float) -> None:
+        """Ends all that is open of the caller, and a reservation for which nobody else waits."""
+        caller = event.caller
+        self._uploads.left(caller)
+        self._withdrawals.follow_up(cancellation.cancel_caller(caller, self._outcomes), now)
+        if caller.request_id and (alone := self._operations.left(caller)) is not None:
+            self._withdrawals.follow_up(cancellation.cancel_caller(alone, self._outcomes), now)

@@ -1,0 +1,74 @@
+"""What happens to the router's calls and callers: the events that no other room has.
+
+Purpose: an event is the only way into the scheduler (`Scheduler.step`). Rooms have those of their own in files of this
+name: `replicas/`, `routing/`, `sessions/`, `slots/`, `streaming/`, `uploads/`.
+Invariants: events carry no behaviour, and are made once a frame, never once a call. Each class has one handler, which
+`scheduler.py` names.
+Owner: the shell makes them, the scheduler reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from router_service.core.callers import Caller
+    from router_service.core.calls import Batch
+    from router_service.core.commands import DeliverResults
+
+
+class RouterEvent:
+    """Something that the router's core has to know of."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True, eq=False)
+class CallsSubmitted(RouterEvent):
+    """Calls came that passed the edge's checks."""
+
+    caller: Caller
+    endpoint: str
+    batches: Iterable[Batch]
+
+
+@dataclass(slots=True, eq=False)
+class CallFailedAtEdge(RouterEvent):
+    """A call of a lane that stops at failures failed before it was submitted: later calls of its generation fail."""
+
+    caller: Caller
+    ordering_key: str
+    stop_generation: int
+    call_id: int
+
+
+@dataclass(slots=True, eq=False)
+class CallsCancelled(RouterEvent):
+    """The caller took calls back. Those that have ended stay so."""
+
+    caller: Caller
+    ranges: Iterable[tuple[int, int]]
+    """Call ids from first to last, both included."""
+
+
+@dataclass(slots=True, eq=False)
+class CallerLeft(RouterEvent):
+    """A caller without a session is gone: what it has not heard of is CANCELLED."""
+
+    caller: Caller
+
+
+@dataclass(slots=True, eq=False)
+class ResultsRequested(RouterEvent):
+    """The caller reads results whose payloads the router has dropped: their replica keeps them, and is asked again."""
+
+    caller: Caller
+    endpoint: str
+    answered: DeliverResults
+
+
+@dataclass(slots=True, eq=False)
+class TimePassed(RouterEvent):
+    """The moment that `Scheduler.next_deadline` named has come: what is overdue ends."""

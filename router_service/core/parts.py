@@ -1,0 +1,95 @@
+"""The parts of the router's core, put together.
+
+Purpose: each decides one thing, and knows those that it asks; here is who knows whom.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from router_service.core.caller_cancels import CallerCancels
+from router_service.core.conclusions import Conclusions
+from router_service.core.counters import Counters
+from router_service.core.outcomes import Outcomes
+from router_service.core.queueing.expiry import Expiry
+from router_service.core.replicas.answers import Answers
+from router_service.core.replicas.link_changes import LinkChanges
+from router_service.core.replicas.refusals import Refusals
+from router_service.core.replicas.sender import Sender
+from router_service.core.routing.intake import Intake
+from router_service.core.routing.table_changes import TableChanges
+from router_service.core.routing.topology import Topology
+from router_service.core.sessions.acknowledgements import Acknowledgements
+from router_service.core.sessions.connections import SessionConnections
+from router_service.core.sessions.resumption import Resumptions
+from router_service.core.sessions.suspension import SuspendedRuns
+from router_service.core.slots.answers import SlotAnswers
+from router_service.core.slots.operations import SlotOperations
+from router_service.core.slots.wishes import SlotWishes
+from router_service.core.submissions import Submissions
+from router_service.core.timers import Timers
+from router_service.core.uploads.arrivals import UploadArrivals
+from router_service.core.uploads.uploads import Uploads
+from router_service.core.withdrawals import Withdrawals
+from slotmesh.wire.deadline_heap import DeadlineHeap
+
+if TYPE_CHECKING:
+    from router_service.core.commands import Command
+    from router_service.core.routing.sampling import Chance
+    from router_service.core.runs import Run
+
+
+class Parts:
+    """Made once for each scheduler."""
+
+    def __init__(self, chance: Chance, max_upload_bytes: int) -> None:
+        """`chance` draws uniformly from [0, 1)."""
+        out: list[Command] = []
+        numbers = count(1)
+        """Ages of runs."""
+        # What is kept.
+        self.counters = counters = Counters()
+        self.topology = topology = Topology(out, counters, chance)
+        self.suspended = suspended = SuspendedRuns()
+        self.uploads = uploads = Uploads(max_upload_bytes)
+        deadlines: DeadlineHeap[Run] = DeadlineHeap(sweep_from=1024)
+        # The way of a call.
+        self.outcomes = outcomes = Outcomes(out, counters)
+        self.sender = sender = Sender(out, topology)
+        self.intake = intake = Intake(topology, outcomes, deadlines, sender, suspended, chance)
+        self.answers = answers = Answers(out, counters, outcomes, sender, intake)
+        withdrawals = Withdrawals(topology, sender, intake, answers)
+        self.resumptions = resumptions = Resumptions(out, topology, outcomes, intake)
+        acknowledgements = Acknowledgements(out, topology, outcomes, intake, suspended)
+        self.slot_operations = operations = SlotOperations(out, topology, outcomes, deadlines, sender)
+        self.submissions = submissions = Submissions(
+            numbers, counters, topology, outcomes, intake, resumptions, uploads
+        )
+        expiry = Expiry(deadlines, outcomes, intake, operations, suspended)
+        self.conclusions = Conclusions(out, outcomes, withdrawals, operations, uploads, submissions)
+        # What else happens.
+        self.caller_cancels = CallerCancels(outcomes, withdrawals, uploads, operations)
+        self.upload_arrivals = UploadArrivals(outcomes, uploads, submissions)
+        self.session_connections = SessionConnections(
+            outcomes, sender, withdrawals, uploads, resumptions, acknowledgements
+        )
+        self.slot_wishes = SlotWishes(numbers, counters, outcomes, intake, operations)
+        self.slot_answers = SlotAnswers(
+            counters, outcomes, sender, intake, answers, operations, withdrawals=withdrawals, expiry=expiry
+        )
+        self.refusals = Refusals(counters, outcomes, sender, intake, answers, withdrawals, expiry)
+        self.link_changes = LinkChanges(out, topology, sender, resumptions, answers, chance)
+        self.table_changes = TableChanges(topology, sender, intake, resumptions, acknowledgements, operations)
+        self.timers = Timers(
+            deadlines,
+            outcomes,
+            sender,
+            withdrawals,
+            expiry,
+            operations=operations,
+            uploads=uploads,
+            resumptions=resumptions,
+            acknowledgements=acknowledgements,
+        )

@@ -1,0 +1,103 @@
+"""What happens at replicas, and to the links to them.
+
+Owner: the link to the replica makes them, the scheduler reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from router_service.core.events import RouterEvent
+
+if TYPE_CHECKING:
+    from router_service.core.calls import Failures, Results
+    from router_service.core.replicas.capacity import Capacity
+    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.slicing import MethodTime
+    from slotmesh.errors import Failure
+
+
+@dataclass(slots=True, eq=False)
+class LinkOpened(RouterEvent):
+    """The replica is connected and has said what it can take."""
+
+    replica: Replica
+    capacity: Capacity
+    stream_id: str = ""
+    """Of the stream to the replica; no other stream has the same."""
+
+
+@dataclass(slots=True, eq=False)
+class LinkLost(RouterEvent):
+    """The connection broke: what a frame has carried and is not answered may have been executed."""
+
+    replica: Replica
+    why: str
+
+
+@dataclass(slots=True, eq=False)
+class LinkFailed(RouterEvent):
+    """The replica's link broke, or could not be made: what follows is when it is tried again."""
+
+    replica: Replica
+
+
+@dataclass(slots=True, eq=False)
+class CapacityReported(RouterEvent):
+    """The replica's load changed without a result."""
+
+    replica: Replica
+    capacity: Capacity
+
+
+@dataclass(slots=True, eq=False)
+class ServiceTimesReported(RouterEvent):
+    """The replica said how quickly it gets through calls. It concerns what is sent from now on."""
+
+    replica: Replica
+    times: Mapping[str, MethodTime]
+    """By method."""
+
+
+@dataclass(slots=True, eq=False)
+class DrainAnnounced(RouterEvent):
+    """The replica takes no more runs; what it has is answered or handed back."""
+
+    replica: Replica
+
+
+@dataclass(slots=True, eq=False)
+class RunsCompleted(RouterEvent):
+    """A result frame came: calls that ended, and the replica's load after them."""
+
+    replica: Replica
+    results: Iterable[Results]
+    failed: Sequence[Failures]
+    capacity: Capacity | None
+    """None where the replica does not tell."""
+    done: list[int] | None = None
+    """Run ids of calls that ended without a result of their own."""
+    values: Iterable[Results] | None = None
+    """Of calls that go on, or end in this frame."""
+
+
+@dataclass(slots=True, eq=False)
+class RunsRefused(RouterEvent):
+    """The replica did not take these calls; nothing of them was executed."""
+
+    replica: Replica
+    ids: list[int]
+    """Run ids."""
+    failure: Failure
+    capacity: Capacity
+
+
+@dataclass(slots=True, eq=False)
+class LanesStopped(RouterEvent):
+    """Nothing starts behind these calls of lanes that stop at failures: they have failed for their callers."""
+
+    replica: Replica
+    ranges: Iterable[tuple[int, int]]
+    """Run ids from first to last, both included."""

@@ -1,0 +1,81 @@
+"""What replicas hand back: calls that they did not take, of which nothing was executed.
+
+Invariants: what was refused goes back by its age, unless nobody else can do it. What has no time left ends: a replica
+that refuses again and again would keep it for ever.
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router_service.core import failures
+from router_service.core.routing import routing_hooks
+from slotmesh.errors import Reason
+
+if TYPE_CHECKING:
+    from router_service.core.counters import Counters
+    from router_service.core.outcomes import Outcomes
+    from router_service.core.queueing.expiry import Expiry
+    from router_service.core.replicas.answers import Answers
+    from router_service.core.replicas.events import RunsRefused
+    from router_service.core.replicas.sender import Sender
+    from router_service.core.routing.intake import Intake
+    from router_service.core.runs import Run, Sent
+    from router_service.core.withdrawals import Withdrawals
+
+
+class Refusals:
+    """Where refused calls go."""
+
+    def __init__(
+        self,
+        counters: Counters,
+        outcomes: Outcomes,
+        sender: Sender,
+        intake: Intake,
+        answers: Answers,
+        withdrawals: Withdrawals,
+        expiry: Expiry,
+    ) -> None:
+        self._counters = counters
+        self._outcomes = outcomes
+        self._sender = sender
+        self._intake = intake
+        self._answers = answers
+        self._withdrawals = withdrawals
+        self._expiry = expiry
+
+    def refused(self, event: RunsRefused, now: float) -> None:
+        """Calls go back into queues, or end."""
+        replica, failure = event.replica, event.failure
+        returned: list[Run] = []
+        emptied: list[Sent] = []
+        replica.draining = replica.draining or failure.reason is Reason.DRAINING
+        for sent, offset, _, count in replica.inflight.slices(event.ids):
+            before = sent.remaining
+            parts = replica.answer(sent, offset, count)
+            if routing_hooks.is_counted(sent):
+                routing_hooks.abandoned(replica.backend.hooks, replica, before - sent.remaining)
+            if sent.run.recovers:
+                gone = failures.result_evicted(replica) if sent.run.was_answered else None
+                for lo, many in parts:
+                    self._outcomes.failed(sent, lo, many, gone or failures.not_heard(replica.replica_id))
+            elif failure.reason is Reason.SESSION_FENCED or not sent.takes_room:
+                # The client has moved on: whoever serves it now sends these calls, if they are wanted.
+                # And what is to be done in a slot can be done nowhere else.
+                for lo, many in parts:
+                    self._outcomes.failed(sent, lo, many, failure)
+            else:
+                if sent.run.partition is not None and failure.reason is Reason.STALE_TABLE:
+                    sent.run.partition.refused(sent.owner_epoch)
+                returned += self._answers.hand_back(sent, parts)
+            if not sent.remaining:
+                emptied.append(sent)
+        self._counters.refusals[replica.backend.name, failure.reason.value] += len(event.ids)
+        self._answers.learn(replica, event.capacity)
+        self._intake.put_back(returned, replica.backend, now)
+        for sent in emptied:
+            self._answers.settle_partition(sent, now)
+        self._withdrawals.follow_up(self._expiry.end_overdue(now), now)
+        self._sender.pump(replica, now)

@@ -1,0 +1,21 @@
+"""What happens to the routing table.
+
+Owner: the table watch makes them, the scheduler reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from router_service.core.events import RouterEvent
+
+if TYPE_CHECKING:
+    from router_service.core.routing.table import RoutingTable
+
+
+@dataclass(slots=True, eq=False)
+class TableReceived(RouterEvent):
+    """A table came from the controller. An older one changes nothing: `Scheduler.table` tells which is in force."""
+
+    table: RoutingTable

@@ -1,0 +1,62 @@
+"""Connections of sessions: what begins and ends with them, and when replicas that joined get calls.
+
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router_service.core import cancellation
+
+if TYPE_CHECKING:
+    from router_service.core.outcomes import Outcomes
+    from router_service.core.replicas.sender import Sender
+    from router_service.core.sessions.acknowledgements import Acknowledgements
+    from router_service.core.sessions.events import RosterAcknowledged, SessionConnected, SessionDisconnected
+    from router_service.core.sessions.resumption import Resumptions
+    from router_service.core.uploads.uploads import Uploads
+    from router_service.core.withdrawals import Withdrawals
+
+
+class SessionConnections:
+    """Tells all that keep something of a session."""
+
+    def __init__(
+        self,
+        outcomes: Outcomes,
+        sender: Sender,
+        withdrawals: Withdrawals,
+        uploads: Uploads,
+        resumptions: Resumptions,
+        acknowledgements: Acknowledgements,
+    ) -> None:
+        self._outcomes = outcomes
+        self._sender = sender
+        self._withdrawals = withdrawals
+        self._uploads = uploads
+        self._resumptions = resumptions
+        self._acknowledgements = acknowledgements
+
+    def connected(self, event: SessionConnected, now: float) -> None:
+        """What an earlier connection has sent is looked for."""
+        caller = event.caller
+        if caller.session is not None:
+            self._acknowledgements.opened(caller)
+            self._resumptions.opened(caller.session, now)
+
+    def acknowledged(self, event: RosterAcknowledged, now: float) -> None:
+        """Replicas for which this client was waited for get calls."""
+        session = event.caller.session
+        if session is not None:
+            self._sender.joined(self._acknowledgements.acknowledged(session, event.version, now), now)
+
+    def disconnected(self, event: SessionDisconnected, now: float) -> None:
+        """What has not left is forgotten: it will be sent again."""
+        caller = event.caller
+        self._uploads.left(caller)
+        if caller.session is not None:
+            self._resumptions.left(caller.session)
+        self._withdrawals.follow_up(cancellation.leave(caller, self._outcomes), now)
+        if caller.session is not None:
+            self._sender.joined(self._acknowledgements.left(caller.session), now)

@@ -1,0 +1,72 @@
+"""What happens to sessions: their connections, what their clients know, and what is sent again.
+
+Owner: the shell makes them, the scheduler reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from router_service.core.events import RouterEvent
+
+if TYPE_CHECKING:
+    from router_service.core.callers import Caller
+    from router_service.core.calls import Batch
+    from router_service.core.replicas.replica import Replica
+    from router_service.core.routing.rosters import RosterVersion
+    from router_service.core.runs import CallerBook
+    from router_service.core.sessions.found_calls import Found
+
+
+@dataclass(slots=True, eq=False)
+class SessionConnected(RouterEvent):
+    """A session has its connection here now: what an earlier one has sent is looked for at the replicas."""
+
+    caller: Caller
+
+
+@dataclass(slots=True, eq=False)
+class RosterAcknowledged(RouterEvent):
+    """The client of a session knows this roster now."""
+
+    caller: Caller
+    version: RosterVersion
+
+
+@dataclass(slots=True, eq=False)
+class CallsResent(RouterEvent):
+    """Calls came that an earlier connection of the session has sent before."""
+
+    caller: Caller
+    endpoint: str
+    batches: Iterable[Batch]
+    age_s: float
+    """How long ago they were sent first, seconds."""
+    first_roster: RosterVersion | None
+    """The newest that their client knew by then; None where it does not say."""
+
+
+@dataclass(slots=True, eq=False)
+class AllCallsResent(RouterEvent):
+    """Of the calls that earlier connections of the caller's session have sent, no more are sent again."""
+
+    caller: Caller
+
+
+@dataclass(slots=True, eq=False)
+class SessionDisconnected(RouterEvent):
+    """The connection of a session is gone: what replicas have of it goes on there, the rest will be sent again."""
+
+    caller: CallerBook
+
+
+@dataclass(slots=True, eq=False)
+class SessionReconciled(RouterEvent):
+    """The replica said what it knows of the calls that AskReconcile named."""
+
+    replica: Replica
+    session_id: str
+    epoch: int
+    found: Found

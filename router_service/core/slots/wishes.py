@@ -1,0 +1,81 @@
+"""What callers want with slots: how operations begin.
+
+Owner: the scheduler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router_service.core import failures
+from router_service.core.calls import NO_OPTIONS
+from router_service.core.runs import Run
+from router_service.core.slots.operations import ONE_CALL
+from router_service.core.slots.requests import Wish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from router_service.core.callers import Caller
+    from router_service.core.calls import CallOptions
+    from router_service.core.counters import Counters
+    from router_service.core.outcomes import Outcomes
+    from router_service.core.routing.intake import Intake
+    from router_service.core.slots.events import CallDispatched, SlotOperationRequested, SlotRequested
+    from router_service.core.slots.operations import SlotOperations
+    from router_service.core.slots.slot import SlotWork
+    from slotmesh.wire.chunks import Payload
+
+
+class SlotWishes:
+    """Makes a run of each operation: reservations are routed, all others bound to their replica."""
+
+    def __init__(
+        self,
+        numbers: Iterator[int],
+        counters: Counters,
+        outcomes: Outcomes,
+        intake: Intake,
+        operations: SlotOperations,
+    ) -> None:
+        """`numbers` are the ages of runs."""
+        self._numbers = numbers
+        self._counters = counters
+        self._outcomes = outcomes
+        self._intake = intake
+        self._operations = operations
+
+    def requested(self, event: SlotRequested, now: float) -> None:
+        """A reservation begins, unless the request id stands for one."""
+        caller, endpoint, options, wanted = event.caller, event.endpoint, event.options, event.wanted
+        owner: Caller | None = caller
+        if event.request_id:
+            wish = Wish.of(endpoint, options, wanted)
+            owner = self._operations.find(caller, event.request_id, wish, options.timeout_s, now)
+        if owner is not None:
+            run = self._run(owner, endpoint, options, b"", wanted, now)
+            if run.deadline <= now:
+                self._outcomes.fail_waiting(run, failures.no_slot(run, now))
+            else:
+                self._intake.route(run, now)
+
+    def dispatched(self, event: CallDispatched, now: float) -> None:
+        """A call goes to the replica that has given the slot."""
+        endpoint = event.into.endpoint
+        self._counters.calls[self._counters.label(endpoint),] += 1
+        run = self._run(event.caller, endpoint, event.options, event.payload, event.into, now)
+        if run.deadline <= now:
+            self._outcomes.fail_waiting(run, failures.deadline_in_queue(run))
+        else:
+            self._operations.bind(run, event.key, now)
+
+    def operation_requested(self, event: SlotOperationRequested, now: float) -> None:
+        """A renewal or a release goes to the replica that has given the slot."""
+        self._operations.bind(self._run(event.caller, "", NO_OPTIONS, b"", event.op, now), event.key, now)
+
+    def _run(
+        self, caller: Caller, endpoint: str, options: CallOptions, payload: Payload, work: SlotWork, now: float
+    ) -> Run:
+        run = Run(next(self._numbers), caller, endpoint, options, ONE_CALL, [payload], now, slot=work)
+        caller.runs[run] = None
+        return run

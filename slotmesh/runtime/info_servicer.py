@@ -1,0 +1,41 @@
+"""Who serves at an address: InfoService, the same at every server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from slotmesh.v1 import info_service_pb2, info_service_pb2_grpc
+from slotmesh.version import VERSION
+
+
+class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
+    """Answers with who the server is. `address` is set once the server knows it."""
+
+    def __init__(
+        self,
+        kind: info_service_pb2.ServerKind.ValueType,
+        *,
+        server_id: str = "",
+        incarnation: str = "",
+        features: Sequence[str] = (),
+    ) -> None:
+        """As in `GetServerInfoResponse`. Made when the server starts."""
+        self.address = ""
+        """Where the server says that others reach it, `HOST:PORT`."""
+        self._info = info_service_pb2.GetServerInfoResponse(
+            kind=kind, server_id=server_id, version=VERSION, features=features, incarnation=incarnation
+        )
+        self._info.start_time.FromMicroseconds(round(time.time() * 1e6))
+
+    async def GetServerInfo(
+        self,
+        request: info_service_pb2.GetServerInfoRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> info_service_pb2.GetServerInfoResponse:
+        info = info_service_pb2.GetServerInfoResponse(address=self.address)
+        info.MergeFrom(self._info)
+        return info

@@ -1,0 +1,96 @@
+"""What the declaration of one setting of a backend says besides its name, type and default. Pure.
+
+Purpose: a setting is declared once, in `slotmesh.spec.model`. From its declaration follow the rule that it must obey
+(`rules`), its form in a document (`document`), its form on the wire (`wire`), who reads it, and what changing it means.
+Invariants: a name in documents is the name on the wire, too; durations have `_s` at the end in Python only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum, auto
+from typing import Any, Final, TypeVar
+
+ValueT = TypeVar("ValueT")
+_DECLARED: Final = "setting"
+"""Key in the metadata of a dataclass's field."""
+
+
+class Kind(Enum):
+    """What values a setting has."""
+
+    HANDLER = auto()
+    """`MODULE:NAME`, or empty."""
+    INTEGER = auto()
+    SIZE = auto()
+    """Bytes: an integer, in documents with its unit."""
+    DURATION = auto()
+    """Seconds, in documents with a unit, and on the wire a Duration."""
+    FLAG = auto()
+    CHOICE = auto()
+    """A member of an Enum: in documents its name in lower case, on the wire its number."""
+    JSON = auto()
+    """A mapping of names to JSON values."""
+
+
+class Change(Enum):
+    """What becomes of replicas when a setting changes."""
+
+    TAKEN_OVER = auto()
+    """They stay: who reads the setting takes it over."""
+    GIVEN_TO_HANDLERS = auto()
+    """Replicas whose handler has a `reconfigure` stay, others are replaced."""
+    REPLACES = auto()
+    """They are replaced: no process takes it over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting, as it was declared."""
+
+    attribute: str
+    """Name of the field in Python."""
+    kind: Kind
+    default: Any
+    bounds: tuple[float, float] | None = None
+    """The smallest and the largest value; seconds, for a duration."""
+    is_routed: bool = False
+    """Routers read it: it is part of the routing table, which changes with it."""
+    change: Change = Change.TAKEN_OVER
+
+    @property
+    def name(self) -> str:
+        """Its name in documents and on the wire."""
+        return self.attribute.removesuffix("_s") if self.kind is Kind.DURATION else self.attribute
+
+
+def setting(
+    default: ValueT,
+    kind: Kind,
+    *,
+    bounds: tuple[float, float] | None = None,
+    is_routed: bool = False,
+    change: Change = Change.TAKEN_OVER,
+) -> ValueT:
+    """Declares a field of a dataclass: what `Setting` says of each argument."""
+    declared = {"kind": kind, "default": default, "bounds": bounds, "is_routed": is_routed, "change": change}
+    metadata = {_DECLARED: declared}
+    # Dataclasses take no mapping for a default, be it a read-only one.
+    made: Any = (
+        field(default_factory=lambda: default, metadata=metadata)
+        if kind is Kind.JSON
+        else field(default=default, metadata=metadata)
+    )
+    return made  # type: ignore[no-any-return]  # dataclasses make an attribute of the default's type of it
+
+
+def settings_of(model: type[Any]) -> Mapping[str, Setting]:
+    """The settings that a dataclass declares, by their names in documents and on the wire, in order."""
+    found = [Setting(attribute=each.name, **each.metadata[_DECLARED]) for each in fields(model) if each.metadata]
+    return {each.name: each for each in found}
+
+
+def choices(setting: Setting) -> tuple[str, ...]:
+    """What a document may say of a setting of Kind.CHOICE."""
+    return tuple(each.name.lower() for each in type(setting.default))

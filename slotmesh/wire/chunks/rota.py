@@ -1,0 +1,61 @@
+"""Payloads on their way out, which take turns chunk by chunk.
+
+Invariants: chunks of one payload leave in order; of several payloads none waits for another one to be complete. A chunk
+is cut when it leaves, so that a payload is in memory once.
+Owner: who writes the stream.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+from slotmesh.wire.chunks.payload import Payload, cut
+
+OwnerT = TypeVar("OwnerT", bound=Hashable)
+
+
+class OutgoingChunk(NamedTuple, Generic[OwnerT]):
+    """What the next chunk carries."""
+
+    owner: OwnerT
+    """Whose payload it is."""
+    offset: int
+    total: int
+    data: bytes
+    is_last: bool
+
+
+class ChunkRota(Generic[OwnerT]):
+    """What is left of some payloads. False while nothing is."""
+
+    __slots__ = ("_rota",)
+
+    def __init__(self) -> None:
+        self._rota: deque[tuple[OwnerT, int, Iterator[tuple[int, bytes]]]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._rota)
+
+    def add(self, owner: OwnerT, payload: Payload) -> None:
+        """A payload that is to leave; it is not empty."""
+        self._rota.append((owner, len(payload), cut(payload)))
+
+    def discard(self, owners: Iterable[OwnerT]) -> None:
+        """What is left of these ones' payloads is not wanted any more. Unknown owners are ignored."""
+        gone = set(owners)
+        self._rota = deque(entry for entry in self._rota if entry[0] not in gone)
+
+    def clear(self) -> None:
+        """Nothing is wanted any more."""
+        self._rota.clear()
+
+    def take(self) -> OutgoingChunk[OwnerT]:
+        """The next chunk. Only while something is left."""
+        owner, total, chunks = self._rota.popleft()
+        offset, data = next(chunks)
+        is_last = offset + len(data) >= total
+        if not is_last:
+            self._rota.append((owner, total, chunks))
+        return OutgoingChunk(owner, offset, total, data, is_last)

@@ -1,0 +1,83 @@
+"""When a small frame leaves, and when it waits for more calls to join.
+
+Purpose: the rule by which every hop of the mesh gathers: client, router (both ways) and replica. Pure.
+
+A message costs as much processor time as a hundred calls in it or more, whatever is in it, and a small frame stays
+small: its answer is small, and so is the frame that the client sends when it has the answer. So small frames have to
+meet. For a frame of `calls`, with `unanswered` other calls of its stream that are about to be answered:
+
+- `unanswered == 0`: it leaves at once. This is a call alone.
+- `calls >= unanswered`, and at least `HALF_CALLS`: it leaves at once. This is each of two halves that take turns: while
+  one half is executed, the other one travels.
+- `calls >= FULL_CALLS`: it leaves at once.
+- Else it leaves `MESSAGES_S * unanswered / calls` after the frame before it, at the latest: if the unanswered calls are
+  in frames of the same size, that is what those frames cost, and what can be saved by waiting for them. A pace bounds
+  that wait as well. Example: 8 calls, 56 unanswered, in frames of 8: seven messages and answers, 3.5 ms.
+
+So a stream whose frames are farther apart than that is not slowed down. Whoever asks says what is about to be answered:
+calls that take long, and calls that wait for something else, are not.
+
+Invariants: at one pace, a frame leaves no later than `gap_s` after the frame before it. (A call may wait on each of
+four hops.)
+Source: the distance is kept by the generic cell rate algorithm (ITU-T I.371, annex A): one number, no timer.
+Owner: one for each writing half of a stream.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from slotmesh.wire.frame_costs import FULL_CALLS, MESSAGES_S
+
+HALF_CALLS: Final = 16
+"""Calls of a half that is worth a message of its own, at least."""
+
+
+class Pace(NamedTuple):
+    """How close small frames may follow one another."""
+
+    gap_s: float
+    """Seconds between two of them, at most."""
+    burst: int
+    """Frames that may leave without that distance after a pause."""
+
+
+QUICK: Final = Pace(gap_s=0.004, burst=1)
+"""Where calls are known to be quick: their answers come together if they are waited for."""
+STEADY: Final = Pace(gap_s=0.001, burst=4)
+"""Where they are not: a wait would bring less, so only dense streams are held back at all."""
+
+
+COUNTED_FRAMES: Final = round(QUICK.gap_s / MESSAGES_S)
+"""More unanswered calls than are in so many frames like the one that waits make no difference."""
+
+
+def most_calls(calls: int, unanswered: int) -> int:
+    """How many of the calls that wait, beside those unanswered, the next frame of a client's stream takes at most.
+
+    In one frame, all of them would go round together, and while one process works on them the others would have nothing
+    to do. So there are two at least, if each is full.
+    """
+    return max(FULL_CALLS, (calls + unanswered) // 2)
+
+
+class Pacing:
+    """Of one stream, one way."""
+
+    __slots__ = ("_free_at",)
+
+    def __init__(self) -> None:
+        self._free_at = 0.0
+        """When the frames that have left will all have had their distance. Monotonic seconds."""
+
+    def wait_s(self, calls: int, unanswered: int, now: float, pace: Pace) -> float:
+        """How long a frame of so many calls still waits; 0 where it may leave now. Changes nothing."""
+        if not unanswered or calls >= FULL_CALLS or calls >= max(unanswered, HALF_CALLS):
+            return 0.0
+        saved_s = MESSAGES_S * unanswered / max(calls, 1)
+        return max(0.0, self._free_at - pace.burst * pace.gap_s + min(saved_s, pace.gap_s) - now)
+
+    def left(self, now: float, pace: Pace) -> None:
+        """A frame has left."""
+        earliest = now + (pace.burst - 1) * pace.gap_s
+        self._free_at = min(max(self._free_at, now), earliest) + pace.gap_s

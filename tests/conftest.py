@@ -1,0 +1,48 @@
+"""Profiles of hypothesis, and what tests cost the processor: both keep the quick run of the inner loop quick."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Final
+
+import pytest
+from hypothesis import Phase, settings
+
+QUICK: Final = "quick"
+SLOW_S: Final = 1.0
+"""Processor time of a test that the inner loop should not wait for."""
+
+settings.register_profile("usual", deadline=None)
+"""An example may take as long as a busy machine makes it take."""
+settings.register_profile(QUICK, deadline=None, max_examples=10)
+"""A tenth of what is drawn as a rule."""
+settings.register_profile("thorough", deadline=None, max_examples=1000)
+settings.register_profile("mutants", deadline=None, phases=[Phase.explicit, Phase.generate], database=None)
+"""Whether something fails, not the smallest example of it."""
+settings.load_profile("usual")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Notes the processor time of each test, which a busy machine does not change."""
+    begin = time.process_time()
+    try:
+        yield
+    finally:
+        item.user_properties.append(("cpu_s", time.process_time() - begin))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Names the tests that do not belong into a quick run, where this was one."""
+    if config.getoption("--hypothesis-profile") != QUICK:
+        return
+    slow = [
+        (cost_s, report.nodeid)
+        for report in terminalreporter.stats.get("passed", [])
+        if (cost_s := dict(report.user_properties).get("cpu_s", 0.0)) >= SLOW_S
+    ]
+    if slow:
+        terminalreporter.section("too slow for the quick run: mark them `slow`")
+        for cost_s, nodeid in sorted(slow, reverse=True):
+            terminalreporter.write_line(f"{cost_s:5.1f} s of processor time  {nodeid}")

@@ -1,0 +1,1 @@
+"""Leased slots through a real router, between callers and replicas that are fakes."""

@@ -1,0 +1,1 @@
+"""What every server of the mesh does, whatever it serves."""

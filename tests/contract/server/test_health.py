@@ -1,0 +1,120 @@
+"""Health and reflection of every server of the mesh."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2
+from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from slotmesh.runtime import health
+from tests.contract.server.served_router import SERVICE, Setting, StatusCode, failure
+
+
+def check(channel: grpc.aio.Channel, service: str = "") -> Any:
+    rpc = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        health_pb2.HealthCheckRequest.SerializeToString,
+        health_pb2.HealthCheckResponse.FromString,
+    )
+    return rpc(health_pb2.HealthCheckRequest(service=service), timeout=5)
+
+
+def watch(channel: grpc.aio.Channel, service: str = "") -> Any:
+    rpc = channel.unary_stream(
+        "/grpc.health.v1.Health/Watch",
+        health_pb2.HealthCheckRequest.SerializeToString,
+        health_pb2.HealthCheckResponse.FromString,
+    )
+    return rpc(health_pb2.HealthCheckRequest(service=service), timeout=5)
+
+
+@pytest.mark.asyncio
+async def test_health_says_not_serving_until_told_otherwise(setting: Setting) -> None:
+    server, _, channel = setting
+    assert (await check(channel)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    server.set_serving()
+    assert (await check(channel)).status == health_pb2.HealthCheckResponse.SERVING
+    assert (await check(channel, SERVICE)).status == health_pb2.HealthCheckResponse.SERVING
+    server.set_serving(False)
+    assert (await check(channel, SERVICE)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.mark.asyncio
+async def test_health_of_an_unknown_service_is_not_found(setting: Setting) -> None:
+    code, said = await failure(check(setting[2], "no.such.Service"))
+    assert code is StatusCode.NOT_FOUND
+    assert "no.such.Service" in said.message
+
+
+@pytest.mark.asyncio
+async def test_watch_tells_each_change_and_ends_with_the_server(setting: Setting) -> None:
+    server, _, channel = setting
+    mine, unknown = watch(channel, SERVICE), watch(channel, "no.such.Service")
+    assert (await mine.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert (await unknown.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+    server.set_serving()
+    assert (await mine.read()).status == health_pb2.HealthCheckResponse.SERVING
+    # A watcher does not keep a server from stopping: far less than the grace passes.
+    async with asyncio.timeout(5):
+        await server.stop(grace_s=60)
+    assert (await mine.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert await mine.read() is grpc.aio.EOF
+    assert await unknown.read() is grpc.aio.EOF
+    assert await mine.code() is StatusCode.OK
+
+
+@pytest.mark.asyncio
+async def test_list_has_all_services(setting: Setting) -> None:
+    server, _, channel = setting
+    server.set_serving()
+    response = health.ListResponse
+    rpc: Any = channel.unary_unary("/grpc.health.v1.Health/List", None, response.FromString)
+    statuses = {service: each.status for service, each in (await rpc(b"", timeout=5)).statuses.items()}
+    serving_now = health_pb2.HealthCheckResponse.SERVING
+    assert statuses == {"": serving_now, SERVICE: serving_now, health.SERVICE: serving_now}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_reflection_lists_and_describes(setting: Setting, version: str) -> None:
+    rpc = setting[2].stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        reflection_pb2.ServerReflectionRequest.SerializeToString,
+        reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    asked = rpc(timeout=5)
+
+    async def ask(**question: Any) -> Any:
+        await asked.write(reflection_pb2.ServerReflectionRequest(**question))
+        return await asked.read()
+
+    listed = {each.name for each in (await ask(list_services="")).list_services_response.service}
+    assert listed == {
+        SERVICE,
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
+
+    def methods(answer: Any, service: str) -> set[str]:
+        for raw in answer.file_descriptor_response.file_descriptor_proto:
+            for each in descriptor_pb2.FileDescriptorProto.FromString(raw).service:
+                if each.name == service:
+                    return {method.name for method in each.method}
+        return set()
+
+    assert "StreamCalls" in methods(await ask(file_containing_symbol=SERVICE), "RouterService")
+    assert methods(await ask(file_containing_symbol="grpc.health.v1.Health"), "Health") == {"Check", "Watch", "List"}
+    # Details of errors can be shown.
+    info = await ask(file_containing_symbol=error_details_pb2.ErrorInfo.DESCRIPTOR.full_name)
+    assert info.file_descriptor_response.file_descriptor_proto
+    unknown = await ask(file_containing_symbol="no.such.Symbol")
+    assert unknown.error_response.error_code == StatusCode.NOT_FOUND.value[0]
+    await asked.done_writing()
+    assert await asked.read() is grpc.aio.EOF

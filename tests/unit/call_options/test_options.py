@@ -1,0 +1,152 @@
+"""Each option of calls: all that follows from its declaration is right, without a word about it here.
+
+`CONTRIBUTING.md` says which files a new option touches. These tests find it by themselves.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+
+import replica_service.convert.options as at_replicas
+import router_service.convert as at_routers
+import slotmesh
+from replica_service.core.call_options import CallOptions as ReplicaOptions
+from router_service.core.calls import CallOptions as RouterOptions
+from slotmesh.call_options.model import OPTIONS, OptionChanges, StatedOptions
+from slotmesh.call_options.option import Kind, Option, Reader
+from slotmesh.call_options.rules import MAX_KEY_BYTES, option_mistake
+from slotmesh.call_options.wire import options_from_wire, options_to_wire
+from slotmesh.client.calls.options import ViewOptions
+from slotmesh.codec import JSON
+from slotmesh.errors import Failure
+from slotmesh.v1 import call_pb2
+
+F = FieldDescriptor
+WIRE_TYPES = {
+    Kind.METHOD: F.TYPE_STRING,
+    Kind.CONTENT_TYPE: F.TYPE_STRING,
+    Kind.KEY: F.TYPE_STRING,
+    Kind.DURATION: F.TYPE_MESSAGE,
+    Kind.TIME: F.TYPE_MESSAGE,
+    Kind.FLAG: F.TYPE_BOOL,
+    Kind.COUNT: F.TYPE_INT64,
+    Kind.METADATA: F.TYPE_MESSAGE,
+}
+SAMPLES: dict[Kind, Any] = {
+    Kind.METHOD: "classify",
+    Kind.CONTENT_TYPE: JSON,
+    Kind.KEY: "user-1",
+    Kind.DURATION: 1.5,
+    Kind.TIME: datetime(2026, 1, 2, 12, 0, 0, 250_000, tzinfo=UTC),
+    Kind.FLAG: True,
+    Kind.COUNT: 7,
+    Kind.METADATA: {"k": "v"},
+}
+WRONG: dict[Kind, list[Any]] = {
+    Kind.METHOD: [5],
+    Kind.CONTENT_TYPE: ["text/plain"],
+    Kind.KEY: [5],
+    Kind.DURATION: ["1s", -1.0, float("nan"), True],
+    Kind.TIME: [datetime(2026, 1, 2)],  # noqa: DTZ001 - this is what is wrong with it
+    Kind.COUNT: ["7", -1, True],
+    Kind.METADATA: [{"k": 1}],
+}
+"""What clients refuse; of flags, everything is one."""
+WRONG_ON_THE_WIRE: dict[Kind, Any] = {
+    Kind.METHOD: "_private",
+    Kind.CONTENT_TYPE: "text/plain",
+    Kind.KEY: "x" * (MAX_KEY_BYTES + 1),
+    Kind.COUNT: -1,
+}
+
+each_option = pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
+
+
+def said(option: Option) -> call_pb2.CallOptions:
+    """A message that says nothing but this."""
+    return options_to_wire(StatedOptions(**{option.attribute: SAMPLES[option.kind]}))
+
+
+def test_the_message_has_the_same_options() -> None:
+    assert set(call_pb2.CallOptions.DESCRIPTOR.fields_by_name) == set(OPTIONS)
+
+
+@each_option
+def test_the_message_has_the_type_of_the_option(option: Option) -> None:
+    assert call_pb2.CallOptions.DESCRIPTOR.fields_by_name[option.name].type == WIRE_TYPES[option.kind]
+
+
+def test_what_nobody_says_does_not_travel() -> None:
+    assert options_to_wire(StatedOptions()) == call_pb2.CallOptions()
+
+
+@each_option
+def test_who_decides_by_it_gets_it_and_nobody_else(option: Option) -> None:
+    wire = said(option)
+    assert [field.name for field, _ in wire.ListFields()] == [option.name]
+    for reader in Reader:
+        expected = {option.attribute: SAMPLES[option.kind]} if reader in option.read_by else {}
+        assert options_from_wire(wire, reader) == expected
+
+
+@each_option
+def test_router_and_replica_read_it_from_what_travels(option: Option) -> None:
+    routed = at_routers.options_from_wire(said(option))
+    assert isinstance(routed, RouterOptions)
+    if Reader.ROUTER in option.read_by:
+        assert getattr(routed, option.attribute) == SAMPLES[option.kind]
+    sent_on = call_pb2.CallOptions.FromString(routed.wire)
+    assert sent_on == (call_pb2.CallOptions() if option.stays else said(option))
+    run = at_replicas.options_from_wire(said(option).SerializeToString())
+    assert isinstance(run, ReplicaOptions)
+    if Reader.REPLICA in option.read_by:
+        assert getattr(run, option.attribute) == SAMPLES[option.kind]
+
+
+@each_option
+def test_options_that_differ_in_it_are_different(option: Option) -> None:
+    if option.kind is not Kind.METADATA:
+        one, other = RouterOptions(), RouterOptions(**{option.attribute: SAMPLES[option.kind]})
+        assert len({one, other, RouterOptions()}) == 2
+
+
+@each_option
+def test_clients_refuse_what_it_cannot_be(option: Option) -> None:
+    for value in WRONG.get(option.kind, []):
+        with pytest.raises(slotmesh.BadRequest, match=f": {option.argument} must ") as caught:
+            ViewOptions(**{option.attribute: value})
+        assert caught.value.metadata == {"field": option.argument}
+
+
+@each_option
+def test_servers_refuse_what_it_cannot_be(option: Option) -> None:
+    assert option_mistake(said(option)) is None
+    wire = call_pb2.CallOptions()
+    if (wrong := WRONG_ON_THE_WIRE.get(option.kind)) is not None:
+        setattr(wire, option.name, wrong)
+    elif option.kind is Kind.DURATION:
+        getattr(wire, option.name).FromSeconds(-1)
+    elif option.kind is Kind.TIME:
+        getattr(wire, option.name).seconds = -1
+    elif option.kind is Kind.METADATA:
+        getattr(wire, option.name)["grpc-x"] = ""
+    else:
+        return  # a flag is always right
+    failure = option_mistake(wire)
+    assert isinstance(failure, Failure)
+    assert option.name in failure.message
+
+
+@pytest.mark.parametrize("argument", OptionChanges.__annotations__)
+def test_what_callers_may_say_is_an_option_and_described(argument: str) -> None:
+    known = {each.argument: each for each in OPTIONS.values()}
+    assert argument in {*known, "reply"}, "`reply` is the other way round: `no_reply`"
+    assert f"`{argument}`" in (slotmesh.Endpoint.options.__doc__ or "")
+    if argument in known:
+        option = known[argument]
+        view = ViewOptions().changed(**{argument: SAMPLES[option.kind]})
+        assert getattr(view.to_wire("add"), option.name) == getattr(said(option), option.name)

@@ -1,0 +1,32 @@
+"""Each event has its handler, and no handler waits for what never comes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import get_args
+
+from replica_service.core import events
+from tests.unit.replica.scheduler_notes import scheduler
+
+
+def defined() -> set[type]:
+    """The classes of the module of events that it does not import."""
+    return {
+        each
+        for each in vars(events).values()
+        if isinstance(each, type) and dataclasses.is_dataclass(each) and each.__module__ == events.__name__
+    }
+
+
+def test_every_event_has_one_handler() -> None:
+    assert set(scheduler()._handlers) == defined()
+
+
+def test_every_event_can_be_posted() -> None:
+    assert set(get_args(events.Event)) == defined()
+
+
+def test_events_are_data() -> None:
+    for each in defined():
+        fields = {field.name for field in dataclasses.fields(each)}
+        assert {name for name in vars(each) if not name.startswith("_")} == fields, each

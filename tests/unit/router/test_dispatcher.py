@@ -1,0 +1,196 @@
+"""The dispatcher: events in, and what the scheduler commands goes to sinks and links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from router_service.core.callers import Caller
+from router_service.core.commands import CancelRun, Delivery
+from router_service.core.events import CallsCancelled, CallsSubmitted
+from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.ejection import FIRST_S
+from router_service.core.replicas.events import LinkFailed, LinkLost, LinkOpened, RunsCompleted
+from router_service.core.replicas.replica import Replica
+from router_service.core.routing.events import TableReceived
+from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
+from router_service.core.scheduler import Scheduler
+from router_service.core.sessions.session import Session
+from router_service.shell.dispatcher import Dispatcher
+from router_service.shell.replicas.link_report import LinkReport
+from slotmesh.spec.model import Backend
+from tests.support.fakes.clock import FakeClock
+from tests.unit.router.world_callers import caller, options, session_caller
+
+
+class Notes:
+    """What sinks and links were told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def take(self) -> list[str]:
+        told, self.told = self.told, []
+        return told
+
+
+class NotedLink:
+    def __init__(self, notes: Notes, replica: Replica) -> None:
+        self._tell: Callable[[str], None] = lambda what: notes.told.append(f"{replica.replica_id}: {what}")
+
+    def flush(self) -> None:
+        self._tell("flush")
+
+    def cancel(self, command: CancelRun) -> None:
+        self._tell(f"cancel {command.count}")
+
+    def reconcile(self, session: Session) -> None:
+        self._tell(f"reconcile {session.epoch}")
+
+    def retry_in(self, delay_s: float) -> None:
+        self._tell(f"retry in {delay_s}")
+
+    def forget(self, first: int, count: int) -> None:
+        self._tell(f"forget {first} {count}")
+
+    def take(self, run_id: int, count: int) -> None:
+        self._tell(f"take {run_id} {count}")
+
+    async def finish(self) -> None:
+        self._tell("finish")
+
+    def close(self) -> None:
+        self._tell("close")
+
+
+class NotedSink:
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def deliver(self, delivery: Delivery) -> None:
+        self._notes.told.append(f"{type(delivery).__name__} {list(delivery.ids)}")
+
+
+class Shell:
+    """A dispatcher between callers and replicas that only note what they are told."""
+
+    def __init__(self) -> None:
+        self.notes = Notes()
+        scheduler = Scheduler(lambda: 0.5)
+        self.dispatcher = Dispatcher(scheduler, FakeClock(), lambda replica, _: NotedLink(self.notes, replica))
+        self.report = LinkReport(scheduler)
+        self._revision = 0
+
+    def table(self, *names: str) -> None:
+        self._revision += 1
+        routes = [ReplicaRoute(key=(name, "life"), address="", max_ongoing=4) for name in names]
+        table = RoutingTable(
+            generation="g",
+            revision=self._revision,
+            endpoints={"e": EndpointRoute(name="e", weights={"b": 1.0})},
+            backends={"b": BackendRoute(settings=Backend(name="b"), replicas=routes)},
+        )
+        self.dispatcher.post(TableReceived(table))
+
+    def replica(self, name: str) -> Replica:
+        return self.dispatcher.scheduler.topology.replicas[name, "life"]
+
+    def link(self, name: str) -> None:
+        self.dispatcher.post(LinkOpened(self.replica(name), Capacity(max_ongoing=4)))
+
+    def submit(self, by: Caller, *ids: int) -> None:
+        self.dispatcher.post(CallsSubmitted(by, "e", [(options(), list(ids), [b"x"] * len(ids))]))
+
+    def attach(self, each: Caller) -> Caller:
+        self.dispatcher.attach(each, NotedSink(self.notes))
+        return each
+
+    def cut(self, name: str) -> int:
+        return sum(len(batch.payloads) for batch in self.dispatcher.cut_frame(self.replica(name), 100, 10**6))
+
+
+@pytest.fixture
+def shell() -> Shell:
+    shell = Shell()
+    shell.table("r")
+    shell.link("r")
+    return shell
+
+
+@pytest.mark.asyncio
+async def test_calls_go_to_the_link_and_their_results_to_the_sink(shell: Shell) -> None:
+    client = shell.attach(caller())
+    shell.submit(client, 1, 2)
+    assert shell.notes.take() == ["r: flush"]
+    assert shell.cut("r") == 2
+    shell.dispatcher.post(RunsCompleted(shell.replica("r"), [([1, 2], [b"a", b"b"], "")], [], None))
+    assert shell.notes.take() == ["DeliverResults [1, 2]"]
+
+
+@pytest.mark.asyncio
+async def test_the_caller_hears_before_the_replica_of_what_it_takes_back(shell: Shell) -> None:
+    client = shell.attach(caller())
+    shell.submit(client, 1, 2)
+    assert shell.cut("r") == 2
+    shell.notes.take()
+    shell.dispatcher.post(CallsCancelled(client, [(2, 2)]))
+    assert shell.notes.take() == ["DeliverFailure [2]", "r: cancel 1"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("in_session", [False, True])
+async def test_who_has_left_hears_nothing(shell: Shell, in_session: bool) -> None:
+    client = shell.attach(session_caller() if in_session else caller())
+    shell.submit(client, 1)
+    shell.dispatcher.detach(client)
+    assert not client.has_open_calls
+    assert shell.cut("r") == 0
+    assert "Deliver" not in " ".join(shell.notes.take())
+
+
+@pytest.mark.asyncio
+async def test_what_is_told_of_runs_goes_only_to_the_link_that_they_were_on(shell: Shell) -> None:
+    replica, links = shell.replica("r"), shell.dispatcher.links
+    links.forget(replica, replica.links, 5, 2)
+    links.take(replica, replica.links, 7, 3)
+    assert shell.notes.take() == ["r: forget 5 2", "r: take 7 3"]
+    before = replica.links
+    shell.dispatcher.post(LinkLost(replica, "cut"))
+    shell.link("r")
+    links.forget(replica, before, 5, 2)
+    links.take(replica, before, 7, 3)
+    assert not shell.notes.take()
+
+
+@pytest.mark.asyncio
+async def test_a_link_that_failed_hears_when_to_try_again(shell: Shell) -> None:
+    shell.dispatcher.post(LinkLost(shell.replica("r"), "cut"))
+    shell.dispatcher.post(LinkFailed(shell.replica("r")))
+    assert shell.notes.take() == [f"r: retry in {FIRST_S * 0.75}"]
+
+
+@pytest.mark.asyncio
+async def test_links_are_closed_with_their_replicas_and_at_the_end(shell: Shell) -> None:
+    shell.table("r", "s")
+    shell.table("s")
+    assert shell.notes.take() == ["r: close"]
+    await shell.dispatcher.links.finish()
+    shell.dispatcher.close()
+    assert shell.notes.take() == ["s: finish", "s: close"]
+
+
+@pytest.mark.asyncio
+async def test_the_report_names_linked_and_ended_replicas_of_the_table(shell: Shell) -> None:
+    changes: list[None] = []
+    shell.report.on_change = lambda: changes.append(None)
+    shell.table("r", "s")
+    assert shell.report.linked_replica_ids() == ["r"]
+    shell.link("s")
+    assert shell.report.linked_replica_ids() == ["r", "s"]
+    shell.report.ended(shell.replica("s"))
+    assert len(changes) == 1
+    assert shell.report.ended_replicas() == [("s", "life")]
+    shell.table("r")
+    assert shell.report.ended_replicas() == []
+    assert shell.report.linked_replica_ids() == ["r"]

@@ -1,0 +1,63 @@
+"""Events are the only way into the router's core: each class of them has one handler."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+
+import router_service.core
+from router_service.core.events import RouterEvent, TimePassed
+from router_service.core.handlers import Handlers, handlers_of
+from router_service.core.parts import Parts
+from router_service.core.scheduler import Scheduler
+from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
+
+ASKED = {"shadows_under_way", "next_deadline", "table"}
+TAKEN_BY_LINKS = {"cut_frame", "cut_ops"}
+
+
+def classes_of_events() -> Iterator[type[RouterEvent]]:
+    """Those of all modules of the core."""
+    for module in pkgutil.walk_packages(router_service.core.__path__, "router_service.core."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, type) and issubclass(value, RouterEvent) and value is not RouterEvent:
+                yield value
+
+
+@pytest.fixture(scope="module")
+def handlers() -> Handlers:
+    return handlers_of(Parts(lambda: 0.5, MAX_UPLOAD_BYTES))
+
+
+def test_each_class_of_events_has_its_handler(handlers: Handlers) -> None:
+    assert set(handlers.by_class) == set(classes_of_events())
+
+
+def test_each_handler_has_one_class_of_events(handlers: Handlers) -> None:
+    assert len(set(handlers.by_class.values())) == len(handlers.by_class)
+
+
+def test_a_second_handler_is_refused(handlers: Handlers) -> None:
+    with pytest.raises(ValueError, match="TimePassed has a handler"):
+        handlers.add(TimePassed, lambda _event, _now: None)
+
+
+@pytest.mark.parametrize("event", sorted(set(classes_of_events()), key=str))
+def test_events_are_where_one_looks_for_them(event: type[RouterEvent]) -> None:
+    assert event.__module__.endswith(".events")
+    assert "__dict__" not in dir(event), "one is made for each frame: it has slots"
+
+
+def test_an_unknown_event_is_refused_at_once() -> None:
+    class Unheard(RouterEvent):
+        """Nobody handles it."""
+
+    with pytest.raises(KeyError):
+        Scheduler(lambda: 0.5).step(Unheard(), 0.0)
+
+
+def test_there_is_no_other_way_in() -> None:
+    assert {name for name in vars(Scheduler) if not name.startswith("_")} == {"step"} | ASKED | TAKEN_BY_LINKS

@@ -1,0 +1,117 @@
+"""Sessions that move: calls that were found count for the calls of their key that are sent again before them."""
+
+from __future__ import annotations
+
+import pytest
+
+from router_service.core.callers import Caller
+from router_service.core.sessions import found_calls
+from router_service.core.sessions.resumption import PATIENCE_S
+from slotmesh.errors import Executed, Reason
+from tests.unit.router.world import World
+
+
+def moved(*, says_all: bool) -> tuple[World, Caller]:
+    """Calls 3 and 5 of key k were found; r2 has the key now."""
+    world = World({"b": ["r1", "r2"]}, slots=100, owner=("r2", 1))
+    client = world.connect(2, (1, 7), says_all=says_all)
+    world.reconcile("r1", client, kept=[(3, 3)], running=[(5, 5)])
+    world.reconcile("r2", client)
+    return world, client
+
+
+def test_what_was_lost_on_its_way_does_not_run_behind_later_calls_of_its_key() -> None:
+    world, client = moved(says_all=True)
+    world.resend([1, 2], by=client, ordering_key="k")
+    world.resend([4], by=client, ordering_key="another")
+    world.resend([3, 5, 6], by=client, ordering_key="k")
+    world.resend([7], by=client)
+    assert world.recovered("r1") == [3, 5]
+    assert not world.got("r1") + world.got("r2")
+    world.resent_all(client)
+    assert world.outcomes == {1: Reason.REPLICA_LOST, 2: Reason.REPLICA_LOST}
+    assert {world.failures[call].executed for call in (1, 2)} == {Executed.NO}
+    world.complete("r1")
+    assert sorted(world.got("r1") + world.got("r2")) == [4, 6, 7]
+
+
+def test_an_idempotent_call_does_not_either() -> None:
+    world, client = moved(says_all=True)
+    world.resend([1], by=client, ordering_key="k", idempotent=True)
+    world.resend([3], by=client, ordering_key="k", idempotent=True)
+    world.resent_all(client)
+    assert world.outcomes == {1: Reason.REPLICA_LOST}
+
+
+def test_of_one_that_may_have_run_where_nobody_can_be_asked_that_is_unknown() -> None:
+    world = World({"b": ["r1", "r2"]}, slots=100, owner=("r2", 1))
+    client = world.connect(2, (1, 3), says_all=True)
+    world.reconcile("r1", client, kept=[(3, 3)], forgotten=True)
+    world.reconcile("r2", client)
+    world.resend([1, 3], by=client, ordering_key="k")
+    world.resent_all(client)
+    assert world.failures[1].executed is Executed.UNKNOWN
+
+
+def test_a_client_that_does_not_say_when_it_has_sent_all_is_not_waited_for() -> None:
+    world, client = moved(says_all=False)
+    world.resend([7], by=client)
+    assert world.got("r1") + world.got("r2") == [7]
+
+
+def test_nor_is_one_for_ever_that_does_not_keep_its_word() -> None:
+    world, client = moved(says_all=True)
+    world.resend([1, 3], by=client, ordering_key="k")
+    world.resend([7], by=client)
+    world.at(PATIENCE_S - 0.1)
+    assert not world.got("r1") + world.got("r2")
+    world.at(PATIENCE_S)
+    assert world.outcomes == {1: Reason.REPLICA_LOST}
+    assert world.got("r1") + world.got("r2") == [7]
+
+
+def test_what_was_found_counts_though_its_payload_is_under_way() -> None:
+    world, client = moved(says_all=True)
+    world.resend([1], by=client, ordering_key="k")
+    world.announce_again(3, 100, by=client, ordering_key="k")
+    world.resent_all(client)
+    assert world.outcomes == {1: Reason.REPLICA_LOST}
+
+
+def test_where_not_all_comes_again_in_time_what_was_found_may_be_of_any_key() -> None:
+    world, client = moved(says_all=True)
+    world.resend([1], by=client, ordering_key="k")
+    world.resend([6], by=client, ordering_key="k")
+    world.resend([2], by=client)
+    world.at(PATIENCE_S)
+    assert world.outcomes == {1: Reason.REPLICA_LOST}
+    assert sorted(world.got("r1") + world.got("r2")) == [2, 6]
+
+
+def test_nor_is_it_known_of_more_runs_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(found_calls, "MAX_RESENT", 1)
+    world, client = moved(says_all=True)
+    world.resend([1], by=client, ordering_key="k")
+    world.resend([3], by=client, ordering_key="k")
+    world.resent_all(client)
+    assert world.outcomes == {1: Reason.REPLICA_LOST}
+
+
+def test_calls_that_several_replicas_know_are_found() -> None:
+    world = World({"b": ["r1", "r2"]}, slots=100, owner=("r2", 1))
+    client = world.connect(2, (1, 7), says_all=True)
+    world.reconcile("r1", client, kept=[(3, 6)])
+    world.reconcile("r2", client, kept=[(4, 4)])
+    world.resend([1], by=client, ordering_key="k")
+    world.resend([6], by=client, ordering_key="k")
+    world.resent_all(client)
+    assert world.outcomes == {1: Reason.REPLICA_LOST}
+
+
+def test_calls_of_other_keys_that_were_found_pass_nothing() -> None:
+    world, client = moved(says_all=True)
+    world.resend([1, 4], by=client, ordering_key="k")
+    world.resend([3, 5], by=client, ordering_key="another")
+    world.resent_all(client)
+    assert not world.outcomes
+    assert world.got("r2") == [1, 4]

@@ -1,0 +1,161 @@
+"""Each setting of a backend: all that follows from its declaration is right, without a word about it here.
+
+`CONTRIBUTING.md` says which files a new setting touches. These tests find it by themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields, replace
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+
+from slotmesh.spec.document import parse_mesh
+from slotmesh.spec.model import ROUTED, SETTINGS, Backend
+from slotmesh.spec.rules import backend_mistakes
+from slotmesh.spec.setting import Kind, Setting, choices
+from slotmesh.spec.wire import backend_from_wire, backend_to_wire, backend_within, repeat_for_older_peers
+from slotmesh.v1 import membership_service_pb2, mesh_pb2
+
+F = FieldDescriptor
+WIRE_TYPES = {
+    Kind.HANDLER: {F.TYPE_STRING},
+    Kind.INTEGER: {F.TYPE_INT32, F.TYPE_INT64},
+    Kind.SIZE: {F.TYPE_INT64},
+    Kind.DURATION: {F.TYPE_MESSAGE},
+    Kind.FLAG: {F.TYPE_BOOL},
+    Kind.CHOICE: {F.TYPE_ENUM},
+    Kind.JSON: {F.TYPE_MESSAGE},
+}
+MESSAGES = {Kind.DURATION: "google.protobuf.Duration", Kind.JSON: "google.protobuf.Struct"}
+
+each_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+
+
+def samples(setting: Setting) -> list[tuple[Any, str]]:
+    """Right values that are not the default, each with what a document says."""
+    low, high = (int(each) for each in setting.bounds or (0, 0))
+    match setting.kind:
+        case Kind.HANDLER:
+            return [("a.b:C", "'a.b:C'")]
+        case Kind.INTEGER:
+            return [(each, str(each)) for each in (max(low, 0), high) if each != setting.default]
+        case Kind.SIZE:
+            return [(2**20, "1MiB"), (high, f"{high // 2**10}KiB")]
+        case Kind.DURATION:
+            return [(1.5, "1500ms"), (float(high), f"{high}s")]
+        case Kind.FLAG:
+            return [(True, "true"), (False, "false")]
+        case Kind.JSON:
+            return [({"a": [1, 2.5, {"b": None}]}, "{a: [1, 2.5, {b: null}]}")]
+        case Kind.CHOICE:
+            others = [each for each in type(setting.default) if each is not setting.default]
+            return [(each, each.name.lower()) for each in others]
+
+
+def with_value(setting: Setting, value: Any) -> Backend:
+    return replace(Backend(name="b"), **{setting.attribute: value})
+
+
+def test_every_field_but_the_name_is_a_setting_with_its_default() -> None:
+    declared = {each.attribute: each.default for each in SETTINGS.values()}
+    found = {
+        each.name: each.default if each.default is not MISSING else getattr(Backend(name="b"), each.name)
+        for each in fields(Backend)
+        if each.name != "name"
+    }
+    assert found == declared
+
+
+def test_the_message_has_the_same_settings() -> None:
+    assert set(mesh_pb2.Backend.DESCRIPTOR.fields_by_name) == {"name", *SETTINGS}
+
+
+@each_setting
+def test_the_message_has_the_type_of_the_setting(setting: Setting) -> None:
+    field = mesh_pb2.Backend.DESCRIPTOR.fields_by_name[setting.name]
+    assert field.type in WIRE_TYPES[setting.kind]
+    if field.message_type is not None:
+        assert field.message_type.full_name == MESSAGES[setting.kind]
+    elif field.enum_type is not None:
+        prefix = f"{field.enum_type.name.upper()}_"
+        numbers = {each.name.removeprefix(prefix): each.number for each in field.enum_type.values if each.number}
+        assert numbers == {each.name: each.value for each in type(setting.default)}
+    elif setting.kind is not Kind.HANDLER:
+        assert field.has_presence, "0 and unset are two things: write `optional`"
+
+
+@each_setting
+def test_the_default_is_what_nobody_says(setting: Setting) -> None:
+    (backend,) = parse_mesh("backends: {b: {}}").backends
+    assert getattr(backend, setting.attribute) == setting.default
+    assert getattr(backend_from_wire(mesh_pb2.Backend(name="b"))[0], setting.attribute) == setting.default
+    assert not [*backend_mistakes(backend)], "a default obeys the rules"
+
+
+@each_setting
+def test_documents_and_the_wire_carry_every_value(setting: Setting) -> None:
+    assert samples(setting)
+    for value, written in samples(setting):
+        backend = with_value(setting, value)
+        assert parse_mesh(f"backends: {{b: {{{setting.name}: {written}}}}}").backends == (backend,)
+        assert backend_from_wire(backend_to_wire(backend)) == (backend, [])
+        assert not [*backend_mistakes(backend)]
+
+
+@each_setting
+def test_a_document_that_leaves_a_setting_empty_leaves_it_out(setting: Setting) -> None:
+    if setting.kind not in {Kind.HANDLER, Kind.JSON}:
+        assert parse_mesh(f"backends: {{b: {{{setting.name}: null}}}}").backends == (Backend(name="b"),)
+
+
+@each_setting
+def test_what_is_out_of_bounds_is_a_mistake(setting: Setting) -> None:
+    if setting.kind in {Kind.INTEGER, Kind.SIZE, Kind.DURATION}:
+        assert setting.bounds is not None, "everything is bounded"
+        low, high = setting.bounds
+        for value in (low - 1, high + 1):
+            (mistake,) = backend_mistakes(with_value(setting, value))
+            assert mistake.path == f"backends.b.{setting.name}"
+            assert mistake.message.startswith(f"must be {low:,}")
+
+
+@each_setting
+def test_a_choice_that_no_version_knows_names_those_that_there_are(setting: Setting) -> None:
+    if setting.kind is Kind.CHOICE:
+        backend, (mistake,) = backend_from_wire(mesh_pb2.Backend(name="b", **{setting.name: 99}))  # type: ignore[arg-type]
+        assert getattr(backend, setting.attribute) is setting.default
+        assert mistake.path == f"backends.b.{setting.name}"
+        assert all(each in mistake.message for each in choices(setting))
+
+
+@each_setting
+def test_routers_get_what_they_read_and_nothing_else(setting: Setting) -> None:
+    for value, _ in samples(setting):
+        backend = with_value(setting, value)
+        routed = backend.routed()
+        assert getattr(routed, setting.attribute) == (value if setting.is_routed else setting.default)
+        wire = backend_to_wire(routed, ROUTED)
+        assert backend_from_wire(wire) == (routed, [])
+        assert {each.name for each, _ in wire.ListFields()} <= {"name", *ROUTED}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [membership_service_pb2.BackendRoute, membership_service_pb2.ReplicaConfiguration],
+    ids=lambda it: it.__name__,
+)
+@each_setting
+def test_peers_of_older_versions_find_a_setting_where_it_was(setting: Setting, message: Any) -> None:
+    older = message.DESCRIPTOR.fields_by_name.get(setting.name)
+    for value, _ in samples(setting):
+        backend = backend_to_wire(with_value(setting, value))
+        newer = message(backend=backend)
+        repeat_for_older_peers(newer)
+        assert backend_within(newer) == backend
+        assert older is None or older.GetOptions().deprecated, "it stands in `backend`"
+        newer.ClearField("backend")  # as an older peer writes it
+        found, mistakes = backend_from_wire(backend_within(newer))
+        assert not mistakes
+        assert getattr(found, setting.attribute) == (setting.default if older is None else value)

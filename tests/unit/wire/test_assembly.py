@@ -1,0 +1,124 @@
+"""Payloads that are cut, and put together again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slotmesh.wire.chunks import (
+    Assembly,
+    BadChunk,
+    ChunkRota,
+    JoinedAssembly,
+    PartsAssembly,
+    Payload,
+    PayloadParts,
+    cut,
+    joined,
+)
+from slotmesh.wire.limits import CHUNK_BYTES, MIN_CHUNK_BYTES
+
+SIZES = st.one_of(
+    st.integers(1, 3),
+    st.integers(-2, 2).map(lambda off: CHUNK_BYTES + off),
+    st.integers(-1, 1).map(lambda off: 3 * CHUNK_BYTES + off),
+)
+
+
+def payload_of(size: int, seed: int = 0) -> bytes:
+    """Bytes that say where they stand."""
+    return b"".join((index + seed).to_bytes(4, "big") for index in range(size // 4 + 1))[:size]
+
+
+def assembled(assembly: Assembly, payload: Payload) -> None:
+    is_complete = False
+    for offset, data in cut(payload):
+        assert not is_complete
+        is_complete = assembly.add(offset, len(payload), data)
+    assert is_complete
+
+
+@given(SIZES)
+def test_what_was_cut_is_whole_again(size: int) -> None:
+    payload = payload_of(size)
+    here, there = JoinedAssembly(size), PartsAssembly(size)
+    assembled(here, payload)
+    assert here.payload() == payload
+    assembled(there, payload)
+    parts = there.payload()
+    assert len(parts) == size
+    assert joined(parts) == payload
+    again = JoinedAssembly(size)
+    assembled(again, parts)
+    assert again.payload() == payload
+
+
+@given(SIZES)
+def test_chunks_are_as_large_as_they_may_be_but_for_the_last(size: int) -> None:
+    chunks = list(cut(payload_of(size)))
+    assert [len(data) for _, data in chunks[:-1]] == [CHUNK_BYTES] * (len(chunks) - 1)
+    assert 0 < len(chunks[-1][1]) <= CHUNK_BYTES
+
+
+@pytest.mark.parametrize("kind", [JoinedAssembly, PartsAssembly])
+@given(
+    offset=st.integers(-1, 30),
+    total=st.integers(-1, 30),
+    size=st.sampled_from((0, 1, 5, 10, 11, 20, 21, CHUNK_BYTES, CHUNK_BYTES + 1)),
+)
+def test_only_the_next_chunk_continues_a_payload(
+    kind: type[JoinedAssembly | PartsAssembly], offset: int, total: int, size: int
+) -> None:
+    """20 bytes, of which 10 have come."""
+    assembly = kind(20, least=1)
+    assert not assembly.add(0, 20, b"0123456789")
+    is_sound = offset == 10 and total == 20 and 1 <= size <= 10
+    if is_sound:
+        assert assembly.add(offset, total, bytes(size)) is (size == 10)
+        assert assembly.received == 10 + size
+        return
+    with pytest.raises(BadChunk, match=r"^(offset|total|data): ") as mistake:
+        assembly.add(offset, total, bytes(size))
+    assert str(mistake.value).startswith(f"{mistake.value.field}: ")
+    assert assembly.received == 10
+
+
+@pytest.mark.parametrize("kind", [JoinedAssembly, PartsAssembly])
+def test_a_payload_does_not_come_in_crumbs(kind: type[JoinedAssembly | PartsAssembly]) -> None:
+    total = 2 * MIN_CHUNK_BYTES + 1
+    assembly = kind(total)
+    with pytest.raises(BadChunk, match=f"^data: {MIN_CHUNK_BYTES - 1} bytes: .* has at least {MIN_CHUNK_BYTES}$"):
+        assembly.add(0, total, bytes(MIN_CHUNK_BYTES - 1))
+    assert not assembly.add(0, total, bytes(MIN_CHUNK_BYTES))
+    with pytest.raises(BadChunk):
+        assembly.add(MIN_CHUNK_BYTES, total, b"x")
+    assert not assembly.add(MIN_CHUNK_BYTES, total, bytes(MIN_CHUNK_BYTES))
+    assert assembly.add(2 * MIN_CHUNK_BYTES, total, b"x"), "the last one may be short"
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 4 * CHUNK_BYTES), max_size=4),
+    st.sets(st.integers(0, 3), max_size=2),
+)
+def test_payloads_take_turns(sizes: list[int], unwanted: set[int]) -> None:
+    rota: ChunkRota[int] = ChunkRota()
+    payloads = {owner: payload_of(size, owner) for owner, size in enumerate(sizes)}
+    for owner, payload in payloads.items():
+        rota.add(owner, payload if owner % 2 else PayloadParts([data for _, data in cut(payload)]))
+    rota.discard(unwanted)
+    wanted = [owner for owner in payloads if owner not in unwanted]
+    got = {owner: JoinedAssembly(len(payloads[owner])) for owner in wanted}
+    turns: list[int] = []
+    while rota:
+        chunk = rota.take()
+        turns.append(chunk.owner)
+        assert got[chunk.owner].add(chunk.offset, chunk.total, chunk.data) is chunk.is_last
+    assert {owner: assembly.payload() for owner, assembly in got.items()} == {
+        owner: payloads[owner] for owner in wanted
+    }
+    for owner in wanted:
+        first, last = turns.index(owner), len(turns) - 1 - turns[::-1].index(owner)
+        between = turns[first : last + 1]
+        assert all(between.count(other) <= between.count(owner) for other in wanted)

@@ -1,0 +1,116 @@
+"""Writes the table of a backend's settings into docs/configuration.md, or checks that it is what it should be.
+
+The table follows from the declarations in slotmesh/spec/model.py: names, defaults, bounds, and what stands below each
+field. Nothing is imported for that but the model itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from slotmesh.spec.model import SETTINGS
+from slotmesh.spec.setting import Change, Kind, Setting, choices
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+MODEL: Final = ROOT / "slotmesh" / "spec" / "model.py"
+DOCUMENT: Final = ROOT / "docs" / "configuration.md"
+BEGIN: Final = "<!-- written by tools/generate_settings_table.py -->\n"
+END: Final = "<!-- end of what is written -->\n"
+_CHANGES: Final = {
+    Change.TAKEN_OVER: "",
+    Change.GIVEN_TO_HANDLERS: "replicas, unless their handler has a `reconfigure`",
+    Change.REPLACES: "replicas",
+}
+
+
+def meanings() -> dict[str, str]:
+    """Attribute -> what is said below it."""
+    (backend,) = (
+        node
+        for node in ast.parse(MODEL.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == "Backend"
+    )
+    found: dict[str, str] = {}
+    for field, below in zip(backend.body, backend.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            found[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
+    return found
+
+
+def table() -> str:
+    """The table, as Markdown."""
+    meaning = meanings()
+    rows = [
+        f"| `{name}` | {_default(each)} | {_values(each)} | {meaning[each.attribute]} | {_CHANGES[each.change]} |\n"
+        for name, each in SETTINGS.items()
+    ]
+    return "".join(["| setting | default | values | meaning | a change replaces |\n|---|---|---|---|---|\n", *rows])
+
+
+def _default(setting: Setting) -> str:
+    if setting.default is None or setting.default == "":
+        return "unset"
+    return "`{}`" if setting.kind is Kind.JSON else _written(setting, setting.default)
+
+
+def _values(setting: Setting) -> str:
+    match setting.kind:
+        case Kind.HANDLER:
+            return "`MODULE:NAME`"
+        case Kind.FLAG:
+            return "`true`, `false`"
+        case Kind.JSON:
+            return "a map with JSON values"
+        case Kind.CHOICE:
+            return ", ".join(f"`{each}`" for each in choices(setting))
+        case Kind.INTEGER | Kind.SIZE | Kind.DURATION:
+            return " … ".join(_written(setting, each) for each in setting.bounds or ())
+
+
+def _written(setting: Setting, value: Any) -> str:
+    """A value as people write it."""
+    match setting.kind:
+        case Kind.CHOICE:
+            return f"`{value.name.lower()}`"
+        case Kind.DURATION:
+            return f"{value * 1e3:g}ms" if 0 < value < 1 else f"{value:,.0f}s"
+        case Kind.SIZE:
+            return next((f"{value // 2**bits}{unit}" for bits, unit in _UNITS if value >= 2**bits), f"{value}B")
+        case _:
+            return f"{value:,}"
+
+
+_UNITS: Final = ((30, "GiB"), (20, "MiB"), (10, "KiB"))
+
+
+def main() -> int:
+    """Entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the table is stale")
+    arguments = parser.parse_args()
+
+    text = DOCUMENT.read_text("utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    if not after:
+        print(f"{DOCUMENT.name} lacks the lines between which the table stands", file=sys.stderr)
+        return 2
+    fresh = f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    if arguments.check and fresh != text:
+        sys.stderr.writelines(
+            difflib.unified_diff(text.splitlines(True), fresh.splitlines(True), DOCUMENT.name, "fresh")
+        )
+        print("The table of settings is not what slotmesh/spec/model.py says: run `make format`.", file=sys.stderr)
+        return 1
+    if fresh != text:
+        DOCUMENT.write_text(fresh, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
