@@ -90,7 +90,7 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         )
         server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, info)
         metrics = setup_metrics("router", settings.metrics_host, settings.metrics_port)
-        observe(metrics, scheduler, dispatcher.counts)
+        observe(metrics, scheduler, dispatcher.counts, servicer.unread)
         try:
             await server.start()
             info.address = servicer.address = settings.advertise or server.address

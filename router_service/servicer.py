@@ -17,12 +17,14 @@ from router_service.core.calls import CallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.sessions.session import Session
 from router_service.core.unread import Unread
+from router_service.shell.clients.brake import Brake
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.codec import JSON
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.runtime.duplex import read_request, run_stream
+from slotmesh.runtime.serialised import write_as_bytes, writing_bytes
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.status import abort
 from slotmesh.telemetry.log import get_logger
@@ -65,7 +67,8 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self._router_id = router_id
         self._window = window
         self._turns = turns or StepQueue()
-        self._unread = Unread(dispatcher.clock.now)
+        self.unread = Unread(dispatcher.clock.now, brake=Brake(dispatcher, self._release))
+        """What all streams hold of their clients' results."""
         self._streams: set[ClientStream] = set()
         self._sessions: dict[str, ClientStream] = {}
         """The newest stream of each session that is connected here."""
@@ -138,6 +141,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if failure is not None:
             await abort(context, failure)
 
+    @writing_bytes
     async def StreamCalls(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request_iterator: object, context: Context
     ) -> None:
@@ -160,8 +164,8 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             _alone(open_stream.default_options),
             self._window,
             self._dispatcher,
-            self._unread,
-            context.write,
+            self.unread,
+            write_as_bytes(context),
             session,
             features=open_stream.features,
             max_payload_bytes=self._max_payload_bytes,
@@ -185,6 +189,9 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             self._dispatcher.detach(stream.caller)
         if failure is not None:
             await abort(context, failure)
+
+    def _release(self) -> None:
+        self.unread.release()
 
     async def _call(
         self, peer: str, endpoint: str, wire: call_pb2.CallOptions, payload: bytes
@@ -284,6 +291,7 @@ async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Fai
                 return _bad("open", "the stream is open already; open comes once")
             case unknown:
                 return _not_here(f"the frame {unknown or 'of a newer protocol'}")
+        del request  # hundreds of clients that say nothing for a while would have their latest frames kept
     await stream.finish()
     return None
 

@@ -18,6 +18,7 @@ from router_service.core.events import (
     RouterEvent,
     TimePassed,
 )
+from router_service.core.queueing.events import BrakeChanged
 from router_service.core.replicas.events import (
     CapacityReported,
     DrainAnnounced,
@@ -107,6 +108,8 @@ def handlers_of(parts: Parts) -> Handlers:
     add(SlotOperationRequested, parts.slot_wishes.operation_requested)
     add(SlotAbandoned, parts.slot_operations.abandoned)
     add(SlotOperationsAnswered, parts.slot_answers.answered)
+    # Queues.
+    add(BrakeChanged, parts.sender.brake)
     # The routing table.
     add(TableReceived, parts.table_changes.received)
     return handlers

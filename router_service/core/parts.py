@@ -57,7 +57,7 @@ class Parts:
         deadlines: DeadlineHeap[Run] = DeadlineHeap(sweep_from=1024)
         # The way of a call.
         self.outcomes = outcomes = Outcomes(out, counters)
-        sender = Sender(out, topology)
+        self.sender = sender = Sender(out, topology)
         self.intake = intake = Intake(topology, outcomes, deadlines, sender, suspended, chance)
         self.answers = answers = Answers(out, counters, outcomes, sender, intake)
         withdrawals = Withdrawals(topology, sender, intake, answers)

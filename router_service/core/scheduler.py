@@ -8,7 +8,7 @@ Invariants, checked by tests/properties/test_router_scheduler.py:
   1. Each submitted call gets exactly one outcome (a result or a failure), whatever happens.
   2. Calls of one ordering key are sent in order of arrival, and to a new owner only after the old one has answered.
   3. A replica never has more unkeyed calls than it said it can take, nor more keyed ones than its window.
-  4. Nothing waits while a replica of its backend could take it.
+  4. Nothing waits while a replica of its backend could take it, unless the brake is on.
   5. A slot that is granted to somebody who waits no more is released at once.
 Owner: the dispatcher, on one event loop. No clock, no I/O: `now` is monotonic seconds.
 """

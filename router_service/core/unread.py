@@ -2,9 +2,11 @@
 
 Purpose: each stream holds what its client has not read, and hundreds of clients that do not read at all would hold as
 many times that. Whoever reads gets its results as ever: what others hold up is at replicas already.
-Invariants: what is queued is bounded: above that, who has most queued lets go first, of what replicas keep; of what
-nobody keeps only where the client has read nothing for `STUCK_S`. What is being written cannot be taken back: the more
-of that there is, the less goes into one frame. Below the bounds nothing of this happens.
+Invariants: what is queued is bounded. Above the bound, or above a quarter of it where many streams have something
+queued, who has read nothing for `STUCK_S` lets go, those with most first, of what replicas keep; above the bound of
+what nobody keeps, too. Where that is not enough for many, the brake is on, for `BRAKE_S` at most: no calls are started
+that would bring more. Above the bound all others let go, too, of what replicas keep. What is being written cannot be
+taken back: the more of that there is, the less goes into one frame. Below the bounds nothing of this happens.
 Owner: the router's streams, one for all. Pure; `now` is monotonic seconds.
 """
 
@@ -16,15 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
-MAX_LEAVING_BYTES: Final = 8 * 1024 * 1024
-"""Frames that are being written are in memory several times: as messages, as bytes, and in the transport."""
-FRAMES: Final = 8
-"""One frame takes no larger part of what is left than one in so many."""
+BRAKE_SHARE: Final = 4
+"""Above one part in so many of what may be queued, streams that are stuck let go, and the brake is on."""
+BRAKE_STREAMS: Final = 8
+"""Fewer streams that have something queued are bounded one by one, and take what replicas give them without a pause."""
+MAX_LEAVING_BYTES: Final = 4 * 1024 * 1024
+"""Frames that are being written are in memory twice: as bytes, and in the transport."""
+FRAMES: Final = 4
+"""One frame takes no larger part of what is left than one in so many: a client alone has frames of full size."""
 MIN_FRAME_BYTES: Final = 16 * 1024
 """A frame may take so much in any case."""
 CALL_BYTES: Final = 64
 """What an outcome takes besides its payload."""
 STUCK_S: Final = 0.25
+BRAKE_S: Final = STUCK_S
+"""By then it is known who is stuck."""
 AGAIN_S: Final = 0.1
 """Where not enough was let go, this passes before all are asked again, or an eighth of the bound more comes."""
 
@@ -43,13 +51,27 @@ class Holder(Protocol):
 class Unread:
     """Bytes by stream."""
 
-    def __init__(self, now: Callable[[], float], max_bytes: int = MAX_QUEUED_BYTES) -> None:
-        """`max_bytes` of results may be queued."""
+    def __init__(
+        self,
+        now: Callable[[], float],
+        max_bytes: int = MAX_QUEUED_BYTES,
+        brake: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """`max_bytes` of results may be queued.
+
+        `brake` is told that calls which would bring more are not to be started, or may be. `release` is to be called
+        `BRAKE_S` later.
+        """
         self.queued = 0
         self.leaving = 0
         """Bytes of frames that are being written."""
+        self.is_braked = False
+        self.brakes = 0
+        """How often the brake was put on."""
         self._now = now
         self._max_bytes = max_bytes
+        self._brake_bytes = max_bytes // BRAKE_SHARE
+        self._brake = brake
         self._queued_by: dict[Holder, int] = {}
         self._again_at = 0.0
         self._again_bytes = 0
@@ -66,19 +88,46 @@ class Unread:
         else:
             self._queued_by.pop(holder, None)
         self.queued += size
-        if size > 0 and self.queued > self._max_bytes:
+        if size > 0 and self.queued > self._brake_bytes:
             now = self._now()
             if now >= self._again_at or self.queued >= self._again_bytes:
                 self._make_room(now)
+
+    def written(self) -> None:
+        """A stream has written what it had."""
+        if self.is_braked and self.queued <= self._brake_bytes // 2:
+            self.release()
+
+    def release(self) -> None:
+        """The brake was on for long enough."""
+        if self.is_braked:
+            self.is_braked = False
+            self._brake(False)
 
     def left(self, holder: Holder) -> None:
         """The stream is gone, and all that it had queued."""
         self.queued -= self._queued_by.pop(holder, 0)
 
     def _make_room(self, now: float) -> None:
-        for holder in sorted(self._queued_by, key=self._queued_by.__getitem__, reverse=True):
-            if self.queued <= self._max_bytes:
+        are_many = len(self._queued_by) >= BRAKE_STREAMS
+        bound = self._brake_bytes if are_many else self._max_bytes
+        if self.queued <= bound:
+            return
+        by_size = sorted(self._queued_by, key=self._queued_by.__getitem__, reverse=True)
+        for holder in by_size:
+            if self.queued <= bound:
                 return
-            holder.shed(is_stuck=holder.stuck_since + STUCK_S <= now)
+            if holder.stuck_since + STUCK_S <= now:
+                holder.shed(is_stuck=self.queued > self._max_bytes)
+        for holder in by_size:
+            if self.queued <= self._max_bytes:
+                break
+            holder.shed(is_stuck=False)
         self._again_at = now + AGAIN_S
         self._again_bytes = self.queued + self._max_bytes // 8
+        if self.queued <= self._max_bytes:
+            self._again_bytes = min(self._again_bytes, self._max_bytes + 1)
+        if are_many and not self.is_braked:
+            self.is_braked = True
+            self.brakes += 1
+            self._brake(True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from router_service.core.scheduler import Scheduler
+from router_service.core.unread import Unread
 from router_service.shell.frame_counts import FrameCounts
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gauge
 from slotmesh.telemetry.setup import MetricsServer
 
 
-def observe(metrics: MetricsServer, scheduler: Scheduler, counts: FrameCounts) -> None:
+def observe(metrics: MetricsServer, scheduler: Scheduler, counts: FrameCounts, unread: Unread) -> None:
     """Registers the router's instruments."""
     counters, topology, meter = scheduler.counters, scheduler.topology, metrics.meter
     observe_counter(meter, names.ROUTER_CALLS, lambda: counters.calls)
@@ -22,6 +23,8 @@ def observe(metrics: MetricsServer, scheduler: Scheduler, counts: FrameCounts) -
     observe_counter(meter, names.ROUTER_FRAMES, lambda: counts.client_frames)
     observe_counter(meter, names.ROUTER_REPLICA_FRAMES, lambda: counts.replica_frames)
     observe_gauge(meter, names.ROUTER_STREAMS, lambda: {(): counts.streams})
+    observe_gauge(meter, names.ROUTER_UNREAD, lambda: {(): unread.queued + unread.leaving})
+    observe_counter(meter, names.ROUTER_BRAKES, lambda: {(): unread.brakes})
     observe_gauge(
         meter, names.ROUTER_QUEUED, lambda: {(each.name,): each.account.calls for each in topology.backends.values()}
     )

@@ -22,10 +22,11 @@ from google.rpc import code_pb2
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.runtime.frame_shapes import shape_of
 from slotmesh.runtime.large_frames import LargeFrame
+from slotmesh.runtime.serialised import writes_bytes
 from slotmesh.runtime.step_queue import StepQueue
 from slotmesh.status import abort, to_exception
 from slotmesh.telemetry.log import get_logger
-from slotmesh.wire.frame_bounds import is_small
+from slotmesh.wire.frame_bounds import SMALL_BYTES
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # generic in its stubs only
@@ -83,7 +84,9 @@ def guard(handler: Handler, *, method: str, server: str, turns: StepQueue) -> Ha
             )
         case _:
             return grpc.stream_stream_rpc_method_handler(
-                _streaming(behavior, None, end), request_deserializer=parse, response_serializer=serialise
+                _streaming(behavior, None, end),
+                request_deserializer=parse,
+                response_serializer=None if writes_bytes(behavior) else serialise,
             )
 
 
@@ -157,10 +160,13 @@ def _parser(deserializer: Parse | None, turns: StepQueue | None) -> Parse | None
             failure = Failure(reason=Reason.BAD_REQUEST, message=f"not a valid {name}: malformed protobuf")
             raise to_exception(failure) from error
 
-    def parse_or_leave(raw: bytes) -> Any:
-        return parse(raw) if shape is None or turns is None or is_small(raw) else LargeFrame(raw, shape, parse, turns)
+    if shape is None or turns is None:
+        return parse
 
-    return parse if shape is None else parse_or_leave
+    def parse_or_leave(raw: bytes) -> Any:
+        return parse(raw) if len(raw) <= SMALL_BYTES else LargeFrame(raw, shape, parse, turns)
+
+    return parse_or_leave
 
 
 def _unary(behavior: Callable[..., Any], parse: Parse | None, serialise: Callable[[Any], bytes], end: _Ending) -> Any:

@@ -52,7 +52,9 @@ class StreamPump(Generic[FrameT]):
         while True:
             self._woken = False
             while not self._stopped and (frame := next_frame()) is not None:
-                await write(frame)
+                writing = write(frame)
+                del frame  # who does not read would have it kept for as long as that
+                await writing
             if self._stopped:
                 return
             if self._woken:

@@ -81,6 +81,10 @@ ROUTER_UNKNOWN_BALANCERS = Metric(
     (BACKEND,),
 )
 ROUTER_STREAMS = Metric("slotmesh.router.streams", "{stream}", "Open client streams.")
+ROUTER_UNREAD = Metric("slotmesh.router.unread", "By", "Results that clients have not read, of all streams.")
+ROUTER_BRAKES = Metric(
+    "slotmesh.router.brakes", "{brake}", "Times that calls had to wait as clients had too many results unread."
+)
 
 REPLICA_CALLS = Metric("slotmesh.replica.calls", "{call}", "Calls executed to their end.", (BACKEND,))
 REPLICA_FAILURES = Metric(

@@ -18,6 +18,8 @@ from slotmesh.wire.limits import MAX_ELEMENTS, MAX_FRAME_BYTES
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
+SMALL_BYTES: Final = MAX_ELEMENTS
+"""No frame of this size can hold too many elements: nothing in it need be counted."""
 MAX_FIELDS: Final = 2 * MAX_ELEMENTS
 """The same with fields that a message has once."""
 LARGE_BYTES: Final = MAX_FRAME_BYTES
@@ -59,14 +61,9 @@ class TooMuch(NamedTuple):
     problem: str
 
 
-def is_small(raw: bytes) -> bool:
-    """Whether nothing in the frame need be counted."""
-    return len(raw) <= MAX_ELEMENTS
-
-
 def too_much(raw: bytes, shape: Shape) -> Generator[None, None, TooMuch | None]:
     """Which bound the frame passes; None where it keeps to all of them, or is no message. In steps."""
-    if is_small(raw):
+    if len(raw) <= SMALL_BYTES:
         return None
     count = _Count()
     try:

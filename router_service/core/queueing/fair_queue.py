@@ -3,6 +3,7 @@
 Purpose: deficit round robin (Shreedhar and Varghese, 1995) over the flows that have something waiting. A run can be cut
 anywhere, so a turn never overdraws by more than one send. Who comes with few calls, and has credit left of this round,
 does not wait for its end: a flow that has little to do is not behind hundreds that have much.
+While the queue is braked only those are served.
 Invariants: in a round each flow has `TURN_CALLS` calls; a flow that waits gets as many before any other has two turns
 more. What a flow leaves of its credit ends with the round. A flow whose runs were all taken back stays until its turn
 comes, or until such flows are the majority.
@@ -48,9 +49,11 @@ class _Share:
 class FairQueue:
     """Runs by flow, and whose turn it is."""
 
-    __slots__ = ("_came", "_round", "_shares", "_sweep_at", "_turns")
+    __slots__ = ("_came", "_round", "_shares", "_sweep_at", "_turns", "is_braked")
 
     def __init__(self) -> None:
+        self.is_braked = False
+        """Only flows that come with few calls are served, and no round ends: clients have too many results unread."""
         self._shares: dict[Flow, _Share] = {}
         """Those that wait, and those that have had something of this round."""
         self._came: deque[_Share] = deque()
@@ -74,7 +77,7 @@ class FairQueue:
 
     def head(self) -> Run | None:
         """The run whose turn it is, or None."""
-        for line in (self._came, self._turns):
+        for line in (self._came,) if self.is_braked else (self._came, self._turns):
             while line:
                 share = line[0]
                 run = share.queue.head()
@@ -82,7 +85,7 @@ class FairQueue:
                     self._see_to_credit(share)
                     return run
                 line.popleft().is_listed = False
-        if self._shares:
+        if self._shares and not self.is_braked:
             self._shares.clear()
         return None
 
@@ -117,7 +120,7 @@ class FairQueue:
 
     @property
     def _is_alone(self) -> bool:
-        return len(self._came) + len(self._turns) == 1
+        return len(self._came) + len(self._turns) == 1 and not self.is_braked
 
     def _see_to_credit(self, share: _Share) -> None:
         """Who is first has credit: that of a new round, where it has had all of this one."""

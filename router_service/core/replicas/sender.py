@@ -1,7 +1,8 @@
 """From queues to replicas: what waits gets into an outbox as soon as a replica can take it.
 
-Invariants: nothing waits while a replica of its backend could take it; a replica never has more unkeyed calls than it
-said it can take, nor more keyed ones than its window. A completion starts what is next at once: nothing polls.
+Invariants: nothing waits while a replica of its backend could take it, unless its queue is braked; a replica never has
+more unkeyed calls than it said it can take, nor more keyed ones than its window. A completion starts what is next at
+once: nothing polls.
 Owner: the scheduler.
 """
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from router_service.core.keyed.partitions import Partition
+    from router_service.core.queueing.events import BrakeChanged
     from router_service.core.replicas.replica import Replica
     from router_service.core.routing.backends import Backend
     from router_service.core.routing.topology import Topology
@@ -82,6 +84,13 @@ class Sender:
                 queue.served(sent)
             if sent < most:
                 return
+
+    def brake(self, event: BrakeChanged, now: float) -> None:
+        """From now on only few unkeyed calls of each caller are sent; or all are again."""
+        for backend in self._topology.backends.values():
+            backend.queue.is_braked = event.is_braked
+            if not event.is_braked:
+                self.pump_queue(backend, now)
 
     def _pump_in_turn(self, backend: Backend[Replica], now: float) -> None:
         """The same, while reservations wait that not every replica will do for: those and the queue take turns."""

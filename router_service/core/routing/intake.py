@@ -210,10 +210,13 @@ class Intake:
                 endpoint.parked.append(run)
             return
         waiting = len(run.payloads) - run.cursor
-        if not backend.queue:
+        queue = backend.queue
+        if not queue and not queue.is_braked:
             waiting -= self._sender.spread(run, backend, waiting, now)
         if waiting and self._admit(run, backend.account, now, admitted=admitted):
-            backend.queue.append(run)
+            queue.append(run)
+            if queue.is_braked:
+                self._sender.pump_queue(backend, now)
         elif run.deadline != inf:
             self._deadlines.watch(run.deadline, run)
 

@@ -138,7 +138,10 @@ class Resumptions:
 
     def next_deadline(self) -> float | None:
         """When the first session has waited for long enough; None where none waits."""
-        return next((resumption.give_up_at for _, resumption in self._asking.values()), None)
+        if not self._asking:
+            return None
+        _, resumption = next(iter(self._asking.values()))
+        return resumption.give_up_at
 
     def expire(self, now: float) -> None:
         """Stops waiting for replicas that have had their time, and for a table that covers."""

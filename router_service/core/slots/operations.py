@@ -192,9 +192,11 @@ class SlotOperations:
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do; None when it has not."""
+        asked, over = self.requests.next_deadline(), self.routed.next_deadline()
+        if asked is None and over is None and not self._unknown:  # most often: this is looked at several times a call
+            return None
         waited = self._unknown[0][0] if self._unknown else None
-        dues = [self.requests.next_deadline(), self.routed.next_deadline(), waited]
-        return min((due for due in dues if due is not None), default=None)
+        return min(due for due in (asked, over, waited) if due is not None)
 
     def expire(self, now: float) -> list[Caller]:
         """Ends what is over; returns whose reservation nobody waits for any more."""

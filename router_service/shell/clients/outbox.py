@@ -113,6 +113,8 @@ class ResultOutbox:
         self.taking.written()
         self._left_at = inf
         self._leaves(-self._leaving)
+        if self._unread.is_braked:
+            self._unread.written()
 
     def close(self) -> None:
         """Nobody is left to be told anything."""

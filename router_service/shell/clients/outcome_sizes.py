@@ -5,9 +5,14 @@ Owner: pure functions.
 
 from __future__ import annotations
 
+from typing import Final
+
 from router_service.core.commands import DeliverFailure, DeliverResults, DeliverValues, Delivery
 from router_service.core.unread import CALL_BYTES
 from slotmesh.wire.chunks import Announced
+
+ID_BYTES: Final = 40
+"""What an id takes in a list."""
 
 
 def bytes_of(outcome: Delivery) -> int:
@@ -19,7 +24,10 @@ def bytes_of(outcome: Delivery) -> int:
 
 def held_by(outcome: Delivery) -> int:
     """What the outcome takes here. Payloads in chunks are counted apart."""
-    size = CALL_BYTES * len(outcome.ids)
+    if isinstance(outcome, DeliverResults):
+        return CALL_BYTES * len(outcome.ids) + bytes_of(outcome)
     if isinstance(outcome, DeliverValues):
+        size = CALL_BYTES * len(outcome.ids)
         return size if isinstance(outcome.payloads[0], Announced) else size + sum(map(len, outcome.payloads))
-    return size + bytes_of(outcome)
+    # However many calls have failed alike: they are one object, and most often a range.
+    return CALL_BYTES + (0 if isinstance(outcome.ids, range) else ID_BYTES * len(outcome.ids)) + bytes_of(outcome)

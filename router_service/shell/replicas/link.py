@@ -194,6 +194,7 @@ class ReplicaLink:
                 self._answer_heartbeat(call, response.heartbeat)
             else:
                 self._handle(response)
+            del response  # not to be kept until the next one comes
 
     def _handle(self, response: Response) -> None:
         replica, post = self._replica, self._dispatcher.post

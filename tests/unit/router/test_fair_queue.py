@@ -195,3 +195,30 @@ def test_a_flow_whose_calls_were_taken_back_costs_the_others_nothing() -> None:
     taken_back.cursor = 10
     assert serve(queue, 1000) == (there, 500)
     assert not queue
+
+
+def test_a_queue_that_is_braked_serves_only_who_comes_with_few_calls() -> None:
+    queue, flood, few = FairQueue(), caller(), caller()
+    queue.append(run(1, count=1000, by=flood))
+    queue.is_braked = True
+    assert not queue
+    queue.append(run(2, count=FEW_CALLS, by=few))
+    assert serve(queue, 1000) == (few, FEW_CALLS)
+    assert not queue
+    queue.is_braked = False
+    assert serve(queue, 1000) == (flood, TURN_CALLS)
+
+
+def test_while_the_queue_is_braked_few_calls_again_and_again_are_no_more_than_one_turn() -> None:
+    queue, eager = FairQueue(), caller()
+    queue.is_braked = True
+    served = 0
+    for seq in range(2 * TURN_CALLS):
+        queue.append(run(seq, by=eager))
+        while queue:
+            served += serve(queue)[1]
+    assert served == TURN_CALLS
+    queue.is_braked = False
+    while queue:
+        served += serve(queue)[1]
+    assert served == 2 * TURN_CALLS

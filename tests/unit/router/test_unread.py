@@ -8,9 +8,12 @@ import pytest
 
 from router_service.core.callers import Caller, Window
 from router_service.core.commands import DeliverFailure, DeliverResults
+from router_service.core.failures import NOT_READ
 from router_service.core.scheduler import Scheduler
 from router_service.core.unread import (
     AGAIN_S,
+    BRAKE_SHARE,
+    BRAKE_STREAMS,
     CALL_BYTES,
     FRAMES,
     MAX_LEAVING_BYTES,
@@ -95,6 +98,107 @@ def test_who_has_most_lets_go_and_no_other(unread: Unread) -> None:
     holders[0].queue(1)
     assert [len(each.asked) for each in holders] == [0, 1, 0]
     assert unread.queued == 300_001
+
+
+def test_who_is_stuck_lets_go_before_those_who_read(unread: Unread, clock: FakeClock) -> None:
+    *read, stuck = [Holder(unread) for _ in range(BRAKE_STREAMS)]
+    stuck.stuck_since = clock.now()
+    stuck.queue(100_000)
+    clock.advance(STUCK_S)
+    for each in read:
+        each.queue(MAX_BYTES // BRAKE_SHARE // len(read))
+    # Below the bound of all it keeps what could not be had again.
+    assert ([each.asked for each in read], stuck.asked) == ([[]] * len(read), [False])
+    stuck.queue(MAX_BYTES)
+    assert stuck.asked == [False, True]
+
+
+def test_of_few_streams_one_that_is_stuck_keeps_what_fits(unread: Unread, clock: FakeClock) -> None:
+    stuck = Holder(unread)
+    stuck.stuck_since = clock.now()
+    clock.advance(STUCK_S)
+    stuck.queue(MAX_BYTES)
+    assert stuck.asked == []
+    stuck.queue(1)
+    assert stuck.asked == [True]
+
+
+def test_the_bound_is_kept_whenever_others_were_asked_last(unread: Unread) -> None:
+    holders = [Holder(unread) for _ in range(BRAKE_STREAMS)]
+    for holder in holders:
+        holder.queue(1)
+    holders[0].queue(MAX_BYTES * 99 // 100)
+    assert not holders[0].asked
+    holders[0].queue(MAX_BYTES // 50)
+    assert holders[0].asked == [False]
+    assert unread.queued <= MAX_BYTES
+
+
+class Braked:
+    """Streams that let go of nothing, and what the brake was told."""
+
+    def __init__(self, clock: FakeClock, streams: int) -> None:
+        self.told: list[bool] = []
+        self.unread = Unread(clock.now, MAX_BYTES, self.told.append)
+        self.holders = [Holder(self.unread, can_shed=False) for _ in range(streams)]
+        for holder in self.holders:
+            holder.queue(1)
+
+    def queue(self, size: int) -> None:
+        """So much in all, most of it by one stream."""
+        self.holders[0].queue(size - self.unread.queued)
+        self.unread.written()
+
+
+def test_the_brake_is_on_while_too_much_is_queued(clock: FakeClock) -> None:
+    router = Braked(clock, BRAKE_STREAMS)
+    router.queue(MAX_BYTES // BRAKE_SHARE)
+    assert router.told == []
+    router.queue(MAX_BYTES // BRAKE_SHARE + 1)
+    router.queue(MAX_BYTES // BRAKE_SHARE // 2 + 1)
+    assert router.told == [True]
+    router.queue(MAX_BYTES // BRAKE_SHARE // 2)
+    router.queue(BRAKE_STREAMS)
+    assert router.told == [True, False]
+
+
+def test_few_streams_are_never_braked(clock: FakeClock) -> None:
+    router = Braked(clock, BRAKE_STREAMS - 1)
+    router.queue(MAX_BYTES + 1)
+    assert router.told == []
+
+
+def test_the_brake_is_off_when_it_was_on_for_long_and_on_again_for_what_comes_then(clock: FakeClock) -> None:
+    router = Braked(clock, BRAKE_STREAMS)
+    router.queue(MAX_BYTES // 2)
+    router.unread.release()
+    router.unread.release()
+    assert router.told == [True, False]
+    clock.advance(AGAIN_S)
+    router.queue(MAX_BYTES // 2 + 1)
+    assert router.told == [True, False, True]
+    assert router.unread.brakes == 2
+
+
+def test_the_brake_is_off_when_streams_have_written_what_they_had(clock: FakeClock) -> None:
+    told: list[bool] = []
+    unread = Unread(clock.now, MAX_BYTES, told.append)
+    streams = [Stream(unread, clock) for _ in range(BRAKE_STREAMS)]
+    for stream in streams:
+        stream.results(1, MAX_BYTES // BRAKE_SHARE // SIZE // BRAKE_STREAMS + 1)
+    assert told == [True]
+    for stream in streams:
+        while stream.outbox:
+            stream.frame()
+        stream.outbox.written()
+    assert told == [True, False]
+
+
+def test_calls_that_fail_alike_are_not_counted_one_by_one(unread: Unread, clock: FakeClock) -> None:
+    stream = Stream(unread, clock)
+    stream.caller.admit(range(1, 8001), 0)
+    stream.outbox.add(DeliverFailure(stream.caller, range(1, 8001), NOT_READ, 0))
+    assert unread.queued < 2 * CALL_BYTES + len(NOT_READ.message)
 
 
 def test_who_can_let_go_of_nothing_is_not_asked_for_each_result(unread: Unread, clock: FakeClock) -> None:

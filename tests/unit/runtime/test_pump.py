@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 
 import pytest
 
@@ -124,3 +125,20 @@ async def test_it_can_be_cancelled_asleep_and_waked_after_that() -> None:
         await running
     pump.wake()
     assert not transport.frames
+
+
+class Frame:
+    """What can be referred to weakly."""
+
+
+@pytest.mark.asyncio
+async def test_a_frame_is_not_kept_while_it_is_written() -> None:
+    gate, frames = asyncio.Event(), [Frame()]
+    known = [weakref.ref(each) for each in frames]
+    pump: StreamPump[Frame] = StreamPump(lambda _: gate.wait(), lambda: frames.pop() if frames else None)
+    running = asyncio.create_task(pump.run())
+    await wait_until(lambda: not frames, what="the frame is under way")
+    assert known[0]() is None
+    gate.set()
+    pump.close()
+    await running

@@ -1,0 +1,51 @@
+"""While clients have too many results unread, no calls are started that would bring more."""
+
+from __future__ import annotations
+
+import pytest
+
+from router_service.core.queueing.events import BrakeChanged
+from router_service.core.queueing.fair_queue import FEW_CALLS
+from router_service.shell.clients import brake
+from router_service.shell.clients.brake import Brake
+from router_service.shell.dispatcher import Dispatcher
+from tests.support.fakes.clock import FakeClock
+from tests.support.wait import wait_until
+from tests.unit.router.world import World
+from tests.unit.router.world_callers import caller
+
+MANY = FEW_CALLS + 1
+
+
+def test_many_calls_wait_and_few_do_not() -> None:
+    world = World({"b": ["r"]}, slots=1000)
+    world.step(BrakeChanged(is_braked=True))
+    world.submit(range(1, MANY + 1), by=caller())
+    assert not world.held["r"]
+    world.submit([100], by=caller())
+    assert list(world.held["r"].values()) == [100]
+    world.step(BrakeChanged(is_braked=False))
+    assert sorted(world.held["r"].values()) == [*range(1, MANY + 1), 100]
+
+
+def test_calls_of_a_key_are_sent_as_ever() -> None:
+    world = World({"b": ["r"]}, slots=1000, owner=("r", 1))
+    world.step(BrakeChanged(is_braked=True))
+    world.submit(range(1, MANY + 1), ordering_key="k")
+    assert len(world.held["r"]) == MANY
+
+
+@pytest.mark.asyncio
+async def test_the_brake_tells_when_it_was_on_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brake, "BRAKE_S", 0.0)
+    world, told = World({"b": ["r"]}), []
+    dispatcher = Dispatcher(world.scheduler, FakeClock(), lambda *_: None)  # type: ignore[arg-type]
+    each = Brake(dispatcher, lambda: told.append("long"))
+    queue = next(iter(world.scheduler.topology.backends.values())).queue
+    each(True)
+    assert queue.is_braked
+    each(False)
+    assert not queue.is_braked
+    each(True)
+    await wait_until(lambda: bool(told), what="it was on for long")
+    assert told == ["long"], "one timer, and none of a brake that is off"
