@@ -2,7 +2,7 @@
 
 The machine makes calls, takes them back, writes frames, and lets calls fail. It proves that no call overtakes another
 one of its lane whichever way both travel, that queues are idle exactly when nothing is open, and that behind a failure
-nothing leaves until the lane's next generation.
+or a call whose timeout has passed nothing leaves until the lane's next generation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from tests.unit.client.parts import Sink, make_call, make_spec
 LANES = 4
 STOPPING = 2
 """The first ones stop at failures."""
-METHODS = ("add", "get")
+METHODS = ("add", "get", "hurry")
+TIMEOUT_S = 1.0
+"""Of the last one; the others have none."""
 FAILURE = Failure(reason=Reason.HANDLER_ERROR, message="no")
 
 
@@ -50,11 +52,22 @@ class LanesMachine(RuleBasedStateMachine):
         self.failed = [0] * LANES
         """Newest generation of which a call that was sent has failed."""
         self.sinks: list[Sink] = []
+        self.now = 0.0
+        self.hurried: set[int] = set()
+        """Sinks of calls with a timeout, by identity."""
+        self.sealed_at: dict[int, float] = {}
+        """When the outbox was told the time first while a call with a timeout waited, by its sink's identity."""
 
     def make_specs(self, lane: int) -> None:
         stops = "stop" if lane < STOPPING else "continue"
         self.specs[lane] = {
-            method: make_spec(method, self.queues[lane], ordering_key=f"key-{lane}", after_failure=stops)
+            method: make_spec(
+                method,
+                self.queues[lane],
+                ordering_key=f"key-{lane}",
+                after_failure=stops,
+                timeout_s=TIMEOUT_S if method == "hurry" else None,
+            )
             for method in METHODS
         }
 
@@ -84,12 +97,41 @@ class LanesMachine(RuleBasedStateMachine):
             sink = make_call(self.outbox, spec, b"x" * (len(self.sinks) % 5))
             self.generations[id(sink)] = spec.stop_generation
             self.sinks.append(sink)
+            if method == "hurry":
+                self.hurried.add(id(sink))
             self.waiting[lane].append(sink)
 
     @rule(data=st.data(), lane=st.integers(0, LANES - 1))
     def take_back(self, data: st.DataObject, lane: int) -> None:
         if self.waiting[lane]:
             data.draw(st.sampled_from(self.waiting[lane])).cancelled = True
+
+    @rule(seconds=st.sampled_from((0.1, 0.6, 2.0)), times=st.integers(1, 2))
+    def time_passes(self, seconds: float, times: int) -> None:
+        for _ in range(times):
+            self.now += seconds
+            self.look_for_timeouts()
+
+    def look_for_timeouts(self) -> None:
+        overdue, behind = self.outbox.take_overdue(self.now)
+        late = {id(sink) for part in overdue for sink in part.sinks}
+        stopped = {id(sink) for part in behind for sink in part.sinks}
+        for lane, sinks in enumerate(self.waiting):
+            failed = 0
+            for sink in sinks:
+                generation = self.generations[id(sink)] if lane < STOPPING else 0
+                is_late = self.sealed_at.get(id(sink), self.now) + TIMEOUT_S <= self.now
+                assert (id(sink) in late) == is_late
+                assert (id(sink) in stopped) == (not is_late and 0 < generation <= failed)
+                failed = max(failed, generation) if is_late else failed
+            self.waiting[lane] = [sink for sink in sinks if id(sink) not in late | stopped]
+            if (stop := self.queues[lane].stop) is not None and failed:
+                stop.fail(self.queues[lane], failed, 0, FAILURE)
+        for part in overdue + behind:
+            part.settled(0, part.count)
+        self.outbox.seal(self.now)
+        for sink in (sink for lane in self.waiting for sink in lane if id(sink) in self.hurried):
+            self.sealed_at.setdefault(id(sink), self.now)
 
     @rule(calls=st.integers(0, 30), nbytes=st.integers(0, 60))
     def write_a_frame(self, calls: int, nbytes: int) -> None:

@@ -188,29 +188,37 @@ class CallOutbox:
                     if queue.tail is run:
                         queue.tail = None
 
-    def take_overdue(self, now: float) -> list[Part]:
-        """Takes out the calls whose timeouts have passed while they waited."""
-        late = [queue for queue in self._all_queues() if any(run.is_overdue(now) for run in queue.runs)]
-        return self.take_out(lambda *_: True, late, among=lambda run: run.is_overdue(now)) if late else []
+    def take_overdue(self, now: float) -> tuple[list[Part], list[Part]]:
+        """Takes out the calls whose timeouts have passed while they waited, and what stops behind them."""
+        if not any(run.is_overdue(now) for queue in self._all_queues() for run in queue.runs):
+            return [], []
+        overdue: list[Part] = []
+        behind: list[Part] = []
+        failed: dict[RunQueue, int] = {}
 
-    def take_out(
-        self,
-        is_out: IsOut,
-        queues: Iterable[RunQueue] | None = None,
-        *,
-        among: Callable[[WaitingRun], bool] = lambda _: True,
-    ) -> list[Part]:
-        """Takes out calls that wait, never to be sent.
+        def is_overdue(spec: CallSpec, _payload: bytes, _sink: Any) -> bool:
+            failed[spec.queue] = max(failed.get(spec.queue, 0), spec.stop_generation)
+            return True
 
-        `queues`: all but these are left alone; None: none is. `among`: only in these runs is anything looked for.
-        """
-        if queues is None:
-            queues = self._all_queues()
+        def is_behind(spec: CallSpec, _payload: bytes, _sink: Any) -> bool:
+            return 0 < spec.stop_generation <= failed.get(spec.queue, 0)
+
+        self._take(lambda run: (is_overdue, overdue) if run.is_overdue(now) else (is_behind, behind), self._all_queues())
+        return overdue, behind
+
+    def take_out(self, is_out: IsOut, queues: Iterable[RunQueue] | None = None) -> list[Part]:
+        """Takes out calls that wait, never to be sent. `queues`: of these; None: of all."""
         parts: list[Part] = []
+        self._take(lambda _: (is_out, parts), self._all_queues() if queues is None else queues)
+        return parts
+
+    def _take(self, choose: Callable[[WaitingRun], tuple[IsOut, list[Part]]], queues: Iterable[RunQueue]) -> None:
+        """Takes calls out of runs, in order. `choose`: which calls of a run, and the list that takes them."""
         for queue in queues:
             runs: deque[WaitingRun] = deque()
             for run in queue.runs:
-                staying, out = run.take_out(is_out) if among(run) else ([run], [])
+                is_out, parts = choose(run)
+                staying, out = run.take_out(is_out)
                 runs.extend(filter(None, staying))
                 parts += out
                 if run.specs is None:
@@ -222,7 +230,6 @@ class CallOutbox:
             if queue.runs and not runs:
                 self._leave(queue)
             queue.runs = runs
-        return parts
 
     def take_oversize(self, limit: int) -> list[Part]:
         """Takes out the calls with larger payloads, and what stops behind them."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from slotmesh.client.calls.outbox import CallOutbox
-from slotmesh.client.calls.outcomes import fail, give_up
+from slotmesh.client.calls.outcomes import fail, give_up, refuse
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.errors import Executed, Failure, Reason
 
@@ -75,7 +75,8 @@ class Overdue:
         self._timer = self._loop.call_later(delay_s, self._look)
 
     def _end_waiting(self, now: float) -> None:
-        for part in self._outbox.take_overdue(now):
+        overdue, behind = self._outbox.take_overdue(now)
+        for part in overdue:
             timeout_s = part.spec.options.timeout_s or 0.0
             failure = Failure(
                 reason=Reason.DEADLINE_IN_QUEUE,
@@ -84,6 +85,8 @@ class Overdue:
             )
             fail(part, 0, part.count, failure)
             part.settled(0, part.count)
+        for part in behind:
+            refuse(part)
         self._outbox.seal(now)
 
     def _failure(self, timeout_s: float) -> Failure:

@@ -113,3 +113,24 @@ def test_other_lanes_and_generations_stay_in_the_outbox() -> None:
     left = outbox.take(PLENTY, PLENTY, alone=True)
     assert [payload for part in left for payload in part.payloads] == [b"b", b"free", b"new"]
     assert not outbox
+
+
+def test_what_waits_behind_a_call_whose_timeout_has_passed_stops_and_nothing_before_it_or_beside_it() -> None:
+    outbox, told, groups = CallOutbox(), Told(), LaneGroups()
+    queues: dict[str, CallQueue[Any]] = {key: CallQueue(groups) for key in "ab"}
+    for key, queue in queues.items():
+        told.generations.stop_of(queue, key)
+    patient = {key: make_spec("add", queues[key], ordering_key=key, after_failure="stop") for key in "ab"}
+    hasty = make_spec("add", queues["a"], ordering_key="a", after_failure="stop", timeout_s=1.0)
+    make_call(outbox, patient["a"], b"before")
+    make_call(outbox, hasty, b"late")
+    outbox.seal(10.0)
+    make_call(outbox, patient["a"], b"behind")
+    make_call(outbox, hasty, b"behind, too")
+    make_call(outbox, patient["b"], b"beside")
+    assert outbox.take_overdue(10.9) == ([], [])
+    overdue, behind = outbox.take_overdue(11.0)
+    assert [payload for part in overdue for payload in part.payloads] == [b"late"]
+    assert [payload for part in behind for payload in part.payloads] == [b"behind", b"behind, too"]
+    left = outbox.take(PLENTY, PLENTY, alone=True)
+    assert sorted(payload for part in left for payload in part.payloads) == [b"before", b"beside"]
