@@ -103,6 +103,28 @@ class AnswerRenewal:
 
 
 @dataclass(slots=True, eq=False)
+class AnswerAttach:
+    """Answer a client who handed a slot over to its direct stream."""
+
+    link: Link
+    number: int
+    """What the stream calls the slot."""
+    failure: Failure | None
+    """Why the stream does not hold it; None where it does."""
+
+
+@dataclass(slots=True, eq=False)
+class TellDetached:
+    """A direct stream holds a slot no longer."""
+
+    link: Link
+    number: int
+    """What the stream has called it."""
+    failure: Failure | None
+    """Why; None where it was given back."""
+
+
+@dataclass(slots=True, eq=False)
 class TellCapacity:
     """The router was told that there is no room, and now there is."""
 
@@ -111,4 +133,4 @@ class TellCapacity:
 
 Work = StartCalls | StartTurn | StartBatch
 """What executors take."""
-Command = Work | Refuse | Fail | Grant | AnswerRenewal | TellCapacity
+Command = Work | Refuse | Fail | Grant | AnswerRenewal | AnswerAttach | TellDetached | TellCapacity

@@ -23,9 +23,11 @@ from replica_service.core.calls import Link, Run, StartTurn
 from replica_service.core.commands import Command, Part
 from replica_service.core.endings import Endings
 from replica_service.core.events import (
+    AttachCame,
     BatchEnded,
     BatchSettingsChanged,
     CallsEnded,
+    DetachCame,
     DispatchCame,
     DrainBegan,
     EpochFenced,
@@ -41,7 +43,9 @@ from replica_service.core.events import (
     RunsCame,
     RunsCancelled,
     SessionsMoved,
+    SlotCallCame,
     StampEchoed,
+    StreamRenewed,
     TimePassed,
     TurnEnded,
     TurnsEnded,
@@ -52,6 +56,7 @@ from replica_service.core.permits.capacity import Capacity
 from replica_service.core.permits.service_times import ServiceTimes
 from replica_service.core.permits.vacancies import CAPACITY_GAP_S
 from replica_service.core.scheduler_state import SchedulerState
+from replica_service.core.slots.held_slots import HeldSlots
 from replica_service.core.slots.slot_operations import SlotOperations
 from replica_service.core.slots.slot_table import SlotTable
 from replica_service.core.starting.parking import Parking
@@ -93,12 +98,15 @@ class Scheduler:
         # From those that only answer up to those that start.
         unstarted = UnstartedCalls(state)
         self._parking = parking = Parking(state, unstarted)
-        self._settle = Starting(state, new_secret, unstarted, parking).settle
+        operations = SlotOperations(state, methods, unstarted)
+        held = HeldSlots(state, operations)
+        self._settle = Starting(state, new_secret, unstarted, parking, held).settle
         self._intake = Intake(state, methods, keyed_window, unstarted)
         self._endings = Endings(state, unstarted)
         self._handlers = self._table(
-            Withdrawals(state, parking, unstarted),
-            SlotOperations(state, methods, unstarted),
+            Withdrawals(state, parking, unstarted, held),
+            operations,
+            held,
             HandingBack(state, parking, unstarted),
         )
         self._out = state.out
@@ -120,7 +128,7 @@ class Scheduler:
         self._state.batching.limit(event.max_ongoing)
 
     def _table(
-        self, withdrawals: Withdrawals, slots: SlotOperations, handing_back: HandingBack
+        self, withdrawals: Withdrawals, slots: SlotOperations, held: HeldSlots, handing_back: HandingBack
     ) -> dict[type[Event], Callable[[Any, float], None]]:
         """Who handles which event."""
         return {
@@ -134,6 +142,10 @@ class Scheduler:
             DispatchCame: slots.dispatch_came,
             RenewalCame: slots.renewal_came,
             ReleaseCame: slots.release_came,
+            AttachCame: held.attach_came,
+            SlotCallCame: held.slot_call_came,
+            StreamRenewed: held.stream_renewed,
+            DetachCame: held.detach_came,
             CallsEnded: self._endings.calls_ended,
             TurnEnded: self._endings.turn_ended,
             TurnsEnded: self._endings.turns_ended,
@@ -223,7 +235,7 @@ class Scheduler:
     @property
     def is_quiet(self) -> bool:
         """Whether no call runs, nor waits with a permit."""
-        return self.in_use == self.slots.reserved
+        return self.in_use == self.slots.reserved - self.slots.busy
 
     @property
     def is_idle(self) -> bool:

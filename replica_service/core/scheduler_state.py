@@ -52,7 +52,7 @@ class SchedulerState:
         self.permits = Permits(max_ongoing, prefetch)
         self.lanes = Lanes()
         self.batching = Batching(methods, weigh, self.permits, self.lanes)
-        self.slots = SlotCalls()
+        self.slots = SlotCalls(self.permits)
         self.payloads = AwaitedPayloads()
         self.ownership = Ownership()
         self.vacancies = Vacancies(capacity_gap_s, chance)

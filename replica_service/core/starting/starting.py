@@ -19,6 +19,7 @@ from replica_service.core.commands import Grant, StartCalls, TellCapacity
 from replica_service.core.lanes.lane_history import is_passed, is_stopped
 from replica_service.core.lanes.lanes import MAX_TURN_CALLS
 from replica_service.core.scheduler_state import SchedulerState
+from replica_service.core.slots.held_slots import HeldSlots
 from replica_service.core.starting.parking import Parking
 from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 
@@ -29,6 +30,7 @@ class Starting:
     __slots__ = (
         "_batching",
         "_gathering",
+        "_held",
         "_lanes",
         "_new_secret",
         "_odd",
@@ -44,7 +46,12 @@ class Starting:
     )
 
     def __init__(
-        self, state: SchedulerState, new_secret: Callable[[], bytes], unstarted: UnstartedCalls, parking: Parking
+        self,
+        state: SchedulerState,
+        new_secret: Callable[[], bytes],
+        unstarted: UnstartedCalls,
+        parking: Parking,
+        held: HeldSlots,
     ) -> None:
         """`new_secret` draws 128 random bits, for each slot."""
         self._odd = 0
@@ -63,6 +70,7 @@ class Starting:
         self._vacancies = state.vacancies
         self._unstarted = unstarted
         self._parking = parking
+        self._held = held
 
     def settle(self, now: float) -> None:
         """The end of each step: starts all that can be started."""
@@ -199,6 +207,8 @@ class Starting:
         """Leases end, and calls that were dispatched in slots start."""
         slots = self._slots
         self._permits.in_use -= slots.table.expire(now)
+        if slots.table.lapsed:
+            self._held.tell_lapsed()
         if slots.held_up:
             self._parking.end_held_up(now)
         while slots.entered:

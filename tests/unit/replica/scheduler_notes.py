@@ -7,6 +7,7 @@ from math import inf
 from replica_service.core.call_options import CallOptions
 from replica_service.core.calls import Link, Run, StartTurn
 from replica_service.core.commands import (
+    AnswerAttach,
     AnswerRenewal,
     Command,
     Fail,
@@ -15,6 +16,7 @@ from replica_service.core.commands import (
     StartBatch,
     StartCalls,
     TellCapacity,
+    TellDetached,
 )
 from replica_service.core.scheduler import DEFAULT_KEYED_WINDOW, Scheduler
 from replica_service.core.slots.slot_table import Slot
@@ -61,6 +63,10 @@ def told(commands: list[Command]) -> list[str]:
                 lines.append(f"grant {run.first}")
             case AnswerRenewal(op_id=op_id, answer=answer):
                 lines.append(f"{'prolong' if isinstance(answer, Slot) else 'fail'} {op_id}")
+            case AnswerAttach(number=number, failure=failure):
+                lines.append(f"{'attach' if failure is None else 'fail'} {number}")
+            case TellDetached(number=number):
+                lines.append(f"detached {number}")
             case Refuse() | Fail():
                 word = "refuse" if isinstance(command, Refuse) else "fail"
                 lines.append(f"{word} {span(command)} {command.failure.reason.value}")
