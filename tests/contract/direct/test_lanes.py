@@ -3,68 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 import slotmesh
-import slotmesh.testing
-from replica_service.core.scheduler import Scheduler
-from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed
-from slotmesh.testing import Backend, RunningMesh
-from tests.contract.slot_handlers import Handler
+from slotmesh.testing import RunningMesh
+from tests.contract.direct.lanes_mesh import all_free, open_gates, reserved, schedulers, started
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest_asyncio.fixture
-async def mesh() -> AsyncIterator[RunningMesh]:
-    """A mesh with two replicas of two permits each, which are free again when the test is over."""
-    async with slotmesh.testing.mesh({"e": Backend(Handler, num_replicas=2)}, routers=2) as mesh:
-        yield mesh
-        for handler in mesh.instances("e"):
-            handler.gate.set()
-        await all_free(mesh)
-
-
-@pytest_asyncio.fixture
-async def endpoint(mesh: RunningMesh) -> slotmesh.Endpoint:
-    return mesh.endpoint("e").options(content_type=OCTET_STREAM)
-
-
-def schedulers(mesh: RunningMesh) -> dict[str, Scheduler]:
-    found = {}
-    for replica_id in mesh.replica_ids("e"):
-        engine = mesh._launcher.app(replica_id).replica.engine
-        assert engine is not None
-        found[replica_id] = engine.scheduler
-    return found
-
-
-def reserved(mesh: RunningMesh) -> dict[str, int]:
-    """Slots out, by replica; those without any are left out."""
-    return {name: each.slots.reserved for name, each in schedulers(mesh).items() if each.slots.reserved}
-
-
-async def all_free(mesh: RunningMesh) -> None:
-    await wait_until(lambda: all(each.is_idle for each in schedulers(mesh).values()), what="all permits free")
-    assert not reserved(mesh)
-
-
-def started(mesh: RunningMesh) -> list[bytes]:
-    """Calls of `wait` that have started, at any replica."""
-    return [payload for handler in mesh.instances("e") for payload in handler.started]
-
-
-def open_gates(mesh: RunningMesh) -> None:
-    for handler in mesh.instances("e"):
-        handler.gate.set()
-
-
-# -- the happy path ----------------------------------------------------------------------------------------------------
 
 
 async def test_calls_run_one_after_another_in_a_slot_that_is_held(
