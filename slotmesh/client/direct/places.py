@@ -17,7 +17,17 @@ from slotmesh.errors import Failure
 class DirectCall:
     """One call. Compared by identity."""
 
-    __slots__ = ("__weakref__", "alarm", "attempts", "body", "deadline", "is_idempotent", "is_over", "place")
+    __slots__ = (
+        "__weakref__",
+        "alarm",
+        "attempts",
+        "body",
+        "deadline",
+        "is_idempotent",
+        "is_over",
+        "may_have_run",
+        "place",
+    )
 
     def __init__(self, body: Any, deadline: float = inf, *, is_idempotent: bool = False) -> None:
         self.body = body
@@ -28,6 +38,8 @@ class DirectCall:
         """It may be sent again where its outcome is unknown."""
         self.is_over = False
         """Its caller has its outcome, or wants none any more."""
+        self.may_have_run = False
+        """It was lost at a replica, and is to be sent again."""
         self.attempts = 0
         """How many times it was sent."""
         self.place: Place | None = None

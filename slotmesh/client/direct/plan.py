@@ -11,6 +11,7 @@ Owner: the direct lanes of one view of an endpoint.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 from math import inf
 
 from slotmesh.client.direct.places import (
@@ -155,6 +156,7 @@ class DirectPlan:
         if call is not None:
             call.place = None
             if call.is_idempotent:
+                call.may_have_run = True
                 self._send_again(call, failure, commands)
             elif not call.is_over:
                 commands.append(_finish(call, failure))
@@ -296,6 +298,8 @@ class DirectPlan:
 def _finish(call: DirectCall, outcome: bytes | Failure) -> Finish:
     call.is_over = True
     call.alarm = inf
+    if call.may_have_run and isinstance(outcome, Failure) and outcome.executed is Executed.NO:
+        outcome = replace(outcome, executed=Executed.UNKNOWN)
     return Finish(call, outcome)
 
 
