@@ -45,7 +45,6 @@ class SlotCalls:
     def enter(self, run: Run) -> None:
         """The call is to start."""
         self.entered.appendleft(run)
-        self.due = -inf
 
     def hold_up(self, run: Run, slot: Slot) -> None:
         """The call is parked: the rest of a lease may be less than what a link takes to become fresh."""

@@ -56,7 +56,6 @@ class SlotOperations:
         else:
             failure = failures.no_such_method(run.options.method, methods)
             self._unstarted.answer_waiting(run, run.lo, run.hi, failure)
-        slots.due = -inf
 
     def renewal_came(self, event: RenewalCame, now: float) -> None:
         renewed = self._slots.table.renew(event.secret, event.lease_s, now)

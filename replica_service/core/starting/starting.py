@@ -78,6 +78,8 @@ class Starting:
             for run in self._payloads.late(now):
                 self._unstarted.answer_waiting(run, run.lo, run.hi, failures.EXPIRED)
         slots = self._slots
+        if slots.entered:
+            self._start_entered(now)
         if slots.due <= now:
             self._see_to_slots(now)
         if self._queue or self._ready:
@@ -204,13 +206,18 @@ class Starting:
         self._out.append(Grant(run, slot, permits.in_use))
 
     def _see_to_slots(self, now: float) -> None:
-        """Leases end, and calls that were dispatched in slots start."""
+        """Leases end, and the time of calls that are held up."""
         slots = self._slots
         self._permits.in_use -= slots.table.expire(now)
         if slots.table.lapsed:
             self._held.tell_lapsed()
         if slots.held_up:
             self._parking.end_held_up(now)
+        slots.set_due()
+
+    def _start_entered(self, now: float) -> None:
+        """Calls that were dispatched in slots start."""
+        slots = self._slots
         while slots.entered:
             run = slots.entered.popleft()
             lo, hi = run.lo, run.hi
@@ -223,7 +230,6 @@ class Starting:
             else:
                 run.lo = hi
                 self._start_with_permits(run, lo, hi, now)
-        slots.set_due()
 
     def _cut(self, now: float) -> bool:
         """Cuts all batches that are due; returns whether permits came free on the way."""

@@ -92,7 +92,7 @@ class DirectPlan:
         if len(self._waiting) >= MAX_WAITING or self.is_closed:
             return [_finish(call, CLOSED if self.is_closed else TOO_MANY)]
         self._waiting[call] = None
-        return self._want(now)
+        return self._place(now)
 
     def call_cancelled(self, call: DirectCall) -> list[DirectCommand]:
         """Its caller wants it no more."""
@@ -117,7 +117,7 @@ class DirectPlan:
             if outcome.reason in SLOT_IS_LOST:
                 self._forget(place)
                 self._strike(now)
-                return commands + self._want(now)
+                return commands + self._place(now)
             place.is_leaving = True
         else:
             self._strikes = 0
@@ -143,7 +143,7 @@ class DirectPlan:
         self._pause(now, self._refusals)
         if not self.places and (is_final or self._refusals >= MAX_STRIKES):
             return self._fail_waiting(_not_sent(failure))
-        return self._want(now)
+        return self._place(now)
 
     def place_lost(self, place: Place, failure: Failure, now: float) -> list[DirectCommand]:
         """The place is gone: with its stream, or as its lease is over. `failure`: of a call that was sent to it."""
@@ -162,14 +162,14 @@ class DirectPlan:
                 commands.append(_finish(call, failure))
         if self._strikes >= MAX_STRIKES and not self.places:
             return commands + self._fail_waiting(_not_sent(failure))
-        return commands + self._want(now)
+        return commands + self._place(now)
 
     def place_leaves(self, place: Place, now: float) -> list[DirectCommand]:
         """Its replica drains: it is given back once its call has ended."""
         place.is_leaving = True
         if place.state is not PlaceState.IDLE:
             return []
-        return [self._give_back(place), *self._want(now)]
+        return [self._give_back(place), *self._place(now)]
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class DirectPlan:
         until = inf if due is None else due
         for place in self._idle:
             until = min(until, place.idle_since + self._idle_s)
-        if len(self._waiting) > self._wanted and len(self.places) < self._slots:
+        if self._waiting and len(self.places) < self._slots and len(self._waiting) > self._wanted:
             until = min(until, self._paused_until)
         return None if until == inf else until
 
@@ -196,7 +196,7 @@ class DirectPlan:
                 commands += (_finish(call, OVERDUE), TakeCallBack(call.place))
         for place in [each for each in self._idle if each.idle_since + self._idle_s <= now]:
             commands.append(self._give_back(place))
-        return commands + (self._want(now) if self._waiting else self._give_spare_back())
+        return commands + (self._place(now) if self._waiting else self._give_spare_back())
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class DirectPlan:
     def _go_on(self, place: Place, now: float) -> list[DirectCommand]:
         """The place has no call: it gets the next one, waits for one, or goes back."""
         if place.is_leaving or self.is_closed:
-            return [self._give_back(place), *self._want(now)]
+            return [self._give_back(place), *self._place(now)]
         if self._waiting:
             call, _ = self._waiting.popitem(last=False)
             return [self._send(call, place, waited=True)]
@@ -250,9 +250,13 @@ class DirectPlan:
         self._waiting[call] = None
         self._waiting.move_to_end(call, last=False)
 
-    def _want(self, now: float) -> list[DirectCommand]:
-        """Wants as many places as calls wait for and may be had."""
+    def _place(self, now: float) -> list[DirectCommand]:
+        """Sends what waits to idle places, and wants as many others as calls wait for and may be had."""
         commands: list[DirectCommand] = []
+        while self._waiting and self._idle:
+            call, _ = self._waiting.popitem(last=False)
+            place, _ = self._idle.popitem()
+            commands.append(self._send(call, place, waited=True))
         wanted = self._wanted
         while len(self._waiting) > wanted and len(self.places) < self._slots and self._paused_until <= now:
             place = Place()
