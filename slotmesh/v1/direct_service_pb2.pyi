@@ -225,7 +225,7 @@ Global___RenewAttached: _TypeAlias = RenewAttached  # noqa: Y015
 
 @_typing.final
 class DetachSlot(_message.Message):
-    """Gives a slot back. Answered by `detached`. A call that runs in it is cancelled and answered first."""
+    """Gives a slot back. Answered by `detached`. A call that runs in it goes on and is answered; the permit is free then."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
