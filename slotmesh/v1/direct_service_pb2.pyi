@@ -119,7 +119,7 @@ class AttachSlot(_message.Message):
     TTL_FIELD_NUMBER: _builtins.int
     ENDPOINT_FIELD_NUMBER: _builtins.int
     slot_id: _builtins.int
-    """Chosen by the client, at least 1; no other slot that the stream holds has it."""
+    """Chosen by the client, at least 1; no other slot that the stream holds has it. A stream holds 1,024 slots at most."""
     token: _builtins.str
     """The slot's token. Required. From now on it is of no use elsewhere."""
     endpoint: _builtins.str

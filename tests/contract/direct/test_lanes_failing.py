@@ -175,6 +175,22 @@ class _Older(slot_service_pb2_grpc.SlotServiceServicer):
         raise NotImplementedError
 
 
+class _Silent(direct_service_pb2_grpc.DirectServiceServicer):
+    """Takes slots and calls, and says nothing more."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def Attach(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        opened = direct_service_pb2.AttachOpened(features=["direct_calls"])
+        await context.write(direct_service_pb2.AttachResponse(opened=opened))
+        while (request := await context.read()) is not grpc.aio.EOF:
+            self.calls += request.HasField("call")
+            if request.HasField("attach"):
+                attached = direct_service_pb2.SlotAttached(slot_id=request.attach.slot_id)
+                await context.write(direct_service_pb2.AttachResponse(attached=attached))
+
+
 class _Featureless(direct_service_pb2_grpc.DirectServiceServicer):
     async def Attach(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         await context.read()
@@ -197,4 +213,19 @@ async def test_an_older_replica_is_refused_clearly(knows_the_service: bool) -> N
         assert caught.value.executed is Executed.NO
         # gRPC tells a stream that a peer does not know, or that it broke while it wrote: then it is tried once more.
         await wait_until(lambda: older.released == older.reserved, what="what was reserved is given back")
+    await server.stop(0)
+
+
+async def test_a_replica_that_says_nothing_for_a_whole_lease_is_lost() -> None:
+    older, silent, server = _Older(), _Silent(), grpc.aio.server(options=server_options())
+    slot_service_pb2_grpc.add_SlotServiceServicer_to_server(older, server)
+    direct_service_pb2_grpc.add_DirectServiceServicer_to_server(silent, server)
+    older.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    async with slotmesh.connect(older.address) as mesh:
+        call = mesh.endpoint("e").direct(ttl=0.3).echo()
+        with pytest.raises(slotmesh.ReplicaLost, match=r"answered no renewal for 0\.3 s") as caught:
+            await call
+        assert caught.value.executed is Executed.UNKNOWN
+        assert (silent.calls, caught.value.replica_id) == (1, "old")
     await server.stop(0)
