@@ -14,8 +14,8 @@ from google.protobuf import duration_pb2
 from replica_service.convert.issuer import Issuer
 from replica_service.convert.options import MAX_KNOWN_BYTES, NO_OPTIONS, bad_request, options_from_wire
 from replica_service.convert.runs import disorder
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link, Run
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun, RouterPeer
 from replica_service.core.events import AttachCame
 from slotmesh.call_options.rules import option_mistake
 from slotmesh.errors import Failure
@@ -25,7 +25,7 @@ from slotmesh.v1 import call_pb2, direct_service_pb2, slot_service_pb2
 from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 
-def attachment_of(wire: direct_service_pb2.AttachSlot, link: Link, issuer: Issuer) -> AttachCame | Failure:
+def attachment_of(wire: direct_service_pb2.AttachSlot, link: RouterPeer, issuer: Issuer) -> AttachCame | Failure:
     """What a client hands over, or why it cannot."""
     secret = issuer.secret_of(wire.token)
     ttl_s = ttl_of(wire)
@@ -36,7 +36,7 @@ def attachment_of(wire: direct_service_pb2.AttachSlot, link: Link, issuer: Issue
     return AttachCame(link, wire.slot_id, secret, wire.endpoint, ttl_s)
 
 
-def slot_call_of(wire: direct_service_pb2.SlotCall, link: Link, now: float) -> tuple[Run, Failure | None]:
+def slot_call_of(wire: direct_service_pb2.SlotCall, link: RouterPeer, now: float) -> tuple[ReplicaRun, Failure | None]:
     """A call, and why it fails as it is, if it does.
 
     Raises:
@@ -49,14 +49,14 @@ def slot_call_of(wire: direct_service_pb2.SlotCall, link: Link, now: float) -> t
     stated, payload, deadline = wire.options, wire.payload, inf
     if stated.HasField("timeout"):
         if (failure := _timeout_mistake(stated.timeout)) is not None:
-            return Run(link, call_id, [b""], NO_OPTIONS, "", now), failure
+            return ReplicaRun(link, call_id, [b""], NO_OPTIONS, "", now), failure
         deadline = now + stated.timeout.ToNanoseconds() / 1e9
         stated.ClearField("timeout")
     raw = stated.SerializeToString()
     options = _known_options(raw) if len(raw) <= MAX_KNOWN_BYTES else _options(raw)
     if isinstance(options, Failure):
-        return Run(link, call_id, [b""], NO_OPTIONS, "", now), options
-    run = Run(link, call_id, [payload], options, "", now, deadline)
+        return ReplicaRun(link, call_id, [b""], NO_OPTIONS, "", now), options
+    run = ReplicaRun(link, call_id, [payload], options, "", now, deadline)
     return run, oversized(len(payload)) if len(payload) > MAX_INLINE_BYTES else None
 
 
@@ -87,11 +87,11 @@ def detached_to_wire(number: int, failure: Failure | None) -> direct_service_pb2
 
 
 @lru_cache(maxsize=1024)
-def _known_options(raw: bytes) -> CallOptions | Failure:
+def _known_options(raw: bytes) -> ReplicaCallOptions | Failure:
     return _options(raw)
 
 
-def _options(raw: bytes) -> CallOptions | Failure:
+def _options(raw: bytes) -> ReplicaCallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
     if wire.streaming:
         return bad_request("options.streaming", "a direct stream brings one result a call: call through a router")

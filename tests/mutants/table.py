@@ -20,14 +20,14 @@ _CLAIMS_AND_LANES: Final = (
         "a call starts though its deadline has passed",
         REPLICA,
         "return Skip(hi, EXPIRED)",
-        "return Start(hi, run.deadline)",
+        "return StartNow(hi, run.deadline)",
         "tests/unit/replica/test_claims.py",
     ),
     _mutant(
         "a claim outlives the freshness of its link",
         REPLICA,
-        "Start(hi, min(run.deadline, link.fresh_until))",
-        "Start(hi, run.deadline)",
+        "StartNow(hi, min(run.deadline, link.fresh_until))",
+        "StartNow(hi, run.deadline)",
         "tests/unit/replica/test_claims.py",
     ),
     _mutant(
@@ -109,7 +109,7 @@ _SLOTS: Final = (
     _mutant(
         "a slot serves an endpoint that it was not reserved for",
         REPLICA,
-        "if isinstance(slot, Slot) and endpoint and endpoint != slot.endpoint:",
+        "if isinstance(slot, ReservedSlot) and endpoint and endpoint != slot.endpoint:",
         "if False:",
         "tests/properties/test_slot_table.py tests/contract/replica_slots",
     ),

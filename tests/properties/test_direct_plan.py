@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from slotmesh.client.direct.places import (
-    DirectCall,
     DirectCommand,
+    DirectPlace,
     Finish,
     GiveBack,
-    Place,
+    PlacedCall,
     PlaceState,
     SendCall,
     TakeCallBack,
@@ -40,7 +40,7 @@ class Made:
     """What the model knows of a call."""
 
     number: int
-    call: DirectCall
+    call: PlacedCall
     outcome: bytes | Failure | None = None
     is_cancelled: bool = False
     may_have_run: bool = False
@@ -57,7 +57,7 @@ class Made:
 class Held:
     """What the model knows of a place."""
 
-    place: Place
+    place: DirectPlace
     is_seated: bool = False
     is_gone: bool = False
     """Given back, lost, or never had."""
@@ -78,11 +78,11 @@ class DirectPlanMachine(RuleBasedStateMachine):
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
-    def made(self, call: DirectCall) -> Made:
+    def made(self, call: PlacedCall) -> Made:
         (found,) = [each for each in self.calls if each.call is call]
         return found
 
-    def held(self, place: Place) -> Held:
+    def held(self, place: DirectPlace) -> Held:
         (found,) = [each for each in self.places if each.place is place]
         return found
 
@@ -125,7 +125,7 @@ class DirectPlanMachine(RuleBasedStateMachine):
 
     @rule(timeout_s=st.sampled_from((inf, inf, 0.5, 3.0)), is_idempotent=st.booleans())
     def call(self, timeout_s: float, is_idempotent: bool) -> None:
-        call = DirectCall(len(self.calls), self.now + timeout_s, is_idempotent=is_idempotent)
+        call = PlacedCall(len(self.calls), self.now + timeout_s, is_idempotent=is_idempotent)
         self.calls.append(Made(len(self.calls), call))
         self.carry_out(self.plan.call_made(call, self.now))
 

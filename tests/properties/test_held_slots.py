@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link, Run
-from replica_service.core.commands import AnswerAttach, Command, Fail, Grant, Refuse, StartCalls, TellDetached
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun, RouterPeer
+from replica_service.core.commands import AnswerAttach, Fail, Grant, Refuse, ReplicaCommand, StartCalls, TellDetached
 from replica_service.core.events import (
     AttachCame,
     CallsEnded,
@@ -24,14 +24,14 @@ from replica_service.core.events import (
     DrainBegan,
     LinkClosed,
     ReleaseCame,
+    ReplicaTimePassed,
     RunsCame,
     RunsCancelled,
     SlotCallCame,
     StreamRenewed,
-    TimePassed,
 )
-from replica_service.core.scheduler import Scheduler
-from replica_service.core.slots.slot_table import Slot, SlotState
+from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.core.slots.slot_table import ReservedSlot, SlotState
 from slotmesh.errors import Executed, Reason
 from tests.support.examples import examples
 
@@ -43,13 +43,13 @@ LEASES_S = (0.5, 2.0, 10.0)
 class Known:
     """What the model knows of one slot."""
 
-    slot: Slot
+    slot: ReservedSlot
     expires_at: float
     lease_s: float = 0.0
-    link: Link | None = None
+    link: RouterPeer | None = None
     """The stream that holds it."""
     number: int = 0
-    call: Run | None = None
+    call: ReplicaRun | None = None
     """The one that is in it."""
     is_over: bool = False
 
@@ -58,20 +58,20 @@ class HeldSlotsMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         secrets = count(1)
-        self.core = Scheduler(
+        self.core = ReplicaScheduler(
             {"plain": None}, max_ongoing=PERMITS, new_secret=lambda: next(secrets).to_bytes(16, "big")
         )
         self.now = 100.0
-        self.router = Link()
-        self.streams = [Link(), Link()]
+        self.router = RouterPeer()
+        self.streams = [RouterPeer(), RouterPeer()]
         self.known: list[Known] = []
-        self.running: list[Run] = []
-        self.outcomes: dict[Run, str] = {}
-        self.sent: list[Run] = []
+        self.running: list[ReplicaRun] = []
+        self.outcomes: dict[ReplicaRun, str] = {}
+        self.sent: list[ReplicaRun] = []
         self.attached: list[AnswerAttach] = []
         self.is_draining = False
 
-    def step(self, event: object) -> list[Command]:
+    def step(self, event: object) -> list[ReplicaCommand]:
         self.leases_end()
         commands = self.core.step(event, self.now)  # type: ignore[arg-type]  # any of them
         for command in commands:
@@ -102,7 +102,7 @@ class HeldSlotsMachine(RuleBasedStateMachine):
         for each in self.known:
             each.is_over |= each.call is None and each.expires_at <= self.now
 
-    def ended(self, run: Run) -> None:
+    def ended(self, run: ReplicaRun) -> None:
         for each in self.known:
             if each.call is run:
                 each.call = None
@@ -111,7 +111,7 @@ class HeldSlotsMachine(RuleBasedStateMachine):
                 elif not self.is_draining:
                     each.expires_at = self.now + each.lease_s
 
-    def at(self, link: Link, number: int) -> Known | None:
+    def at(self, link: RouterPeer, number: int) -> Known | None:
         self.leases_end()
         found = [each for each in self.known if each.link is link and each.number == number and not each.is_over]
         assert len(found) <= 1
@@ -122,7 +122,7 @@ class HeldSlotsMachine(RuleBasedStateMachine):
     @rule(lease_s=st.sampled_from(LEASES_S))
     def reserve(self, lease_s: float) -> None:
         self.router.last_run_id += 1
-        run = Run(self.router, self.router.last_run_id, [b""], CallOptions(), "e", self.now)
+        run = ReplicaRun(self.router, self.router.last_run_id, [b""], ReplicaCallOptions(), "e", self.now)
         run.lease_s = lease_s
         self.step(RunsCame([run]))
 
@@ -146,7 +146,7 @@ class HeldSlotsMachine(RuleBasedStateMachine):
     def call(self, stream: int, number: int, method: str) -> None:
         link = self.streams[stream]
         link.last_run_id += 1
-        run = Run(link, link.last_run_id, [b"x"], CallOptions(method=method), "", self.now)
+        run = ReplicaRun(link, link.last_run_id, [b"x"], ReplicaCallOptions(method=method), "", self.now)
         self.sent.append(run)
         known = self.at(link, number)
         if known is not None and known.call is None:
@@ -185,7 +185,7 @@ class HeldSlotsMachine(RuleBasedStateMachine):
             self.step(ReleaseCame(known.slot.secret))
             return
         self.router.last_run_id += 1
-        run = Run(self.router, self.router.last_run_id, [b"x"], CallOptions(method="plain"), "", self.now)
+        run = ReplicaRun(self.router, self.router.last_run_id, [b"x"], ReplicaCallOptions(method="plain"), "", self.now)
         self.sent.append(run)
         if is_good:
             known.call = run
@@ -219,7 +219,7 @@ class HeldSlotsMachine(RuleBasedStateMachine):
             if each.link is link and not each.is_over:
                 self.let_go(each)
         self.step(LinkClosed(link))
-        self.streams[stream] = Link()
+        self.streams[stream] = RouterPeer()
 
     def let_go(self, known: Known) -> None:
         known.link = None
@@ -230,7 +230,7 @@ class HeldSlotsMachine(RuleBasedStateMachine):
         until = self.now + seconds
         while (due := self.core.next_deadline()) is not None and due <= until:
             self.now = max(due, self.now)
-            self.step(TimePassed())
+            self.step(ReplicaTimePassed())
             after = self.core.next_deadline()
             assert after is None or after > self.now, "it asks to be woken at once, again and again"
         self.now = until
@@ -248,7 +248,7 @@ class HeldSlotsMachine(RuleBasedStateMachine):
     def every_permit_is_somebodys(self) -> None:
         if not hasattr(self, "core"):
             return
-        self.step(TimePassed())
+        self.step(ReplicaTimePassed())
         live = [each for each in self.known if not each.is_over]
         assert self.core.in_use == len(live) <= PERMITS
         assert self.core.slots.busy == sum(each.link is not None and each.call is not None for each in live)

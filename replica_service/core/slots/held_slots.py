@@ -13,12 +13,12 @@ from __future__ import annotations
 from math import inf
 
 from replica_service.core import failures
-from replica_service.core.calls import Link
+from replica_service.core.calls import RouterPeer
 from replica_service.core.commands import AnswerAttach, Fail, TellDetached
 from replica_service.core.events import AttachCame, DetachCame, SlotCallCame, StreamRenewed
 from replica_service.core.scheduler_state import SchedulerState
-from replica_service.core.slots.slot_operations import SlotOperations
-from replica_service.core.slots.slot_table import Slot, SlotState
+from replica_service.core.slots.slot_operations import GrantedSlotOperations
+from replica_service.core.slots.slot_table import ReservedSlot, SlotState
 from slotmesh.errors import Failure
 
 MAX_HELD = 1024
@@ -30,7 +30,7 @@ class HeldSlots:
 
     __slots__ = ("_operations", "_out", "_permits", "_slots", "_state")
 
-    def __init__(self, state: SchedulerState, operations: SlotOperations) -> None:
+    def __init__(self, state: SchedulerState, operations: GrantedSlotOperations) -> None:
         self._out = state.out
         self._permits = state.permits
         self._state = state
@@ -41,7 +41,7 @@ class HeldSlots:
         link, number = event.link, event.number
         held = self._slots.held.setdefault(link, {})
         slot = _number_mistake(number, held) or self._take(event, now)
-        if isinstance(slot, Slot):
+        if isinstance(slot, ReservedSlot):
             slot.holder, slot.number = link, number
             held[number] = slot
         self._slots.due = -inf
@@ -76,7 +76,7 @@ class HeldSlots:
             self._let_go(slot, now)
             self._out.append(TellDetached(event.link, event.number, None))
 
-    def stream_ended(self, link: Link, now: float) -> None:
+    def stream_ended(self, link: RouterPeer, now: float) -> None:
         """The stream is gone, and what it held with it."""
         for slot in self._slots.held.pop(link, {}).values():
             self._let_go(slot, now)
@@ -85,15 +85,15 @@ class HeldSlots:
         """Leases have ended: the streams are told."""
         for slot in self._slots.table.take_lapsed():
             link = slot.holder
-            if isinstance(link, Link) and self._slots.held.get(link, {}).pop(slot.number, None) is not None:
+            if isinstance(link, RouterPeer) and self._slots.held.get(link, {}).pop(slot.number, None) is not None:
                 self._out.append(TellDetached(link, slot.number, failures.SLOT_LAPSED))
 
-    def _take(self, event: AttachCame, now: float) -> Slot | Failure:
+    def _take(self, event: AttachCame, now: float) -> ReservedSlot | Failure:
         if self._state.ended:
             return failures.DRAINING
         return self._slots.table.hold(event.secret, event.endpoint, event.lease_s, now)
 
-    def _let_go(self, slot: Slot, now: float) -> None:
+    def _let_go(self, slot: ReservedSlot, now: float) -> None:
         if self._slots.table.let_go(slot, now):
             self._permits.in_use -= 1
             self._slots.due = -inf
@@ -102,7 +102,7 @@ class HeldSlots:
         self._out.append(Fail(event.run, event.run.lo, event.run.hi, failure))
 
 
-def _number_mistake(number: int, held: dict[int, Slot]) -> Failure | None:
+def _number_mistake(number: int, held: dict[int, ReservedSlot]) -> Failure | None:
     if number < 1:
         return failures.bad_slot_number(f"must be at least 1, got {number}")
     if number in held:

@@ -13,16 +13,16 @@ from collections.abc import Collection
 from math import inf
 
 from replica_service.core import failures
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.commands import AnswerRenewal, Fail
 from replica_service.core.events import DispatchCame, ReleaseCame, RenewalCame
 from replica_service.core.scheduler_state import SchedulerState
-from replica_service.core.slots.slot_table import Slot
+from replica_service.core.slots.slot_table import ReservedSlot
 from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 from slotmesh.errors import Failure
 
 
-class SlotOperations:
+class GrantedSlotOperations:
     """Takes what is to be done with slots that were granted."""
 
     __slots__ = ("_methods", "_out", "_permits", "_slots", "_state", "_unstarted")
@@ -44,7 +44,7 @@ class SlotOperations:
             return
         self.enter(run, slot)
 
-    def enter(self, run: Run, slot: Slot) -> None:
+    def enter(self, run: ReplicaRun, slot: ReservedSlot) -> None:
         """The call has the slot, and its permit."""
         slots, link, methods = self._slots, run.link, self._methods
         run.slot, run.endpoint = slot, slot.endpoint

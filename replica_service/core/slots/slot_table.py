@@ -50,7 +50,7 @@ class SlotState(Enum):
     EXPIRED = "expired"
 
 
-class Slot:
+class ReservedSlot:
     """One permit that was reserved. Compared by identity."""
 
     __slots__ = (
@@ -113,15 +113,15 @@ class SlotTable:
     )
 
     def __init__(self) -> None:
-        self._by_secret: dict[bytes, Slot] = {}
+        self._by_secret: dict[bytes, ReservedSlot] = {}
         """Those that live, and those whose end is remembered."""
-        self._leases: DeadlineHeap[Slot] = DeadlineHeap()
-        self._ended: deque[Slot] = deque()
+        self._leases: DeadlineHeap[ReservedSlot] = DeadlineHeap()
+        self._ended: deque[ReservedSlot] = deque()
         """Those whose end is remembered, by age."""
         self.granted = 0
         self.busy = 0
         """Slots of direct streams in which a call runs."""
-        self.lapsed: list[Slot] = []
+        self.lapsed: list[ReservedSlot] = []
         """Slots of direct streams whose leases have ended, until the streams are told."""
         self.prolongs = True
         """Whether leases that streams hold start anew. False once the replica drains; never goes back."""
@@ -140,7 +140,7 @@ class SlotTable:
 
     # -- what is asked for -----------------------------------------------------------------------------------------
 
-    def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float) -> Slot:
+    def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float) -> ReservedSlot:
         """A new slot. The secret is new as well; a lease of more than `MAX_LEASE_S` is cut to that.
 
         Raises:
@@ -150,20 +150,20 @@ class SlotTable:
             raise ValueError("a secret was drawn twice")
         if not lease_s > 0:
             raise ValueError(f"lease_s: must be more than 0, is {lease_s}")
-        slot = self._by_secret[secret] = Slot(secret, endpoint, now, now + min(lease_s, MAX_LEASE_S))
+        slot = self._by_secret[secret] = ReservedSlot(secret, endpoint, now, now + min(lease_s, MAX_LEASE_S))
         self.granted += 1
         self._leases.put_off(slot.expires_at, slot)
         return slot
 
-    def renew(self, secret: bytes, lease_s: float, now: float) -> Slot | Failure:
+    def renew(self, secret: bytes, lease_s: float, now: float) -> ReservedSlot | Failure:
         """A new lease from now on, as far as `MAX_LEASE_S` in all allow; or why there is none."""
         slot = self._reserved(secret, now)
-        if isinstance(slot, Slot):
+        if isinstance(slot, ReservedSlot):
             slot.expires_at = min(now + lease_s, slot.granted_at + MAX_LEASE_S)
             self._leases.put_off(slot.expires_at, slot)
         return slot
 
-    def dispatch(self, secret: bytes, endpoint: str, now: float) -> Slot | Failure:
+    def dispatch(self, secret: bytes, endpoint: str, now: float) -> ReservedSlot | Failure:
         """A call takes the slot over, or hears why it does not. An empty `endpoint` means that of the slot."""
         slot = self._reserved_for(secret, endpoint, now)
         if isinstance(slot, Failure):
@@ -185,28 +185,28 @@ class SlotTable:
 
     # -- slots of direct streams -----------------------------------------------------------------------------------
 
-    def hold(self, secret: bytes, endpoint: str, lease_s: float, now: float) -> Slot | Failure:
+    def hold(self, secret: bytes, endpoint: str, lease_s: float, now: float) -> ReservedSlot | Failure:
         """A stream takes the slot over, or hears why it does not. An empty `endpoint` means that of the slot."""
         slot = self._reserved_for(secret, endpoint, now)
-        if isinstance(slot, Slot):
+        if isinstance(slot, ReservedSlot):
             slot.state = SlotState.HELD
             slot.lease_s = min(lease_s, MAX_LEASE_S)
             self.prolong(slot, now)
         return slot
 
-    def prolong(self, slot: Slot, now: float) -> None:
+    def prolong(self, slot: ReservedSlot, now: float) -> None:
         """The lease of a slot that is held starts anew, unless the replica drains."""
         if self.prolongs:
             slot.expires_at = now + slot.lease_s
         self._leases.put_off(slot.expires_at, slot)
 
-    def begin(self, slot: Slot) -> None:
+    def begin(self, slot: ReservedSlot) -> None:
         """A call takes over the slot, which is held, for as long as it is here."""
         slot.state = SlotState.BUSY
         slot.alarm = inf
         self.busy += 1
 
-    def let_go(self, slot: Slot, now: float) -> bool:
+    def let_go(self, slot: ReservedSlot, now: float) -> bool:
         """The stream has the slot no longer. Returns whether that ends the slot: else the call in it does."""
         slot.holder = None
         if slot.state is SlotState.BUSY:
@@ -220,7 +220,7 @@ class SlotTable:
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
-    def done(self, slot: Slot, now: float) -> None:
+    def done(self, slot: ReservedSlot, now: float) -> None:
         """The call that took the slot over has ended, or will not start."""
         if slot.state is SlotState.BUSY:
             slot.state = SlotState.HELD
@@ -243,14 +243,14 @@ class SlotTable:
         """When the next lease ends; None where there is none."""
         return self._leases.next_deadline()
 
-    def take_lapsed(self) -> list[Slot]:
+    def take_lapsed(self) -> list[ReservedSlot]:
         """Slots of streams whose leases have ended. They are the streams' no longer."""
         lapsed, self.lapsed = self.lapsed, []
         return lapsed
 
     # -- within ----------------------------------------------------------------------------------------------------
 
-    def _reserved(self, secret: bytes, now: float) -> Slot | Failure:
+    def _reserved(self, secret: bytes, now: float) -> ReservedSlot | Failure:
         """The slot, if it is reserved and its lease has not ended."""
         self._forget(now)
         slot = self._by_secret.get(secret)
@@ -260,14 +260,14 @@ class SlotTable:
             return slot if now < slot.expires_at else failures.SLOT_EXPIRED
         return _ENDS[slot.state]
 
-    def _reserved_for(self, secret: bytes, endpoint: str, now: float) -> Slot | Failure:
+    def _reserved_for(self, secret: bytes, endpoint: str, now: float) -> ReservedSlot | Failure:
         """The same, if it was reserved for this endpoint, or for whichever where that is empty."""
         slot = self._reserved(secret, now)
-        if isinstance(slot, Slot) and endpoint and endpoint != slot.endpoint:
+        if isinstance(slot, ReservedSlot) and endpoint and endpoint != slot.endpoint:
             return failures.slot_of_another(slot.endpoint, endpoint)
         return slot
 
-    def _end(self, slot: Slot, state: SlotState, now: float) -> None:
+    def _end(self, slot: ReservedSlot, state: SlotState, now: float) -> None:
         slot.state = state
         slot.alarm = inf
         slot.forget_at = now + REMEMBERED_S

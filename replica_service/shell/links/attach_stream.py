@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from replica_service import convert
-from replica_service.core.calls import Link
+from replica_service.core.calls import RouterPeer
 from replica_service.core.commands import AnswerAttach
 from replica_service.core.events import DetachCame, SlotCallCame, StreamRenewed
 from replica_service.shell.engine import Engine
@@ -46,7 +46,7 @@ class AttachStream:
         self._context = context
         self._now = clock.now
         self._writer: PromptWriter[Response] = PromptWriter(context.write)
-        self._link = Link(outbox=AttachOutbox(self._writer), stream_id=new_id(STREAM_ID_BYTES))
+        self._link = RouterPeer(outbox=AttachOutbox(self._writer), stream_id=new_id(STREAM_ID_BYTES))
         self._ended = asyncio.Event()
 
     async def run(self) -> None:

@@ -14,7 +14,7 @@ from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.calls.unary_rpcs import payload_of
 from slotmesh.client.direct.holder import SlotHolder
-from slotmesh.client.direct.places import DirectCall
+from slotmesh.client.direct.places import PlacedCall
 from slotmesh.client.slots.terms import DispatchOptions
 
 ResultT = TypeVar("ResultT")
@@ -31,7 +31,7 @@ class DirectFuture(asyncio.Future[Any]):
     """The result of a call."""
 
     holder: SlotHolder
-    call: DirectCall
+    call: PlacedCall
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Takes the call back: it is not sent any more, or is cancelled at its replica."""

@@ -13,13 +13,13 @@ from math import inf
 from typing import Any, NamedTuple
 
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.direct.link import ReplicaLink
+from slotmesh.client.direct.link import DirectReplicaLink
 from slotmesh.client.direct.places import (
-    DirectCall,
     DirectCommand,
+    DirectPlace,
     Finish,
     GiveBack,
-    Place,
+    PlacedCall,
     SendCall,
     TakeCallBack,
     Want,
@@ -37,7 +37,7 @@ from slotmesh.status import to_exception
 class Seat(NamedTuple):
     """Which slot a place is."""
 
-    link: ReplicaLink
+    link: DirectReplicaLink
     number: int
     lease: SlotLease
 
@@ -57,11 +57,11 @@ class SlotHolder:
         self.plan = DirectPlan(slots, idle_s)
         self._client = client
         self._terms = terms
-        self._links: dict[str, ReplicaLink] = {}
+        self._links: dict[str, DirectReplicaLink] = {}
         """By replica id, those that take slots."""
-        self._places: dict[tuple[ReplicaLink, int], Place] = {}
+        self._places: dict[tuple[DirectReplicaLink, int], DirectPlace] = {}
         """Slots that streams hold, or are to hold."""
-        self._reserving: dict[Place, Reserving] = {}
+        self._reserving: dict[DirectPlace, Reserving] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
@@ -77,7 +77,7 @@ class SlotHolder:
 
     # -- callers ---------------------------------------------------------------------------------------------------
 
-    def submit(self, spec: CallSpec, payload: bytes, future: asyncio.Future[Any]) -> DirectCall:
+    def submit(self, spec: CallSpec, payload: bytes, future: asyncio.Future[Any]) -> PlacedCall:
         """Makes a call, whose outcome the future takes. Raises RuntimeError where the mesh is closed."""
         loop = self._loop
         if loop is None:
@@ -87,11 +87,11 @@ class SlotHolder:
             self._client.direct.add(self)
         timeout_s, now = spec.options.timeout_s, loop.time()
         deadline = inf if timeout_s is None else now + timeout_s
-        call = DirectCall(CallBody(spec, payload, future), deadline, is_idempotent=spec.options.idempotent)
+        call = PlacedCall(CallBody(spec, payload, future), deadline, is_idempotent=spec.options.idempotent)
         self._carry_out(self.plan.call_made(call, now))
         return call
 
-    def cancel(self, call: DirectCall) -> None:
+    def cancel(self, call: PlacedCall) -> None:
         """Its caller wants it no more."""
         self._carry_out(self.plan.call_cancelled(call))
 
@@ -119,7 +119,7 @@ class SlotHolder:
 
     # -- links -----------------------------------------------------------------------------------------------------
 
-    def slot_attached(self, link: ReplicaLink, number: int, failure: Failure | None) -> None:
+    def slot_attached(self, link: DirectReplicaLink, number: int, failure: Failure | None) -> None:
         place = self._places.get((link, number))
         if place is None:
             return
@@ -133,24 +133,24 @@ class SlotHolder:
         self._carry_out(self.plan.place_refused(place, failure, self._now(), is_final=False))
         self._close_if_unused(link)
 
-    def slot_detached(self, link: ReplicaLink, number: int, failure: Failure) -> None:
+    def slot_detached(self, link: DirectReplicaLink, number: int, failure: Failure) -> None:
         place = self._places.pop((link, number), None)
         if place is not None:
             self._carry_out(self.plan.place_lost(place, failure, self._now()))
             self._close_if_unused(link)
 
-    def call_answered(self, link: ReplicaLink, number: int, outcome: bytes | Failure) -> None:
+    def call_answered(self, link: DirectReplicaLink, number: int, outcome: bytes | Failure) -> None:
         place = self._places.get((link, number))
         if place is not None:
             self._carry_out(self.plan.answered(place, outcome, self._now()))
 
-    def goes_away(self, link: ReplicaLink) -> None:
+    def goes_away(self, link: DirectReplicaLink) -> None:
         self._links.pop(link.replica_id, None)
         for place in [place for (of, _), place in self._places.items() if of is link]:
             self._carry_out(self.plan.place_leaves(place, self._now()))
         self._close_if_unused(link)
 
-    def link_lost(self, link: ReplicaLink, failure: Failure) -> None:
+    def link_lost(self, link: DirectReplicaLink, failure: Failure) -> None:
         if self._links.get(link.replica_id) is link:
             del self._links[link.replica_id]
         now = self._now()
@@ -208,7 +208,7 @@ class SlotHolder:
             return
         self._client.start(self._seat(place, reserving), name=f"slotmesh-client-hold-{self._terms.endpoint}")
 
-    async def _seat(self, place: Place, reserving: Reserving) -> None:
+    async def _seat(self, place: DirectPlace, reserving: Reserving) -> None:
         """Waits for the slot of a place, and hands it to the stream to its replica."""
         outcome = await reserving.outcome()
         if self._reserving.pop(place, None) is None:
@@ -230,19 +230,19 @@ class SlotHolder:
 
     # -- within ----------------------------------------------------------------------------------------------------
 
-    def _link_to(self, replica_id: str, address: str) -> ReplicaLink:
+    def _link_to(self, replica_id: str, address: str) -> DirectReplicaLink:
         link = self._links.get(replica_id)
         if link is None:
-            link = self._links[replica_id] = ReplicaLink(self, replica_id, address, self._terms.ttl_s)
+            link = self._links[replica_id] = DirectReplicaLink(self, replica_id, address, self._terms.ttl_s)
         return link
 
-    def _close_if_unused(self, link: ReplicaLink) -> None:
+    def _close_if_unused(self, link: DirectReplicaLink) -> None:
         if not link.held and not link.is_over:
             if self._links.get(link.replica_id) is link:
                 del self._links[link.replica_id]
             self._close(link)
 
-    def _close(self, link: ReplicaLink) -> None:
+    def _close(self, link: DirectReplicaLink) -> None:
         task = asyncio.get_running_loop().create_task(link.close(), name="slotmesh-client-close-direct")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

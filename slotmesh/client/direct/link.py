@@ -33,23 +33,23 @@ _RENEW = Request(renew=direct_service_pb2.RenewAttached())
 class LinkOwner(Protocol):
     """Who hears what happens on a link."""
 
-    def slot_attached(self, link: ReplicaLink, number: int, failure: Failure | None) -> None:
+    def slot_attached(self, link: DirectReplicaLink, number: int, failure: Failure | None) -> None:
         """The slot is the stream's, or why it is not."""
 
-    def slot_detached(self, link: ReplicaLink, number: int, failure: Failure) -> None:
+    def slot_detached(self, link: DirectReplicaLink, number: int, failure: Failure) -> None:
         """The stream holds the slot no longer, and not because it gave it back."""
 
-    def call_answered(self, link: ReplicaLink, number: int, outcome: bytes | Failure) -> None:
+    def call_answered(self, link: DirectReplicaLink, number: int, outcome: bytes | Failure) -> None:
         """The call in this slot has ended."""
 
-    def goes_away(self, link: ReplicaLink) -> None:
+    def goes_away(self, link: DirectReplicaLink) -> None:
         """The replica drains."""
 
-    def link_lost(self, link: ReplicaLink, failure: Failure) -> None:
+    def link_lost(self, link: DirectReplicaLink, failure: Failure) -> None:
         """The stream is gone, and all slots with it. `failure`: of calls that were sent and have no answer."""
 
 
-class ReplicaLink:
+class DirectReplicaLink:
     """One stream to one replica."""
 
     def __init__(self, owner: LinkOwner, replica_id: str, address: str, ttl_s: float) -> None:

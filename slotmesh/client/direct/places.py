@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from slotmesh.errors import Failure
 
 
-class DirectCall:
+class PlacedCall:
     """One call. Compared by identity."""
 
     __slots__ = (
@@ -42,7 +42,7 @@ class DirectCall:
         """It was lost at a replica, and is to be sent again."""
         self.attempts = 0
         """How many times it was sent."""
-        self.place: Place | None = None
+        self.place: DirectPlace | None = None
         """Where it was sent to, and has no answer from."""
         self.alarm = inf
         """When its time is over, while somebody looks after that."""
@@ -59,14 +59,14 @@ class PlaceState(Enum):
     GONE = auto()
 
 
-class Place:
+class DirectPlace:
     """A slot that the client holds, or is about to. Compared by identity."""
 
     __slots__ = ("call", "idle_since", "is_leaving", "seat", "state")
 
     def __init__(self) -> None:
         self.state = PlaceState.WANTED
-        self.call: DirectCall | None = None
+        self.call: PlacedCall | None = None
         """The one that was sent to it, be it over for its caller."""
         self.idle_since = inf
         """Monotonic seconds; infinite where it is not idle."""
@@ -79,14 +79,14 @@ class Place:
 class Want(NamedTuple):
     """Reserve a slot for the place, and hand it over to a stream."""
 
-    place: Place
+    place: DirectPlace
 
 
 class SendCall(NamedTuple):
     """Send the call to its place."""
 
-    call: DirectCall
-    place: Place
+    call: PlacedCall
+    place: DirectPlace
     waited: bool
     """It was not sent when it was made."""
 
@@ -94,19 +94,19 @@ class SendCall(NamedTuple):
 class TakeCallBack(NamedTuple):
     """Nobody wants the call any more that runs at the place. It is answered all the same."""
 
-    place: Place
+    place: DirectPlace
 
 
 class GiveBack(NamedTuple):
     """Give the slot of the place back; where none is there yet, whatever comes of it."""
 
-    place: Place
+    place: DirectPlace
 
 
 class Finish(NamedTuple):
     """The caller has the outcome: a payload, or a failure."""
 
-    call: DirectCall
+    call: PlacedCall
     outcome: bytes | Failure
 
 

@@ -15,11 +15,11 @@ from dataclasses import replace
 from math import inf
 
 from slotmesh.client.direct.places import (
-    DirectCall,
     DirectCommand,
+    DirectPlace,
     Finish,
     GiveBack,
-    Place,
+    PlacedCall,
     PlaceState,
     SendCall,
     TakeCallBack,
@@ -66,12 +66,12 @@ class DirectPlan:
         """`slots`: places at most. `idle_s`: a place that has run nothing for so long is given back."""
         self._slots = slots
         self._idle_s = idle_s
-        self._waiting: OrderedDict[DirectCall, None] = OrderedDict()
-        self._idle: dict[Place, None] = {}
+        self._waiting: OrderedDict[PlacedCall, None] = OrderedDict()
+        self._idle: dict[DirectPlace, None] = {}
         """The one that ran a call last is the last."""
-        self.places: dict[Place, None] = {}
+        self.places: dict[DirectPlace, None] = {}
         """All but those that are gone."""
-        self._deadlines: DeadlineHeap[DirectCall] = DeadlineHeap()
+        self._deadlines: DeadlineHeap[PlacedCall] = DeadlineHeap()
         self._strikes = 0
         """Places that were lost since the last answer."""
         self._refusals = 0
@@ -82,7 +82,7 @@ class DirectPlan:
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def call_made(self, call: DirectCall, now: float) -> list[DirectCommand]:
+    def call_made(self, call: PlacedCall, now: float) -> list[DirectCommand]:
         """A caller wants this."""
         if call.deadline != inf:
             self._deadlines.watch(call.deadline, call)
@@ -94,7 +94,7 @@ class DirectPlan:
         self._waiting[call] = None
         return self._place(now)
 
-    def call_cancelled(self, call: DirectCall) -> list[DirectCommand]:
+    def call_cancelled(self, call: PlacedCall) -> list[DirectCommand]:
         """Its caller wants it no more."""
         if call.is_over:
             return []
@@ -105,7 +105,7 @@ class DirectPlan:
         self._waiting.pop(call, None)
         return self._give_spare_back() if not self._waiting else []
 
-    def answered(self, place: Place, outcome: bytes | Failure, now: float) -> list[DirectCommand]:
+    def answered(self, place: DirectPlace, outcome: bytes | Failure, now: float) -> list[DirectCommand]:
         """The replica has answered the call at this place."""
         call = place.call
         if call is None:
@@ -127,14 +127,14 @@ class DirectPlan:
 
     # -- places ----------------------------------------------------------------------------------------------------
 
-    def place_ready(self, place: Place, now: float) -> list[DirectCommand]:
+    def place_ready(self, place: DirectPlace, now: float) -> list[DirectCommand]:
         """The slot is a stream's: calls may be sent to it."""
         if place.state is not PlaceState.WANTED:
             return []
         self._refusals = 0
         return self._go_on(place, now)
 
-    def place_refused(self, place: Place, failure: Failure, now: float, *, is_final: bool) -> list[DirectCommand]:
+    def place_refused(self, place: DirectPlace, failure: Failure, now: float, *, is_final: bool) -> list[DirectCommand]:
         """No slot is to be had for the place. `is_final`: trying again is not for here to decide."""
         if place.state is PlaceState.GONE:
             return []
@@ -145,7 +145,7 @@ class DirectPlan:
             return self._fail_waiting(_not_sent(failure))
         return self._place(now)
 
-    def place_lost(self, place: Place, failure: Failure, now: float) -> list[DirectCommand]:
+    def place_lost(self, place: DirectPlace, failure: Failure, now: float) -> list[DirectCommand]:
         """The place is gone: with its stream, or as its lease is over. `failure`: of a call that was sent to it."""
         if place.state is PlaceState.GONE:
             return []
@@ -164,7 +164,7 @@ class DirectPlan:
             return commands + self._fail_waiting(_not_sent(failure))
         return commands + self._place(now)
 
-    def place_leaves(self, place: Place, now: float) -> list[DirectCommand]:
+    def place_leaves(self, place: DirectPlace, now: float) -> list[DirectCommand]:
         """Its replica drains: it is given back once its call has ended."""
         place.is_leaving = True
         if place.state is not PlaceState.IDLE:
@@ -221,7 +221,7 @@ class DirectPlan:
 
     # -- within ----------------------------------------------------------------------------------------------------
 
-    def _go_on(self, place: Place, now: float) -> list[DirectCommand]:
+    def _go_on(self, place: DirectPlace, now: float) -> list[DirectCommand]:
         """The place has no call: it gets the next one, waits for one, or goes back."""
         if place.is_leaving or self.is_closed:
             return [self._give_back(place), *self._place(now)]
@@ -233,14 +233,14 @@ class DirectPlan:
         self._idle[place] = None
         return []
 
-    def _send(self, call: DirectCall, place: Place, *, waited: bool) -> SendCall:
+    def _send(self, call: PlacedCall, place: DirectPlace, *, waited: bool) -> SendCall:
         place.state = PlaceState.BUSY
         place.call = call
         call.place = place
         call.attempts += 1
         return SendCall(call, place, waited)
 
-    def _send_again(self, call: DirectCall, failure: Failure, commands: list[DirectCommand]) -> None:
+    def _send_again(self, call: PlacedCall, failure: Failure, commands: list[DirectCommand]) -> None:
         """The call goes on elsewhere, before all others, unless nobody wants it or it was sent too often."""
         if call.is_over:
             return
@@ -259,7 +259,7 @@ class DirectPlan:
             commands.append(self._send(call, place, waited=True))
         wanted = self._wanted
         while len(self._waiting) > wanted and len(self.places) < self._slots and self._paused_until <= now:
-            place = Place()
+            place = DirectPlace()
             self.places[place] = None
             wanted += 1
             commands.append(Want(place))
@@ -284,11 +284,11 @@ class DirectPlan:
         wanted = [place for place in self.places if place.state is PlaceState.WANTED]
         return [self._give_back(place) for place in wanted]
 
-    def _give_back(self, place: Place) -> GiveBack:
+    def _give_back(self, place: DirectPlace) -> GiveBack:
         self._forget(place)
         return GiveBack(place)
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, place: DirectPlace) -> None:
         place.state = PlaceState.GONE
         place.idle_since = inf
         self._idle.pop(place, None)
@@ -299,7 +299,7 @@ class DirectPlan:
         return [_finish(call, failure) for call in waiting]
 
 
-def _finish(call: DirectCall, outcome: bytes | Failure) -> Finish:
+def _finish(call: PlacedCall, outcome: bytes | Failure) -> Finish:
     call.is_over = True
     call.alarm = inf
     if call.may_have_run and isinstance(outcome, Failure) and outcome.executed is Executed.NO:

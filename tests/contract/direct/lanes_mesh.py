@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from replica_service.core.scheduler import Scheduler
+from replica_service.core.scheduler import ReplicaScheduler
 from slotmesh.testing import RunningMesh
 from tests.support.wait import wait_until
 
 
-def schedulers(mesh: RunningMesh) -> dict[str, Scheduler]:
+def schedulers(mesh: RunningMesh) -> dict[str, ReplicaScheduler]:
     found = {}
     for replica_id in mesh.replica_ids("e"):
         engine = mesh._launcher.app(replica_id).replica.engine
