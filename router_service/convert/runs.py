@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from math import inf
 
+from google.protobuf import duration_pb2
+
 from router_service.core.calls import CallPayload
 from router_service.core.replicas.capacity import Capacity
 from router_service.core.replicas.frames import OutgoingBatch
@@ -19,6 +21,7 @@ from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 from slotmesh.wire.chunks import Announced, Payload
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_INLINE_BYTES
+from slotmesh.wire.trace_context import TraceColumns, TraceContext, columns_of
 
 
 def too_large(size: int, limit: int = MAX_INLINE_BYTES) -> Failure:
@@ -122,9 +125,35 @@ def add_batch(
     if outgoing.origin is not None:
         batch.origin_stream_id, run_ids = outgoing.origin
         batch.origin_run_ids.extend(run_ids[:1] if isinstance(run_ids, range) else run_ids)
+    if outgoing.is_shadow:
+        batch.shadow = True
+    if outgoing.shard_keys:
+        batch.shard_keys.extend(outgoing.shard_keys)
+    if outgoing.traces:
+        starts, traceparents, tracestates = columns_of(outgoing.traces)
+        batch.trace_starts.extend(starts)
+        batch.traceparents.extend(traceparents)
+        batch.tracestates.extend(tracestates)
+    if outgoing.arrived != inf:
+        _say_waited(batch.waited, now - outgoing.arrived)
     if outgoing.deadline != inf:
         batch.time_left.FromNanoseconds(max(0, int((outgoing.deadline - now) * 1e9)))
     return large
+
+
+def _say_waited(wire: duration_pb2.Duration, waited_s: float) -> None:
+    """Each batch has it, and most have waited less than a second: then one number is written."""
+    if 0.0 <= waited_s < 1.0:
+        wire.nanos = int(waited_s * 1e9)
+    else:
+        wire.FromNanoseconds(max(0, int(waited_s * 1e9)))
+
+
+def traces_of(batch: router_service_pb2.CallBatch, ids: Sequence[int]) -> dict[int, TraceContext] | Failure:
+    """The trace contexts of the calls of a batch, by their ids, which are sound."""
+    columns = TraceColumns(batch.trace_starts, batch.traceparents, batch.tracestates)
+    mistake = columns.mistake(len(ids))
+    return columns.by_id(ids) if mistake is None else _bad(*mistake)
 
 
 def results_of(

@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from google.protobuf import duration_pb2
+
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.id_ranges import ids_from_wire, ids_to_wire
 from slotmesh.status import from_wire, to_wire
@@ -35,6 +37,7 @@ _IN_QUEUE: Final = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadlin
 _RUNNING: Final = Failure(
     reason=Reason.DEADLINE_RUNNING, message="the deadline passed while the call ran", executed=Executed.UNKNOWN
 )
+_NOT_AT_ALL: Final = duration_pb2.Duration()
 
 ToClient = router_service_pb2.StreamCallsResponse
 ToReplica = replica_service_pb2.ExecuteRequest
@@ -107,6 +110,11 @@ class RouterStandIn:
             call_ids=[batch.first_call_id],
             chunked_sizes=batch.chunked_sizes,
             ordering_keys=batch.ordering_keys,
+            waited=_NOT_AT_ALL,
+            shard_keys=[options.shard_key] if options.shard_key else [],
+            trace_starts=batch.trace_starts,
+            traceparents=batch.traceparents,
+            tracestates=batch.tracestates,
         )
         if batch.ordering_keys:
             run.partitions.extend(map(partition_of, batch.ordering_keys))

@@ -417,6 +417,9 @@ class CallBatch(_message.Message):
     CHUNKED_SIZES_FIELD_NUMBER: _builtins.int
     ORDERING_KEYS_FIELD_NUMBER: _builtins.int
     FIRST_ROSTER_FIELD_NUMBER: _builtins.int
+    TRACE_STARTS_FIELD_NUMBER: _builtins.int
+    TRACEPARENTS_FIELD_NUMBER: _builtins.int
+    TRACESTATES_FIELD_NUMBER: _builtins.int
     first_call_id: _builtins.int
     """Id of the first payload's call; the others follow one by one. Ignored where `call_ids` is set."""
     resend: _builtins.bool
@@ -455,6 +458,24 @@ class CallBatch(_message.Message):
         time. What may have run at a replica that has gone since then is not run again, unless it is `idempotent`.
         """
 
+    @_builtins.property
+    def trace_starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Where stretches of calls begin that share their trace context, or the lack of one: places in `payloads`, ascending.
+        Calls before the first one have none. Empty where no call has one.
+        """
+
+    @_builtins.property
+    def traceparents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Parallel to `trace_starts`: the W3C `traceparent` of the calls from there to the next start; at most 128 characters.
+        Empty means that these have none.
+        """
+
+    @_builtins.property
+    def tracestates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Parallel to `trace_starts`, or empty where no call has one: their W3C `tracestate`, at most 512 characters. Goes with
+        a `traceparent` only.
+        """
+
     def __init__(
         self,
         *,
@@ -467,10 +488,13 @@ class CallBatch(_message.Message):
         chunked_sizes: _abc.Iterable[_builtins.int] | None = ...,
         ordering_keys: _abc.Iterable[_builtins.str] | None = ...,
         first_roster: Global___RosterVersion | None = ...,
+        trace_starts: _abc.Iterable[_builtins.int] | None = ...,
+        traceparents: _abc.Iterable[_builtins.str] | None = ...,
+        tracestates: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "first_roster", b"first_roster", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "first_call_id", b"first_call_id", "first_roster", b"first_roster", "options", b"options", "ordering_keys", b"ordering_keys", "payloads", b"payloads", "resend", b"resend"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "first_call_id", b"first_call_id", "first_roster", b"first_roster", "options", b"options", "ordering_keys", b"ordering_keys", "payloads", b"payloads", "resend", b"resend", "trace_starts", b"trace_starts", "traceparents", b"traceparents", "tracestates", b"tracestates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

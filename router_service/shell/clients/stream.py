@@ -225,7 +225,9 @@ class ClientStream:
                 fresh = []
                 age_s = max(0.0, batch.age.ToNanoseconds() / 1e9)
                 first_roster = convert.first_roster_of(batch)
-                self._dispatcher.post(CallsResent(self.caller, self._endpoint, calls, age_s, first_roster))
+                self._dispatcher.post(
+                    CallsResent(self.caller, self._endpoint, calls, age_s, first_roster, self._calls.traces)
+                )
             else:
                 fresh += calls
             if work >= MAX_STEP:
@@ -243,7 +245,7 @@ class ClientStream:
 
     def _submit(self, calls: list[Batch]) -> None:
         if calls:
-            self._dispatcher.post(CallsSubmitted(self.caller, self._endpoint, calls))
+            self._dispatcher.post(CallsSubmitted(self.caller, self._endpoint, calls, self._calls.traces))
 
     def _reject(self, batch: router_service_pb2.CallBatch, failure: Failure) -> None:
         # An honest batch has no more ids than the window has calls; of others the ids are not worth keeping.

@@ -203,7 +203,9 @@ class CallOutbox:
         def is_behind(spec: CallSpec, _payload: bytes, _sink: Any) -> bool:
             return 0 < spec.stop_generation <= failed.get(spec.queue, 0)
 
-        self._take(lambda run: (is_overdue, overdue) if run.is_overdue(now) else (is_behind, behind), self._all_queues())
+        self._take(
+            lambda run: (is_overdue, overdue) if run.is_overdue(now) else (is_behind, behind), self._all_queues()
+        )
         return overdue, behind
 
     def take_out(self, is_out: IsOut, queues: Iterable[RunQueue] | None = None) -> list[Part]:

@@ -194,6 +194,18 @@ def test_a_copy_of_a_keyed_call_travels_without_its_key_and_never_with_the_prima
     assert (calls_of(copies), copies.partition, copies.owner_epoch) == ([1, 2], -1, 0)
 
 
+@pytest.mark.parametrize("between", [False, True])
+def test_copies_that_replicas_of_their_primary_get_are_a_batch_of_their_own(between: bool) -> None:
+    world = lazy_world(shadows={"b": 1.0})
+    world.submit([1])
+    if between:
+        world.submit([2], method="n")
+    world.submit([3])
+    batches = world.cut("r")
+    assert [each for batch in batches if not batch.is_shadow for each in calls_of(batch)] == [1, 3, *[2] * between]
+    assert [each for batch in batches if batch.is_shadow for each in calls_of(batch)] == [1, 3, *[2] * between]
+
+
 @pytest.mark.parametrize("between", [[], ["f"]])
 def test_calls_of_two_endpoints_are_two_batches(between: list[str]) -> None:
     world = lazy_world(endpoints=["e", "f"])
