@@ -120,7 +120,11 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             await abort(context, outcome)
         if isinstance(outcome, DeliverDone):
             return router_service_pb2.CallJsonResponse()
-        return router_service_pb2.CallJsonResponse(result=convert.json_result(joined(outcome.payloads[0])))
+        return router_service_pb2.CallJsonResponse(
+            result=convert.json_result(joined(outcome.payloads[0])),
+            backend=outcome.replica.backend.name,
+            replica_id=outcome.replica.replica_id,
+        )
 
     async def CallStreaming(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request: router_service_pb2.CallStreamingRequest, context: Context
@@ -134,8 +138,11 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             await abort(context, options)
         await self._dispatcher.first_table.wait_a_while()
 
-        async def write(payload: bytes, content_type: str) -> None:
-            await context.write(router_service_pb2.CallStreamingResponse(payload=payload, content_type=content_type))
+        async def write(payload: bytes, content_type: str, backend: str, replica_id: str) -> None:
+            response = router_service_pb2.CallStreamingResponse(
+                payload=payload, content_type=content_type, backend=backend, replica_id=replica_id
+            )
+            await context.write(response)
 
         failure = await self._unary.stream(context.peer(), request.endpoint, options, request.payload, write)
         if failure is not None:

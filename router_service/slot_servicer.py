@@ -87,7 +87,12 @@ class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
             await abort(context, outcome)
         if isinstance(outcome, DeliverDone):
             return slot_service_pb2.DispatchResponse()
-        return slot_service_pb2.DispatchResponse(payload=joined(outcome.payloads[0]), content_type=outcome.content_type)
+        return slot_service_pb2.DispatchResponse(
+            payload=joined(outcome.payloads[0]),
+            content_type=outcome.content_type,
+            backend=outcome.replica.backend.name,
+            replica_id=outcome.replica.replica_id,
+        )
 
     async def DispatchStreaming(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request: slot_service_pb2.DispatchStreamingRequest, context: Context
@@ -100,8 +105,11 @@ class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         if isinstance(options, Failure):
             await abort(context, options)
 
-        async def write(payload: bytes, content_type: str) -> None:
-            await context.write(slot_service_pb2.DispatchStreamingResponse(payload=payload, content_type=content_type))
+        async def write(payload: bytes, content_type: str, backend: str, replica_id: str) -> None:
+            response = slot_service_pb2.DispatchStreamingResponse(
+                payload=payload, content_type=content_type, backend=backend, replica_id=replica_id
+            )
+            await context.write(response)
 
         into = Dispatch(token=request.token, endpoint=request.endpoint)
         failure = await self._slots.stream(context.peer(), key, options, request.payload, into, write)

@@ -280,6 +280,9 @@ class ResultBatch(_message.Message):
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
     PARTIAL_FIELD_NUMBER: _builtins.int
     CHUNKED_SIZES_FIELD_NUMBER: _builtins.int
+    EXECUTOR_STARTS_FIELD_NUMBER: _builtins.int
+    BACKENDS_FIELD_NUMBER: _builtins.int
+    REPLICA_IDS_FIELD_NUMBER: _builtins.int
     content_type: _builtins.str
     """How the payloads are encoded: the content type of the calls."""
     partial: _builtins.bool
@@ -298,6 +301,20 @@ class ResultBatch(_message.Message):
         frame, bytes; its place in `payloads` is empty. 0 for a payload that is here.
         """
 
+    @_builtins.property
+    def executor_starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """To a client that named the feature `executors`: where stretches of calls begin that one replica has executed, places
+        in `call_ids`, ascending; the first is 0.
+        """
+
+    @_builtins.property
+    def backends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Parallel to `executor_starts`: the backend that executed the calls from there to the next start."""
+
+    @_builtins.property
+    def replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Parallel to `executor_starts`: the replica that executed them."""
+
     def __init__(
         self,
         *,
@@ -306,10 +323,13 @@ class ResultBatch(_message.Message):
         content_type: _builtins.str = ...,
         partial: _builtins.bool = ...,
         chunked_sizes: _abc.Iterable[_builtins.int] | None = ...,
+        executor_starts: _abc.Iterable[_builtins.int] | None = ...,
+        backends: _abc.Iterable[_builtins.str] | None = ...,
+        replica_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "content_type", b"content_type", "partial", b"partial", "payloads", b"payloads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "content_type", b"content_type", "executor_starts", b"executor_starts", "partial", b"partial", "payloads", b"payloads", "replica_ids", b"replica_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -32,7 +32,7 @@ from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.features import CHUNKS, TAKE_ITEMS
+from slotmesh.wire.features import CHUNKS, EXECUTORS, TAKE_ITEMS
 from slotmesh.wire.limits import MAX_CALL_ID, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 Response = router_service_pb2.StreamCallsResponse
@@ -74,6 +74,7 @@ class ClientStream:
             unread,
             takes_chunks=CHUNKS in features,
             takes_items=TAKE_ITEMS in features,
+            names_executors=EXECUTORS in features,
         )
         self._uploads = Uploads(self.caller, dispatcher)
         self._calls = CallReader(
