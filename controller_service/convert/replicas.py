@@ -13,6 +13,7 @@ from controller_service.convert.checks import (
     INCARNATION,
     MAX_EPOCH,
     MAX_PROCESS_CHARS,
+    MAX_VERSION_CHARS,
     refuse,
     refuse_frame,
     require,
@@ -52,6 +53,7 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, gener
         generation=hello.generation,
         newest_epoch=hello.newest_epoch,
         process=hello.process[:MAX_PROCESS_CHARS],
+        version=hello.version[:MAX_VERSION_CHARS],
     )
 
 
@@ -149,4 +151,7 @@ def replica_to_wire(replica: Replica, wall_s: Callable[[float], float]) -> mesh_
         start_time=timestamp(wall_s(replica.started_at)),
         metrics_address=replica.metrics_address,
         warning=replica.warning,
+        restart_count=replica.restarts,
+        last_exit=replica.last_exit,
+        version=replica.version,
     )

@@ -352,6 +352,9 @@ class Replica(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     WARNING_FIELD_NUMBER: _builtins.int
+    RESTART_COUNT_FIELD_NUMBER: _builtins.int
+    LAST_EXIT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh."""
     incarnation: _builtins.str
@@ -372,6 +375,16 @@ class Replica(_message.Message):
     """Address of its Prometheus endpoint, `HOST:PORT`. Empty means none."""
     warning: _builtins.str
     """What people should know although it goes on: a method of the handler has blocked its event loop. Empty otherwise."""
+    restart_count: _builtins.int
+    """How often a replica was started in place of one that had ended unasked: of those that the controller launches, the
+    ones before this one, as far as it remembers; of others, earlier incarnations under this id that it has seen.
+    """
+    last_exit: _builtins.str
+    """How its process ended, as `was killed by SIGKILL`; while it lives, how the process ended in whose place it was started.
+    Empty where neither is known: the controller knows of processes that it has launched.
+    """
+    version: _builtins.str
+    """The version of slotmesh that it runs, as `0.1.0`. Empty where it has not said so."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it attached, or was started."""
@@ -390,10 +403,13 @@ class Replica(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         metrics_address: _builtins.str = ...,
         warning: _builtins.str = ...,
+        restart_count: _builtins.int = ...,
+        last_exit: _builtins.str = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "error", b"error", "incarnation", b"incarnation", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "pid", b"pid", "replica_id", b"replica_id", "start_time", b"start_time", "state", b"state", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "error", b"error", "incarnation", b"incarnation", "last_exit", b"last_exit", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "pid", b"pid", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -413,6 +429,7 @@ class Router(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     LOADS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """Identity, unique in the mesh."""
     address: _builtins.str
@@ -423,6 +440,8 @@ class Router(_message.Message):
     """The revision of the table in force there."""
     metrics_address: _builtins.str
     """Address of its Prometheus endpoint, `HOST:PORT`. Empty means none."""
+    version: _builtins.str
+    """The version of slotmesh that it runs, as `0.1.0`."""
     @_builtins.property
     def linked_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of the replicas it has a working link to."""
@@ -446,10 +465,11 @@ class Router(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         metrics_address: _builtins.str = ...,
         loads: _abc.Iterable[Global___BackendLoad] | None = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "generation", b"generation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "metrics_address", b"metrics_address", "revision", b"revision", "router_id", b"router_id", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "generation", b"generation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "metrics_address", b"metrics_address", "revision", b"revision", "router_id", b"router_id", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -464,22 +484,34 @@ class BackendLoad(_message.Message):
     BACKEND_FIELD_NUMBER: _builtins.int
     QUEUED_FIELD_NUMBER: _builtins.int
     ONGOING_FIELD_NUMBER: _builtins.int
+    SAMPLE_TIME_FIELD_NUMBER: _builtins.int
+    SLOT_CALLS_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend's name."""
     queued: _builtins.int
     """Calls that wait."""
     ongoing: _builtins.int
-    """Calls at replicas."""
+    """Calls at replicas, without those in leased slots."""
+    slot_calls: _builtins.int
+    """Calls in leased slots, as far as they travel through this router, and what else it has asked replicas to do with
+    slots.
+    """
+    @_builtins.property
+    def sample_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was sampled, by the router's wall clock."""
+
     def __init__(
         self,
         *,
         backend: _builtins.str = ...,
         queued: _builtins.int = ...,
         ongoing: _builtins.int = ...,
+        sample_time: _timestamp_pb2.Timestamp | None = ...,
+        slot_calls: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sample_time", b"sample_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "ongoing", b"ongoing", "queued", b"queued"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "ongoing", b"ongoing", "queued", b"queued", "sample_time", b"sample_time", "slot_calls", b"slot_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

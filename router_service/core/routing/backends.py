@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 class Member(Candidate, Protocol):
     """A replica, as its backend sees it."""
 
+    bound: int
     keyed: int
     times: Mapping[str, MethodTime]
     work_ns: int
@@ -129,6 +130,11 @@ class Backend(Generic[MemberT]):
     def ongoing(self) -> int:
         """This router's calls at the backend's replicas."""
         return sum(replica.own + replica.keyed for replica in self.replicas.values())
+
+    @property
+    def slot_calls(self) -> int:
+        """What this router has the backend's replicas do in slots that they have given."""
+        return sum(replica.bound for replica in self.replicas.values())
 
 
 def _hooks(balancer: Balancer[MemberT]) -> RoutingHooks | None:
