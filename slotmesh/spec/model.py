@@ -53,7 +53,7 @@ class Backend:
     """Payload bytes that may wait in one router."""
     max_queue_time_s: float = setting(30.0, Kind.DURATION, bounds=(0.001, MAX_TIME_S), is_routed=True)
     """Time a call may wait in the queue."""
-    max_batch_size: int = setting(1024, Kind.INTEGER, bounds=(1, 100_000), is_routed=True)
+    max_wire_batch_size: int = setting(1024, Kind.INTEGER, bounds=(1, 100_000), is_routed=True)
     """Calls that travel to a replica as one batch, at most."""
     balancer: BalancerName = setting(BalancerName.LEAST_LOADED, Kind.CHOICE, is_routed=True)
     """How a router picks a replica for unkeyed calls."""
@@ -73,6 +73,8 @@ class Backend:
 
 SETTINGS: Final = settings_of(Backend)
 """The settings of a backend, by their names in documents and on the wire."""
+RENAMED: Final = {"max_batch_size": "max_wire_batch_size"}
+"""Settings by the names that they had: `@slotmesh.batch` has a `max_batch_size` that means another thing."""
 ROUTED: Final = {name: each for name, each in SETTINGS.items() if each.is_routed}
 """Those that routers read."""
 _ROUTED_ATTRIBUTES: Final = tuple(each.attribute for each in ROUTED.values())

@@ -829,7 +829,7 @@ class BackendRoute(_message.Message):
     MAX_QUEUED_BYTES_FIELD_NUMBER: _builtins.int
     MAX_QUEUE_TIME_FIELD_NUMBER: _builtins.int
     BALANCER_FIELD_NUMBER: _builtins.int
-    MAX_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    MAX_WIRE_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The backend's name."""
@@ -865,12 +865,12 @@ class BackendRoute(_message.Message):
 
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def max_batch_size(self) -> _builtins.int:
+    def max_wire_batch_size(self) -> _builtins.int:
         """As in `backend`, for routers of older versions."""
 
-    @max_batch_size.setter
+    @max_wire_batch_size.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def max_batch_size(self, value: _builtins.int) -> None:
+    def max_wire_batch_size(self, value: _builtins.int) -> None:
         """As in `backend`, for routers of older versions."""
 
     @_builtins.property
@@ -897,12 +897,12 @@ class BackendRoute(_message.Message):
         max_queued_bytes: _builtins.int = ...,
         max_queue_time: _duration_pb2.Duration | None = ...,
         balancer: _mesh_pb2.Balancer.ValueType = ...,
-        max_batch_size: _builtins.int = ...,
+        max_wire_batch_size: _builtins.int = ...,
         backend: _mesh_pb2.Backend | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "max_queue_time", b"max_queue_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "balancer", b"balancer", "max_batch_size", b"max_batch_size", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "name", b"name", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "balancer", b"balancer", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_wire_batch_size", b"max_wire_batch_size", "name", b"name", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

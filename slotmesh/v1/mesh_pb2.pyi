@@ -107,7 +107,7 @@ class Backend(_message.Message):
     BALANCER_FIELD_NUMBER: _builtins.int
     GRACEFUL_TIMEOUT_FIELD_NUMBER: _builtins.int
     PREFETCH_FIELD_NUMBER: _builtins.int
-    MAX_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    MAX_WIRE_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     HEALTH_CHECK_PERIOD_FIELD_NUMBER: _builtins.int
     HEALTH_CHECK_TIMEOUT_FIELD_NUMBER: _builtins.int
     OWN_LOOP_FIELD_NUMBER: _builtins.int
@@ -127,8 +127,10 @@ class Backend(_message.Message):
     """How a replica is picked. Unset means least loaded."""
     prefetch: _builtins.int
     """Unkeyed calls that may wait at a replica behind the running ones. Unset means what the handler's decorator says."""
-    max_batch_size: _builtins.int
-    """Calls that travel to a replica as one batch, at most. Unset means 1,024. 1 … 100,000."""
+    max_wire_batch_size: _builtins.int
+    """Calls that travel to a replica as one batch, at most, whatever the handler's methods take at once. Unset means 1,024.
+    1 … 100,000.
+    """
     own_loop: _builtins.bool
     """Whether the handler runs on an event loop of its own, in a thread of its own, so that nothing else waits for it.
     Unset means what the handler's decorator says: no.
@@ -167,23 +169,23 @@ class Backend(_message.Message):
         balancer: Global___Balancer.ValueType = ...,
         graceful_timeout: _duration_pb2.Duration | None = ...,
         prefetch: _builtins.int | None = ...,
-        max_batch_size: _builtins.int | None = ...,
+        max_wire_batch_size: _builtins.int | None = ...,
         health_check_period: _duration_pb2.Duration | None = ...,
         health_check_timeout: _duration_pb2.Duration | None = ...,
         own_loop: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_batch_size", b"_max_batch_size", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_batch_size", b"max_batch_size", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_wire_batch_size", b"max_wire_batch_size", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_batch_size", b"_max_batch_size", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "balancer", b"balancer", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_batch_size", b"max_batch_size", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "balancer", b"balancer", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_wire_batch_size", b"max_wire_batch_size", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__max_batch_size: _TypeAlias = _typing.Literal["max_batch_size"]  # noqa: Y015
-    _WhichOneofArgType__max_batch_size: _TypeAlias = _typing.Literal["_max_batch_size", b"_max_batch_size"]  # noqa: Y015
     _WhichOneofReturnType__max_ongoing: _TypeAlias = _typing.Literal["max_ongoing"]  # noqa: Y015
     _WhichOneofArgType__max_ongoing: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing"]  # noqa: Y015
     _WhichOneofReturnType__max_queued_bytes: _TypeAlias = _typing.Literal["max_queued_bytes"]  # noqa: Y015
     _WhichOneofArgType__max_queued_bytes: _TypeAlias = _typing.Literal["_max_queued_bytes", b"_max_queued_bytes"]  # noqa: Y015
     _WhichOneofReturnType__max_queued_calls: _TypeAlias = _typing.Literal["max_queued_calls"]  # noqa: Y015
     _WhichOneofArgType__max_queued_calls: _TypeAlias = _typing.Literal["_max_queued_calls", b"_max_queued_calls"]  # noqa: Y015
+    _WhichOneofReturnType__max_wire_batch_size: _TypeAlias = _typing.Literal["max_wire_batch_size"]  # noqa: Y015
+    _WhichOneofArgType__max_wire_batch_size: _TypeAlias = _typing.Literal["_max_wire_batch_size", b"_max_wire_batch_size"]  # noqa: Y015
     _WhichOneofReturnType__num_replicas: _TypeAlias = _typing.Literal["num_replicas"]  # noqa: Y015
     _WhichOneofArgType__num_replicas: _TypeAlias = _typing.Literal["_num_replicas", b"_num_replicas"]  # noqa: Y015
     _WhichOneofReturnType__own_loop: _TypeAlias = _typing.Literal["own_loop"]  # noqa: Y015
@@ -191,13 +193,13 @@ class Backend(_message.Message):
     _WhichOneofReturnType__prefetch: _TypeAlias = _typing.Literal["prefetch"]  # noqa: Y015
     _WhichOneofArgType__prefetch: _TypeAlias = _typing.Literal["_prefetch", b"_prefetch"]  # noqa: Y015
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_batch_size) -> _WhichOneofReturnType__max_batch_size | None: ...
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_ongoing) -> _WhichOneofReturnType__max_ongoing | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_queued_bytes) -> _WhichOneofReturnType__max_queued_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_queued_calls) -> _WhichOneofReturnType__max_queued_calls | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_wire_batch_size) -> _WhichOneofReturnType__max_wire_batch_size | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__num_replicas) -> _WhichOneofReturnType__num_replicas | None: ...
     @_typing.overload

@@ -67,7 +67,7 @@ async def test_calls_of_one_key_stay_in_order_whatever_their_slo(mesh: RouterBen
 
 @pytest.mark.asyncio
 async def test_what_is_queued_when_slots_free_is_one_frame_grouped_by_method(mesh: RouterBench) -> None:
-    replica = await holding(mesh, slots=32, max_batch_size=6)
+    replica = await holding(mesh, slots=32, max_wire_batch_size=6)
     streams = [await mesh.open() for _ in range(2)]
     await streams[0].write(calls(1, *[b"runs"] * 32))
     await wait_until(lambda: len(replica.payloads) == 32)

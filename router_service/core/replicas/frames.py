@@ -3,8 +3,8 @@
 Purpose: run ids are given here, at the last moment. So slices of different callers that share method and options become
 one batch, which costs the replica as much as one slice would; and what is taken back before costs nothing.
 Invariants: slices of one batch, and batches of one ordering key, keep their order: a slice joins a batch before its own
-place only where none of its key is in between. A batch has at most the backend's `max_batch_size` calls. Its run ids
-are consecutive. Slices that differ in their ordering key alone share a batch, with a column of keys.
+place only where none of its key is in between. A batch has at most the backend's `max_wire_batch_size` calls. Its run
+ids are consecutive. Slices that differ in their ordering key alone share a batch, with a column of keys.
 Owner: pure functions on the replica's state.
 """
 
@@ -99,7 +99,7 @@ class OutgoingBatch:
 def cut_frame(replica: Replica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
     """Takes slices out of the outbox, oldest first, until one of the bounds is passed; numbers and groups them."""
     outbox = replica.outbox
-    most = replica.backend.max_batch_size
+    most = replica.backend.max_wire_batch_size
     if len(outbox) == 1:
         sent = outbox.popleft()
         return _batches([sent], replica, most, _level(sent) if sent.run.options.streaming else 0)

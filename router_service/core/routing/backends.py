@@ -59,7 +59,7 @@ class Backend(Generic[MemberT]):
         "ejections",
         "filling",
         "hooks",
-        "max_batch_size",
+        "max_wire_batch_size",
         "name",
         "queue",
         "replicas",
@@ -82,7 +82,7 @@ class Backend(Generic[MemberT]):
         """Replicas that take calls."""
         self.filling: MemberT | None = None
         """The replica that the latest calls went to: quick ones join them there."""
-        self.max_batch_size = settings.max_batch_size
+        self.max_wire_batch_size = settings.max_wire_batch_size
         self._chance = chance
         self._balancer_name = settings.balancer
         self.balancer: Balancer[MemberT] = new_balancer(settings.balancer, chance)
@@ -94,7 +94,7 @@ class Backend(Generic[MemberT]):
         account, settings = self.account, route.settings
         account.max_calls, account.max_bytes = settings.max_queued_calls, settings.max_queued_bytes
         account.max_queue_time_s = settings.max_queue_time_s
-        self.max_batch_size = settings.max_batch_size
+        self.max_wire_batch_size = settings.max_wire_batch_size
         if settings.balancer is not self._balancer_name:
             self._balancer_name = settings.balancer
             self.balancer = new_balancer(settings.balancer, self._chance)

@@ -85,7 +85,7 @@ def test_equal_timeouts_of_different_arrivals_are_different_deadlines() -> None:
 @pytest.mark.parametrize(("size", "sizes"), [(1, [1] * 7), (3, [3, 3, 1]), (7, [7]), (1024, [7])])
 def test_a_batch_has_the_backends_max_batch_size_at_most(size: int, sizes: list[int]) -> None:
     for parts in ([7], [2, 5], [1] * 7):
-        world = lazy_world(settings={"max_batch_size": size})
+        world = lazy_world(settings={"max_wire_batch_size": size})
         calls = iter(range(7))
         for count in parts:
             world.submit([next(calls) for _ in range(count)])
@@ -95,7 +95,7 @@ def test_a_batch_has_the_backends_max_batch_size_at_most(size: int, sizes: list[
 
 
 def test_run_ids_are_consecutive_in_the_order_of_the_frame() -> None:
-    world = lazy_world(settings={"max_batch_size": 2})
+    world = lazy_world(settings={"max_wire_batch_size": 2})
     world.submit([1], method="m")
     world.submit([2, 3], method="n")
     world.submit([4, 5], method="m")
@@ -118,7 +118,7 @@ def test_run_ids_are_consecutive_in_the_order_of_the_frame() -> None:
 def test_calls_of_one_key_keep_their_order_whatever_their_options(batch_size: int) -> None:
     draw = random.Random(batch_size)
     for _ in range(100):
-        world = lazy_world(settings={"max_batch_size": batch_size})
+        world = lazy_world(settings={"max_wire_batch_size": batch_size})
         keys = {call_id: draw.choice(("red", "green", "")) for call_id in range(30)}
         for call_id, key in keys.items():
             world.submit([call_id], ordering_key=key, method=draw.choice("ab"), timeout_s=draw.choice((5.0, 9.0)))
@@ -148,7 +148,7 @@ def test_a_batch_of_one_key_has_no_columns() -> None:
 
 
 def test_columns_are_cut_with_the_batch() -> None:
-    world = lazy_world(settings={"max_batch_size": 2})
+    world = lazy_world(settings={"max_wire_batch_size": 2})
     for call_id, key in enumerate("abc"):
         world.submit([call_id], ordering_key=key)
     first, second = world.cut("r")
