@@ -24,7 +24,7 @@ from controller_service.core.observed import Replica, ReplicaState
 from controller_service.core.transitions import Hello, Report
 from slotmesh.spec.model import Backend
 from slotmesh.spec.rules import is_name, show
-from slotmesh.spec.wire import backend_to_wire, duration_to_wire, repeat_for_older_peers
+from slotmesh.spec.wire import backend_to_wire, repeat_for_older_peers
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 from slotmesh.wire.partitions import PARTITIONS
 
@@ -82,12 +82,8 @@ def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Repo
     )
 
 
-def configuration_to_wire(
-    backend: Backend, *, lease_s: float, generation: str
-) -> membership_service_pb2.AttachReplicaResponse:
-    configuration = membership_service_pb2.ReplicaConfiguration(
-        lease=duration_to_wire(lease_s), generation=generation, backend=backend_to_wire(backend)
-    )
+def configuration_to_wire(backend: Backend, *, generation: str) -> membership_service_pb2.AttachReplicaResponse:
+    configuration = membership_service_pb2.ReplicaConfiguration(generation=generation, backend=backend_to_wire(backend))
     repeat_for_older_peers(configuration)
     return membership_service_pb2.AttachReplicaResponse(configuration=configuration)
 

@@ -57,11 +57,11 @@ class ReplicaLink:
         self._fenced_through = 0
         """Up to which epoch it was told to give up everything on this stream."""
 
-    def configure(self, backend: Backend, *, lease_s: float, generation: str) -> None:
+    def configure(self, backend: Backend, *, generation: str) -> None:
         """Tells the replica its configuration, if it is new to it."""
         if self._told != backend:
             self._told = backend
-            self._send(configuration_to_wire(backend, lease_s=lease_s, generation=generation))
+            self._send(configuration_to_wire(backend, generation=generation))
 
     def drain(self, message: str) -> None:
         """Tells the replica to drain and end, once."""
@@ -194,7 +194,7 @@ class ReplicaLinks:
             raise to_exception(failure) from refusal
 
     def _configure(self, link: ReplicaLink, backend: Backend) -> None:
-        link.configure(backend, lease_s=self._leases.lease_s, generation=self._store.generation)
+        link.configure(backend, generation=self._store.generation)
 
     def _heard(self, link: ReplicaLink, frame: wire.AttachReplicaRequest) -> None:
         if self._links.get(link.hello.replica_id) is not link:

@@ -174,9 +174,7 @@ class Scheduler:
         is_full = others > 0 and taken >= permits.max_ongoing + permits.prefetch and not link.closed
         self._state.vacancies.told(link, is_full=is_full)
         return Capacity(
-            permits.in_use,
             permits.max_ongoing,
-            permits.waiting,
             permits.prefetch,
             self._intake.keyed_window,
             self._state.draining,

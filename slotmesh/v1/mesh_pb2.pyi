@@ -116,7 +116,9 @@ class Backend(_message.Message):
     handler: _builtins.str
     """The handler, `MODULE:NAME`. Required where the controller launches replicas."""
     num_replicas: _builtins.int
-    """Replicas that should run. Unset means 1. The `external` launcher ignores it."""
+    """Replicas that should run. Unset means 1. With the `external` launcher nobody is started or ended by it; it says how
+    many are waited for before keys have their first owners, and how many are shown as wanted. Unset means any then.
+    """
     max_ongoing: _builtins.int
     """Calls that one replica executes at once. Unset means what the handler's decorator says. 1 … 1,000,000."""
     max_queued_calls: _builtins.int

@@ -104,7 +104,6 @@ class OpenExecute(_message.Message):
     ROUTER_ID_FIELD_NUMBER: _builtins.int
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
-    VERSION_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     STREAM_ID_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
@@ -113,8 +112,6 @@ class OpenExecute(_message.Message):
     """The replica that the router means. Another one refuses with FAILED_PRECONDITION."""
     incarnation: _builtins.str
     """The incarnation that the router means. Another one refuses with FAILED_PRECONDITION."""
-    version: _builtins.str
-    """The router's version, as `0.1.0`."""
     stream_id: _builtins.str
     """Identity of this stream, which no other stream of any router has: together with a run id it names a call for ever,
     in the idempotency keys that handlers see. At most 64 characters. Empty: the replica makes one up.
@@ -129,13 +126,12 @@ class OpenExecute(_message.Message):
         router_id: _builtins.str = ...,
         replica_id: _builtins.str = ...,
         incarnation: _builtins.str = ...,
-        version: _builtins.str = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
         stream_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "incarnation", b"incarnation", "replica_id", b"replica_id", "router_id", b"router_id", "stream_id", b"stream_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "incarnation", b"incarnation", "replica_id", b"replica_id", "router_id", b"router_id", "stream_id", b"stream_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -831,7 +827,9 @@ class RunsRefused(_message.Message):
 
     @_builtins.property
     def failure(self) -> _call_pb2.Failure:
-        """Why: QUEUE_FULL, DRAINING or STALE_TABLE, with executed = no."""
+        """Why, with executed = no: QUEUE_FULL, DRAINING or STALE_TABLE; or SESSION_FENCED, where the calls' session has gone on
+        over a newer connection, and the calls with it.
+        """
 
     @_builtins.property
     def capacity(self) -> _call_pb2.Capacity:
