@@ -32,6 +32,13 @@ class BalancerName(Enum):
     ROUND_ROBIN = 3
 
 
+class SloScope(Enum):
+    """Among which calls SLOs order. The values are those of `slotmesh.v1.SloScope`."""
+
+    CLIENT = 1
+    BACKEND = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """One version of a handler and its settings: a group of identical replicas. None is what a document leaves out."""
@@ -57,6 +64,8 @@ class Backend:
     """Calls that travel to a replica as one batch, at most."""
     balancer: BalancerName = setting(BalancerName.LEAST_LOADED, Kind.CHOICE, is_routed=True)
     """How a router picks a replica for unkeyed calls."""
+    slo_scope: SloScope = setting(SloScope.CLIENT, Kind.CHOICE, is_routed=True)
+    """Among which unkeyed calls SLOs order: each client's, while clients take turns, or all that wait in a router."""
     graceful_timeout_s: float = setting(30.0, Kind.DURATION, bounds=(0.0, MAX_TIME_S))
     """Time a draining replica has to finish what runs."""
     health_check_period_s: float | None = setting(None, Kind.DURATION, bounds=(MIN_SECONDS, MAX_TIME_S))

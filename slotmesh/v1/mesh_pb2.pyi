@@ -50,6 +50,30 @@ BALANCER_ROUND_ROBIN: Balancer.ValueType  # 3
 """One replica after another."""
 Global___Balancer: _TypeAlias = Balancer  # noqa: Y015
 
+class _SloScope:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SloScopeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SloScope.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SLO_SCOPE_UNSPECIFIED: _SloScope.ValueType  # 0
+    """The controller's default: the calls of a client."""
+    SLO_SCOPE_CLIENT: _SloScope.ValueType  # 1
+    """Those of one client's stream, or of all unary rpcs of a connection. Clients take turns."""
+    SLO_SCOPE_BACKEND: _SloScope.ValueType  # 2
+    """All that wait in a router for the backend. Clients do not take turns: who states short SLOs goes first."""
+
+class SloScope(_SloScope, metaclass=_SloScopeEnumTypeWrapper):
+    """Among which calls SLOs order."""
+
+SLO_SCOPE_UNSPECIFIED: SloScope.ValueType  # 0
+"""The controller's default: the calls of a client."""
+SLO_SCOPE_CLIENT: SloScope.ValueType  # 1
+"""Those of one client's stream, or of all unary rpcs of a connection. Clients take turns."""
+SLO_SCOPE_BACKEND: SloScope.ValueType  # 2
+"""All that wait in a router for the backend. Clients do not take turns: who states short SLOs goes first."""
+Global___SloScope: _TypeAlias = SloScope  # noqa: Y015
+
 class _ReplicaState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -111,6 +135,7 @@ class Backend(_message.Message):
     HEALTH_CHECK_PERIOD_FIELD_NUMBER: _builtins.int
     HEALTH_CHECK_TIMEOUT_FIELD_NUMBER: _builtins.int
     OWN_LOOP_FIELD_NUMBER: _builtins.int
+    SLO_SCOPE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh: 1 to 63 of `a-z A-Z 0-9 _ . -`, starting with a letter or digit."""
     handler: _builtins.str
@@ -137,6 +162,8 @@ class Backend(_message.Message):
     """Whether the handler runs on an event loop of its own, in a thread of its own, so that nothing else waits for it.
     Unset means what the handler's decorator says: no.
     """
+    slo_scope: Global___SloScope.ValueType
+    """Among which of the unkeyed calls that wait SLOs order. Unset means those of a client."""
     @_builtins.property
     def user_config(self) -> _struct_pb2.Struct:
         """Arguments of the handler's constructor, by name."""
@@ -175,10 +202,11 @@ class Backend(_message.Message):
         health_check_period: _duration_pb2.Duration | None = ...,
         health_check_timeout: _duration_pb2.Duration | None = ...,
         own_loop: _builtins.bool | None = ...,
+        slo_scope: Global___SloScope.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_wire_batch_size", b"max_wire_batch_size", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "balancer", b"balancer", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_wire_batch_size", b"max_wire_batch_size", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "balancer", b"balancer", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_wire_batch_size", b"max_wire_batch_size", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "slo_scope", b"slo_scope", "user_config", b"user_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_ongoing: _TypeAlias = _typing.Literal["max_ongoing"]  # noqa: Y015
     _WhichOneofArgType__max_ongoing: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing"]  # noqa: Y015

@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from router_service.core.queueing.admission import Account
+from router_service.core.queueing.due_queue import DueQueue
 from router_service.core.queueing.fair_queue import FairQueue
 from router_service.core.queueing.reservations import ConstrainedReservations
 from router_service.core.replicas.ejection import Ejections
 from router_service.core.replicas.retries import RetryBudget
 from router_service.core.replicas.slicing import joins
 from router_service.core.routing.balancers import Candidate, RoutingHooks, new_balancer
+from slotmesh.spec.model import SloScope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,6 +53,7 @@ class Backend(Generic[MemberT]):
     __slots__ = (
         "_balancer_name",
         "_chance",
+        "_slo_scope",
         "account",
         "balancer",
         "candidates",
@@ -73,7 +76,8 @@ class Backend(Generic[MemberT]):
         self.account = Account(
             route.name, settings.max_queued_calls, settings.max_queued_bytes, settings.max_queue_time_s
         )
-        self.queue = FairQueue()
+        self._slo_scope = settings.slo_scope
+        self.queue = _queue_for(settings.slo_scope)
         self.constrained = ConstrainedReservations()
         self.retries = RetryBudget()
         self.ejections = Ejections()
@@ -101,6 +105,12 @@ class Backend(Generic[MemberT]):
             self.hooks = _hooks(self.balancer)
             for replica in self.replicas.values():
                 self.balancer.changed(replica)
+        if settings.slo_scope is not self._slo_scope:
+            self._slo_scope = settings.slo_scope
+            before, self.queue = self.queue, _queue_for(settings.slo_scope)
+            self.queue.is_braked = before.is_braked
+            for run in before.drain():
+                self.queue.append(run)
 
     def changed(self, replica: MemberT) -> None:
         """A replica was linked or lost, drains, joined or left."""
@@ -135,6 +145,10 @@ class Backend(Generic[MemberT]):
     def slot_calls(self) -> int:
         """What this router has the backend's replicas do in slots that they have given."""
         return sum(replica.bound for replica in self.replicas.values())
+
+
+def _queue_for(scope: SloScope) -> FairQueue | DueQueue:
+    return DueQueue() if scope is SloScope.BACKEND else FairQueue()
 
 
 def _hooks(balancer: Balancer[MemberT]) -> RoutingHooks | None:
