@@ -101,9 +101,9 @@ def batch(target: Batchable[FirstT, P, ReturnedT], /) -> BatchFunction[FirstT, P
 @overload
 def batch(
     *,
-    max_batch_size: int = 10,
+    max_batch_size: float = 10,
     batch_wait_timeout_s: float = 0.01,
-    max_concurrent_batches: int = 1,
+    max_concurrent_batches: float = 1,
     batch_size_fn: Callable[..., int | float] | None = None,
 ) -> Callable[[Batchable[FirstT, P, ReturnedT]], BatchFunction[FirstT, P, ReturnedT]]: ...
 
@@ -112,9 +112,9 @@ def batch(
     target: Any = None,
     /,
     *,
-    max_batch_size: int = 10,
+    max_batch_size: float = 10,
     batch_wait_timeout_s: float = 0.01,
-    max_concurrent_batches: int = 1,
+    max_concurrent_batches: float = 1,
     batch_size_fn: Callable[..., int | float] | None = None,
 ) -> Any:
     """Makes a function or method, `async def` or `def`, take many calls at once: lists in, a list as long out.
@@ -132,9 +132,9 @@ def batch(
     has raised. In a list that is yielded, the entry `StopIteration` or `StopAsyncIteration` ends one call, well.
 
     The method has `set_max_batch_size`, `set_batch_wait_timeout_s` and `set_max_concurrent_batches`, to be called from
-    anywhere in the handler (`self.classify.set_max_batch_size(8)`): the next batch is cut accordingly. They belong to
-    the function, so they hold for all handlers of the class in this process, which in a replica is one. `batch_state()`
-    tells what waits and what runs, since when, and where.
+    anywhere in the handler (`self.classify.set_max_batch_size(8)`): the next batch is cut accordingly. `get_` in place
+    of `set_` asks for what is in force. They belong to the function, so they hold for all handlers of the class in this
+    process, which in a replica is one. `batch_state()` tells what waits and what runs, since when, and where.
 
     Args:
         target: the function, where the decorator is used without parentheses.
@@ -151,9 +151,9 @@ def batch(
         ValueError: a value out of range.
     """
     settings = BatchSettings(
-        max_batch_size=max_batch_size,
+        max_batch_size=max_batch_size,  # type: ignore[arg-type]  # checked and made an integer there
         batch_wait_timeout_s=batch_wait_timeout_s,
-        max_concurrent_batches=max_concurrent_batches,
+        max_concurrent_batches=max_concurrent_batches,  # type: ignore[arg-type]  # as above
         batch_size_fn=batch_size_fn,
     )
 
@@ -167,6 +167,9 @@ def _mark_as_batch(settings: BatchSettings, function: Any) -> Any:
     setattr(function, _BATCH, control)
     # Attributes of the function, which a bound method has, too.
     for method in (
+        control.get_max_batch_size,
+        control.get_batch_wait_timeout_s,
+        control.get_max_concurrent_batches,
         control.set_max_batch_size,
         control.set_batch_wait_timeout_s,
         control.set_max_concurrent_batches,
