@@ -157,7 +157,7 @@ def _as_they_were() -> Iterator[None]:
     [
         (lambda method: method.set_max_batch_size(0), ValueError, "max_batch_size must be 1 … 100,000, got 0"),
         (lambda method: method.set_max_batch_size(100_001), ValueError, "got 100001"),
-        (lambda method: method.set_max_batch_size(2.0), TypeError, "max_batch_size must be an integer, got 2.0"),
+        (lambda method: method.set_max_batch_size(2.5), TypeError, "max_batch_size must be an integer, got 2.5"),
         (lambda method: method.set_max_batch_size(True), TypeError, "got True"),
         (lambda method: method.set_max_batch_size(None), TypeError, "got None"),
         (lambda method: method.set_batch_wait_timeout_s(-0.1), ValueError, "finite and not negative, got -0.1"),
