@@ -13,6 +13,7 @@ from router_service import convert
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.slots.slot import Dispatch, Release, Renew
+from router_service.shell.clients.handed_metadata import HandedMetadata
 from router_service.shell.clients.slot_calls import SlotCalls
 from slotmesh.errors import Failure
 from slotmesh.slots.requests import token_of, ttl_of
@@ -22,13 +23,16 @@ from slotmesh.wire.chunks import joined
 from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 Context = grpc.aio.ServicerContext[Any, Any]
+NOTHING_HANDED = HandedMetadata()
 
 
 class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     """Slots of any replica, whichever router has reserved them."""
 
-    def __init__(self, slots: SlotCalls) -> None:
+    def __init__(self, slots: SlotCalls, handed: HandedMetadata = NOTHING_HANDED) -> None:
+        """`handed`: which metadata of rpcs handlers get."""
         self._slots = slots
+        self._handed = handed
 
     async def ReserveSlot(
         self, request: slot_service_pb2.ReserveSlotRequest, context: Context
@@ -76,6 +80,7 @@ class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         key = _giver_of(request.token)
         if isinstance(key, Failure):
             await abort(context, key)
+        self._handed.take(context, request.options)
         options = convert.dispatch_from_wire(request, streaming=False)
         if isinstance(options, Failure):
             await abort(context, options)
@@ -101,6 +106,7 @@ class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         key = _giver_of(request.token)
         if isinstance(key, Failure):
             await abort(context, key)
+        self._handed.take(context, request.options)
         options = convert.dispatch_from_wire(request, streaming=True)
         if isinstance(options, Failure):
             await abort(context, options)

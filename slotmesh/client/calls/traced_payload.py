@@ -63,3 +63,12 @@ def write_traces(batch: router_service_pb2.CallBatch, payloads: Sequence[bytes])
         batch.trace_starts.extend(starts)
         batch.traceparents.extend(traceparents)
         batch.tracestates.extend(tracestates)
+
+
+def trace_metadata(payload: bytes) -> tuple[tuple[str, str], ...] | None:
+    """What an rpc of its own says in gRPC metadata; None where the call was made in no span."""
+    if not isinstance(payload, TracedPayload):
+        return None
+    traceparent, tracestate = payload.trace
+    said = (("traceparent", traceparent),)
+    return (*said, ("tracestate", tracestate)) if tracestate else said
