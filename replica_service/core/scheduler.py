@@ -59,7 +59,7 @@ from replica_service.core.starting.starting import Starting
 from replica_service.core.unstarted.handing_back import HandingBack
 from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 from replica_service.core.unstarted.withdrawals import Withdrawals
-from slotmesh.handlers import BatchControl
+from slotmesh.handlers.batching import BatchControl
 
 DEFAULT_KEYED_WINDOW = 8192
 """Keyed calls that one router may have unanswered."""

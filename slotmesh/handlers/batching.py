@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from slotmesh.handlers.settings import (
     BatchSettings,
@@ -60,13 +60,15 @@ class BatchHost(Protocol):
 class BatchControl:
     """The settings in force of one batch method; getters, setters and `batch_state` are found on the method."""
 
-    __slots__ = ("_hosts", "batch_size_fn", "batch_wait_timeout_s", "max_batch_size", "max_concurrent_batches")
+    __slots__ = ("_hosts", "batch_size_fn", "batch_wait_timeout_s", "max_batch_size", "max_concurrent_batches", "whole")
 
     def __init__(self, settings: BatchSettings) -> None:
         self.max_batch_size = settings.max_batch_size
         self.batch_wait_timeout_s = settings.batch_wait_timeout_s
         self.max_concurrent_batches = settings.max_concurrent_batches
         self.batch_size_fn = settings.batch_size_fn
+        self.whole: Callable[..., Any] | None = None
+        """The function that takes nothing but whole batches, where the decorated one takes single items, too."""
         self._hosts: tuple[BatchHost, ...] = ()
 
     @property
@@ -147,7 +149,10 @@ class BatchControl:
 class BoundBatchMethod(Protocol, Generic[P, ReturnedT]):
     """A batch method of an instance, for type checkers: the method itself, with what `@batch` adds to it."""
 
+    @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ReturnedT: ...
+    @overload
+    def __call__(self, *item: Any, **named: Any) -> Any: ...
     def get_max_batch_size(self) -> int: ...
     def get_batch_wait_timeout_s(self) -> float: ...
     def get_max_concurrent_batches(self) -> int: ...
@@ -163,7 +168,10 @@ class BatchFunction(Protocol, Generic[FirstT, P, ReturnedT]):
     __name__: str
     __qualname__: str
 
+    @overload
     def __call__(self, first: FirstT, /, *args: P.args, **kwargs: P.kwargs) -> ReturnedT: ...
+    @overload
+    def __call__(self, *item: Any, **named: Any) -> Any: ...
     @overload
     def __get__(self, instance: None, owner: type) -> BatchFunction[FirstT, P, ReturnedT]: ...
     @overload

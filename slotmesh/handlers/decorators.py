@@ -1,17 +1,20 @@
 """`@deployment` and `@batch`: notes on classes and functions, which stay what they are.
 
-Invariants: a decorator returns the very object that it was given, so `self` has the user's type, a decorated class can
-be subclassed, and a batch method called directly takes a list and returns a list, or yields lists.
+Invariants: a decorator returns the very object that it was given, so `self` has the user's type, and a decorated class
+can be subclassed; but for `async def` batch methods that return, which take single items, too. A batch method called
+directly takes a list and returns a list, or yields lists.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
+from types import MethodType
 from typing import Any, Final, TypeVar, overload
 
 from slotmesh.handlers.batching import Batchable, BatchControl, BatchFunction, FirstT, P, ReturnedT
+from slotmesh.handlers.item_batches import Gatherings
 from slotmesh.handlers.settings import BatchSettings, DeploymentSettings
 
 TargetT = TypeVar("TargetT", bound=Callable[..., Any])
@@ -125,6 +128,10 @@ def batch(
     under load batches fill by themselves. Called directly, in Python, it is what it says: a list in, a list out. One
     that yields yields such lists: a value more for each caller every time.
 
+    An `async def` method that returns also takes single items from other methods of the handler, as in `await
+    self.classify(image)`: those that come together become a batch, by the same settings. Items are told from a batch by
+    not being lists or arrays; the first parameter of a method is called `self` or `cls`.
+
         @slotmesh.batch(max_batch_size=32)
         def classify(self, images: list[bytes]) -> list[int]: ...
 
@@ -164,7 +171,8 @@ def _mark_as_batch(settings: BatchSettings, function: Any) -> Any:
     if not inspect.isfunction(function):
         raise TypeError(f"@batch goes on a function or method, below @staticmethod and @classmethod, got {function!r}")
     control = BatchControl(settings)
-    setattr(function, _BATCH, control)
+    decorated = _with_items(function, control) if inspect.iscoroutinefunction(function) else function
+    setattr(decorated, _BATCH, control)
     # Attributes of the function, which a bound method has, too.
     for method in (
         control.get_max_batch_size,
@@ -175,8 +183,33 @@ def _mark_as_batch(settings: BatchSettings, function: Any) -> Any:
         control.set_max_concurrent_batches,
         control.batch_state,
     ):
-        setattr(function, method.__name__, method)
-    return function
+        setattr(decorated, method.__name__, method)
+    return decorated
+
+
+def _with_items(function: Any, control: BatchControl) -> Any:
+    """The function, which also takes single items: those of several callers become a batch."""
+    first = next(iter(inspect.signature(function).parameters), "")
+    gatherings = Gatherings(function, control, is_method=first in {"self", "cls"})
+
+    @wraps(function)
+    async def takes_items(*args: Any, **kwargs: Any) -> Any:
+        if gatherings.takes_whole(args, kwargs):
+            return await function(*args, **kwargs)
+        return await gatherings.add(args, kwargs)
+
+    control.whole = function
+    return takes_items
+
+
+def whole_batches(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A batch function, or a bound method, or an instance with one as `__call__`: without what takes single items."""
+    bound: Any = function if inspect.isroutine(function) else getattr(function, "__call__")  # noqa: B004, B009 - of its class
+    control = batch_control(bound)
+    if control is None or control.whole is None:
+        return function
+    owner = getattr(bound, "__self__", None)
+    return control.whole if owner is None else MethodType(control.whole, owner)
 
 
 def deployment_settings(handler: object) -> DeploymentSettings:
