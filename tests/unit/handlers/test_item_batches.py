@@ -138,6 +138,8 @@ async def test_one_item_may_fail_or_all_of_a_batch() -> None:
     two, three = await together(model.half(2), model.half(3), keeps_failures=True)
     assert two == 1.0
     assert isinstance(three, ValueError)
+    with pytest.raises(ValueError, match="5 is odd"):
+        await model.half(5)
     for failed in await together(model.short(1), model.short(2), keeps_failures=True):
         assert isinstance(failed, TypeError)
         assert "1 results for 2 items" in str(failed)
