@@ -14,7 +14,7 @@ from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.slots.slot import Dispatch, Release, Renew
 from router_service.shell.clients.handed_metadata import HandedMetadata
-from router_service.shell.clients.slot_calls import SlotCalls
+from router_service.shell.clients.slot_calls import UnarySlotOperations
 from slotmesh.errors import Failure
 from slotmesh.slots.requests import token_of, ttl_of
 from slotmesh.status import abort
@@ -26,10 +26,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 NOTHING_HANDED = HandedMetadata()
 
 
-class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
+class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     """Slots of any replica, whichever router has reserved them."""
 
-    def __init__(self, slots: SlotCalls, handed: HandedMetadata = NOTHING_HANDED) -> None:
+    def __init__(self, slots: UnarySlotOperations, handed: HandedMetadata = NOTHING_HANDED) -> None:
         """`handed`: which metadata of rpcs handlers get."""
         self._slots = slots
         self._handed = handed

@@ -16,11 +16,11 @@ from controller_service.core import adoption
 from controller_service.core.notices import EventKind, Notice
 from controller_service.core.observed import (
     Observed,
-    Replica,
+    ObservedReplica,
     ReplicaState,
     Restarts,
 )
-from controller_service.core.partitions import Owner
+from controller_service.core.partitions import Incarnation
 from controller_service.core.replacements import UnreplacedExit, take_place, with_exit
 
 QUICK_DEATH_S: Final = 10.0
@@ -59,7 +59,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ObservedReport:
     """How a replica says it does."""
 
     state: ReplicaState
@@ -84,7 +84,7 @@ def launched(
     observed: Observed, replica_id: str, backend: str, *, template: str, pid: int, now: float, fixed: str = ""
 ) -> Transition:
     """This controller started a process."""
-    record = Replica(
+    record = ObservedReplica(
         replica_id=replica_id,
         backend=backend,
         state=ReplicaState.STARTING,
@@ -102,7 +102,7 @@ def launch_failed(
     observed: Observed, replica_id: str, backend: str, message: str, *, now: float, template: str = ""
 ) -> Transition:
     """This controller could not start a process."""
-    record = Replica(
+    record = ObservedReplica(
         replica_id=replica_id,
         backend=backend,
         state=ReplicaState.FAILED,
@@ -124,7 +124,7 @@ def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = F
 
     `is_heard` says whether the incarnation that is known under its id was heard within its lease.
     """
-    owner = Owner(hello.replica_id, hello.incarnation)
+    owner = Incarnation(hello.replica_id, hello.incarnation)
     must_fence_through = max(1, hello.newest_epoch) if hello.has_served else 0
     served_under = hello.generation if hello.has_served else ""
     known = observed.replica(hello.replica_id)
@@ -151,7 +151,7 @@ def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = F
         )
         words = "again"
     else:
-        record = Replica(
+        record = ObservedReplica(
             replica_id=hello.replica_id,
             backend=hello.backend,
             state=ReplicaState.STARTING,
@@ -176,21 +176,21 @@ def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = F
     )
 
 
-def _introduced(record: Replica, hello: Hello) -> Replica:
+def _introduced(record: ObservedReplica, hello: Hello) -> ObservedReplica:
     """What a hello says of the process, whether it is the first one or not."""
     return replace(record, pid=hello.pid or record.pid, process=hello.process, version=hello.version)
 
 
-def _is_child(known: Replica, hello: Hello) -> bool:
+def _is_child(known: ObservedReplica, hello: Hello) -> bool:
     """It is the process that this controller has launched."""
     return known.launched and not known.incarnation and known.backend == hello.backend
 
 
-def _require_no_namesake(observed: Observed, known: Replica, hello: Hello, *, is_heard: bool) -> None:
+def _require_no_namesake(observed: Observed, known: ObservedReplica, hello: Hello, *, is_heard: bool) -> None:
     """Whoever has the id already keeps it for as long as anybody hears of it, or it can come back."""
     if known.incarnation == hello.incarnation or _is_child(known, hello):
         return
-    is_elder = Owner(hello.replica_id, hello.incarnation) in observed.elders
+    is_elder = Incarnation(hello.replica_id, hello.incarnation) in observed.elders
     is_linked = observed.is_linked(hello.replica_id)
     has_elders = any(elder.replica_id == hello.replica_id for elder in observed.elders)
     if is_elder:
@@ -210,7 +210,9 @@ def _require_no_namesake(observed: Observed, known: Replica, hello: Hello, *, is
     )
 
 
-def reported(observed: Observed, replica_id: str, incarnation: str, report: Report, *, now: float) -> Transition:
+def reported(
+    observed: Observed, replica_id: str, incarnation: str, report: ObservedReport, *, now: float
+) -> Transition:
     """A replica said how it does. The very same Observed comes back where that is nothing new."""
     known = observed.replica(replica_id)
     if known is None or known.incarnation != incarnation:
@@ -248,7 +250,7 @@ def reported(observed: Observed, replica_id: str, incarnation: str, report: Repo
     return Transition(observed.with_replica(record), notices)
 
 
-def _last_words(observed: Observed, known: Replica, report: Report) -> Transition:
+def _last_words(observed: Observed, known: ObservedReplica, report: ObservedReport) -> Transition:
     """A process was reaped before its last report was read: why it failed is worth knowing still."""
     if report.state is not ReplicaState.FAILED or not report.error or report.error == known.error:
         return Transition(observed)
@@ -282,7 +284,7 @@ def exited(observed: Observed, replica_id: str, how: str, *, failed: bool, now: 
     )
 
 
-def ended(observed: Observed, owner: Owner, how: str, *, now: float) -> Transition:
+def ended(observed: Observed, owner: Incarnation, how: str, *, now: float) -> Transition:
     """It is proven that an incarnation starts nothing any more. `how` is for a person: `its process has ended`."""
     known = observed.incarnation(owner)
     if known is None or known.gone:
@@ -313,7 +315,7 @@ def told_to_drain(observed: Observed, replica_id: str, message: str) -> Transiti
     return Transition(observed.with_replica(record), (_notice(EventKind.REPLICA_DRAINING, record, message),))
 
 
-def after_death(restarts: Restarts, replica: Replica, now: float) -> Restarts:
+def after_death(restarts: Restarts, replica: ObservedReplica, now: float) -> Restarts:
     """When the next replica of the backend may start: at once after a long life, later and later after short ones."""
     if replica.ready_at is not None and now - replica.ready_at >= QUICK_DEATH_S:
         return Restarts(not_before=now)
@@ -323,14 +325,14 @@ def after_death(restarts: Restarts, replica: Replica, now: float) -> Restarts:
     return Restarts(streak=restarts.streak + 1, counted_at=now, not_before=now + interval_s)
 
 
-def _count_death(observed: Observed, replica: Replica, now: float) -> Observed:
+def _count_death(observed: Observed, replica: ObservedReplica, now: float) -> Observed:
     if not replica.launched or replica.is_told_to_drain:
         return observed
     restarts = after_death(observed.restarts.get(replica.backend, Restarts()), replica, now)
     return observed.with_restarts(replica.backend, restarts)
 
 
-def _vacated(observed: Observed, replica: Replica) -> Observed:
+def _vacated(observed: Observed, replica: ObservedReplica) -> Observed:
     """The replica has ended unasked."""
     exit_ = UnreplacedExit(
         backend=replica.backend, template=replica.template, restarts=replica.restarts, how=replica.last_exit
@@ -338,7 +340,7 @@ def _vacated(observed: Observed, replica: Replica) -> Observed:
     return replace(observed, unreplaced=with_exit(observed.unreplaced, exit_))
 
 
-def _in_place(observed: Observed, started: Replica) -> tuple[Observed, Replica]:
+def _in_place(observed: Observed, started: ObservedReplica) -> tuple[Observed, ObservedReplica]:
     """The replica was started, in place of one that has ended where there is such a place."""
     left, before = take_place(observed.unreplaced, started.backend, started.template)
     if before is None:
@@ -346,5 +348,5 @@ def _in_place(observed: Observed, started: Replica) -> tuple[Observed, Replica]:
     return replace(observed, unreplaced=left), replace(started, restarts=before.restarts + 1, last_exit=before.how)
 
 
-def _notice(kind: EventKind, replica: Replica, message: str) -> Notice:
+def _notice(kind: EventKind, replica: ObservedReplica, message: str) -> Notice:
     return Notice(kind=kind, subject=f"replica/{replica.replica_id}", message=f"{replica.backend}: {message}")

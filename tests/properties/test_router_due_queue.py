@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from router_service.core.queueing.due_queue import DueQueue
 from router_service.core.queueing.fair_queue import FEW_CALLS
-from router_service.core.runs import Run
+from router_service.core.runs import RouterRun
 from tests.support.examples import examples
 from tests.unit.router.parts import caller, run
 
@@ -20,7 +20,7 @@ class DueQueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.queue = DueQueue()
-        self.waiting: list[tuple[Run, bool]] = []
+        self.waiting: list[tuple[RouterRun, bool]] = []
         """Runs, and whether each came with few calls."""
         self.callers = [caller() for _ in range(3)]
         self.seq = 0

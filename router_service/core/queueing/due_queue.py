@@ -13,7 +13,7 @@ from router_service.core.queueing.fair_queue import FEW_CALLS
 from router_service.core.queueing.run_queues import SloQueue
 
 if TYPE_CHECKING:
-    from router_service.core.runs import Run
+    from router_service.core.runs import RouterRun
 
 
 class DueQueue:
@@ -28,17 +28,17 @@ class DueQueue:
         """Runs that came with few calls."""
         self._many = SloQueue()
 
-    def append(self, run: Run) -> None:
+    def append(self, run: RouterRun) -> None:
         """Queues the newest run."""
         self._queue_of(run).append(run)
 
-    def put_back(self, *runs: Run) -> None:
+    def put_back(self, *runs: RouterRun) -> None:
         """Queues runs, oldest first, that are older than others."""
         for queue in (self._few, self._many):
             if back := [run for run in runs if self._queue_of(run) is queue]:
                 queue.put_back(*back)
 
-    def head(self) -> Run | None:
+    def head(self) -> RouterRun | None:
         """The run that is due first of those that may leave, or None."""
         few = self._few.head()
         many = None if self.is_braked else self._many.head()
@@ -46,19 +46,19 @@ class DueQueue:
             return few or many
         return few if (few.due, *few.age) <= (many.due, *many.age) else many
 
-    def turn(self, run: Run) -> int:
+    def turn(self, run: RouterRun) -> int:
         """How many calls of the head may be sent: nobody else has a turn."""
         return run.waiting
 
     def served(self, count: int) -> None:
         """`count` calls of the head were sent."""
 
-    def drain(self) -> list[Run]:
+    def drain(self) -> list[RouterRun]:
         """Takes out all that waits, oldest first."""
         return sorted((*self._few.drain(), *self._many.drain()), key=lambda run: run.age)
 
     def __bool__(self) -> bool:
         return self.head() is not None
 
-    def _queue_of(self, run: Run) -> SloQueue:
+    def _queue_of(self, run: RouterRun) -> SloQueue:
         return self._few if run.waiting <= FEW_CALLS else self._many

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 
 from router_service import convert
 from router_service.core.callers import START_WINDOW, Caller
-from router_service.core.calls import CallOptions
+from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
 from router_service.core.events import CallsSubmitted
 from router_service.core.flows import Flow
-from router_service.shell.clients.streaming_call import StreamingCall, WriteValue
+from router_service.shell.clients.streaming_call import StreamedCall, WriteValue
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.receivers import Sink
+from router_service.shell.receivers import CallerSink
 from slotmesh.errors import Failure, Reason
 from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from slotmesh.wire.trace_context import TraceContext
@@ -46,12 +46,12 @@ class UnaryCalls:
         await self._is_idle.wait()
 
     async def call(
-        self, peer: str, endpoint: str, options: CallOptions, payload: bytes, trace: TraceContext | None = None
+        self, peer: str, endpoint: str, options: RouterCallOptions, payload: bytes, trace: TraceContext | None = None
     ) -> Answer:
         """The outcome of one call; `peer` tells connections apart."""
         if failure := self.full():
             return failure
-        pending = Pending()
+        pending = PendingAnswer()
         with self.under_way(peer, pending) as caller:
             self._submit(caller, endpoint, options, payload, trace)
             return await pending.outcome
@@ -60,7 +60,7 @@ class UnaryCalls:
         self,
         peer: str,
         endpoint: str,
-        options: CallOptions,
+        options: RouterCallOptions,
         payload: bytes,
         write: WriteValue,
         trace: TraceContext | None = None,
@@ -68,7 +68,7 @@ class UnaryCalls:
         """Writes the values of one call as they come; returns why it failed, if it did."""
         if failure := self.full():
             return failure
-        streaming = StreamingCall(self._dispatcher, write)
+        streaming = StreamedCall(self._dispatcher, write)
         with self.under_way(peer, streaming, max_value_bytes=MAX_INLINE_BYTES) as caller:
             self._submit(caller, endpoint, options, payload, trace)
             return await streaming.run()
@@ -90,7 +90,7 @@ class UnaryCalls:
         )
 
     def _submit(
-        self, caller: Caller, endpoint: str, options: CallOptions, payload: bytes, trace: TraceContext | None
+        self, caller: Caller, endpoint: str, options: RouterCallOptions, payload: bytes, trace: TraceContext | None
     ) -> None:
         if options.slo_at is not None:
             options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
@@ -98,7 +98,7 @@ class UnaryCalls:
         self._dispatcher.post(CallsSubmitted(caller, endpoint, [(options, _IDS, [payload])], traces))
 
     @contextmanager
-    def under_way(self, peer: str, sink: Sink, *, max_value_bytes: int = MAX_PAYLOAD_BYTES) -> Iterator[Caller]:
+    def under_way(self, peer: str, sink: CallerSink, *, max_value_bytes: int = MAX_PAYLOAD_BYTES) -> Iterator[Caller]:
         """A caller of the peer's, for as long as the block lasts; what is open of it then is cancelled.
 
         `max_value_bytes`: a larger result, or value, fails the call.
@@ -131,7 +131,7 @@ class _Peer:
         self.pending = 0
 
 
-class Pending:
+class PendingAnswer:
     """The outcome of one call, which somebody awaits."""
 
     __slots__ = ("outcome",)
