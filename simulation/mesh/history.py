@@ -19,6 +19,8 @@ class Recorder:
         self.calls: dict[str, Call] = {}
         self.stop_lanes: dict[str, int] = {}
         """Calls of lanes that stop at a failure: their generation."""
+        self.arrivals: dict[str, float] = {}
+        """When such a call came to a router first: its timeout counts from then on at the latest."""
         self.outcomes: list[Outcome] = []
         self.executions: list[Execution] = []
         self.endings: list[str] = []
@@ -36,6 +38,11 @@ class Recorder:
         self.unanswered += 1
         if stop_generation:
             self.stop_lanes[call.tag] = stop_generation
+
+    def arrived(self, tag: str) -> None:
+        """A router has read the call."""
+        if tag in self.stop_lanes:
+            self.arrivals.setdefault(tag, self._now())
 
     def heard(self, tag: str, *, reason: str = "", executed: str = "", reply: str | None = None) -> None:
         if not self.is_over:

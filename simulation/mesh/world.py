@@ -19,7 +19,7 @@ from replica_service.app import ReplicaApp
 from replica_service.config import ReplicaSettings
 from router_service.app import serve as serve_router
 from router_service.config import RouterSettings
-from simulation.mesh.clients import run_client
+from simulation.mesh.clients import run_client, tags_of
 from simulation.mesh.environment import Surroundings, dispose, simulated
 from simulation.mesh.handlers import make_handler
 from simulation.mesh.history import Recorder
@@ -339,4 +339,7 @@ class World:
             words = self._moments.words(source, rpc, message)
             if words:
                 self.tell(source, f"-> {target:<10} {words}")
+        if rpc.endswith("/StreamCalls") and self.history.stop_lanes and source.startswith("client"):
+            for tag in tags_of(message):
+                self.history.arrived(tag)
         self._moments.saw(source, target, rpc, message)
