@@ -73,6 +73,10 @@ class CallOutbox:
         for queue in self._rota:
             for run in queue.runs:
                 calls += len(run)
+                for follower in run.followers:
+                    calls += sum(map(len, follower.runs))
+                    if calls >= most:
+                        return calls
                 if calls >= most:
                     return calls
         return calls
@@ -203,7 +207,9 @@ class CallOutbox:
         def is_behind(spec: CallSpec, _payload: bytes, _sink: Any) -> bool:
             return 0 < spec.stop_generation <= failed.get(spec.queue, 0)
 
-        self._take(lambda run: (is_overdue, overdue) if run.is_overdue(now) else (is_behind, behind), self._all_queues())
+        self._take(
+            lambda run: (is_overdue, overdue) if run.is_overdue(now) else (is_behind, behind), self._all_queues()
+        )
         return overdue, behind
 
     def take_out(self, is_out: IsOut, queues: Iterable[RunQueue] | None = None) -> list[Part]:
