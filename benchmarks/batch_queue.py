@@ -36,14 +36,14 @@ class Station:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class FinishedBatch:
     """One that ran."""
 
     calls: int
     start_s: float
 
 
-def work_conserving(arrivals_s: Sequence[float], station: Station) -> list[Batch]:
+def work_conserving(arrivals_s: Sequence[float], station: Station) -> list[FinishedBatch]:
     """A batch is cut when the station is free, of all that is there: it idles only while nothing waits.
 
     `arrivals_s` ascend.
@@ -53,13 +53,13 @@ def work_conserving(arrivals_s: Sequence[float], station: Station) -> list[Batch
     while first < len(arrivals_s):
         start_s = max(free_s, arrivals_s[first])
         behind = bisect_right(arrivals_s, start_s, first, min(first + station.most_calls, len(arrivals_s)))
-        batches.append(Batch(behind - first, start_s))
+        batches.append(FinishedBatch(behind - first, start_s))
         free_s = start_s + station.takes_s(behind - first)
         first = behind
     return batches
 
 
-def cut_on_timer(arrivals_s: Sequence[float], station: Station, wait_s: float) -> list[Batch]:
+def cut_on_timer(arrivals_s: Sequence[float], station: Station, wait_s: float) -> list[FinishedBatch]:
     """A batch is cut when it is full or its first call has waited for `wait_s`, and queues as it is.
 
     `arrivals_s` ascend.
@@ -72,13 +72,13 @@ def cut_on_timer(arrivals_s: Sequence[float], station: Station, wait_s: float) -
         cut_s = min(full_s, arrivals_s[first] + wait_s)
         behind = bisect_right(arrivals_s, cut_s, first, end)
         start_s = max(cut_s, free_s)
-        batches.append(Batch(behind - first, start_s))
+        batches.append(FinishedBatch(behind - first, start_s))
         free_s = start_s + station.takes_s(behind - first)
         first = behind
     return batches
 
 
-def waits_s(arrivals_s: Sequence[float], batches: Sequence[Batch]) -> list[float]:
+def waits_s(arrivals_s: Sequence[float], batches: Sequence[FinishedBatch]) -> list[float]:
     """From each call's arrival to the start of its batch, in the order of arrival.
 
     Raises:

@@ -22,7 +22,7 @@ from typing import Final
 import slotmesh
 from benchmarks import findings
 from benchmarks.arrivals import Arrivals, poisson
-from benchmarks.batch_queue import Batch, Station, cut_on_timer, waits_s, work_conserving
+from benchmarks.batch_queue import FinishedBatch, Station, cut_on_timer, waits_s, work_conserving
 from benchmarks.findings import Finding, milliseconds, ratio
 from benchmarks.priced_handler import STATION, WAIT_S, stamps
 from benchmarks.processes import process_mesh
@@ -48,7 +48,7 @@ SPEC: Final = Mesh(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class BatchingRound:
     """What became of one sequence of arrivals. Each list has an entry a call, in the order of arrival."""
 
     mesh_s: list[float]
@@ -61,7 +61,7 @@ class Round:
     """Waits where batches are cut when the station is free."""
     timer_s: list[float]
     """Waits where they are cut on a timer."""
-    batches: list[Batch]
+    batches: list[FinishedBatch]
     """Of the mesh."""
     service_s: float
     """Of a batch in the mesh / what it should take; the mean."""
@@ -71,7 +71,7 @@ class Round:
 
 async def measure(*, rounds: int, seconds: float) -> list[Finding]:
     """A round is so many seconds of arrivals, other ones each."""
-    played: list[Round] = []
+    played: list[BatchingRound] = []
     async with process_mesh(SPEC) as mesh, slotmesh.connect(mesh.routers[0].address) as client:
         priced = client.endpoint(_NAME).options(content_type=OCTET_STREAM)
         serve, arrive = priced.method("serve"), priced.method("arrive")
@@ -89,7 +89,7 @@ async def measure(*, rounds: int, seconds: float) -> list[Finding]:
     return found(played)
 
 
-def compared(arrivals: Arrivals, scouts: Arrivals, station: Station = STATION, wait_s: float = WAIT_S) -> Round:
+def compared(arrivals: Arrivals, scouts: Arrivals, station: Station = STATION, wait_s: float = WAIT_S) -> BatchingRound:
     """What the mesh did, and what the simulations make of the same arrivals.
 
     Raises:
@@ -100,7 +100,7 @@ def compared(arrivals: Arrivals, scouts: Arrivals, station: Station = STATION, w
     made_s = arrivals.made_s
     stamped = [stamps(result) for result in arrivals.results]
     batches, gaps_s, services = _batches(made_s, stamped, station)
-    return Round(
+    return BatchingRound(
         mesh_s=[began_s - at for at, (began_s, _) in zip(made_s, stamped, strict=True)],
         way_s=median(stamps(result)[0] - at for at, result in zip(scouts.made_s, scouts.results, strict=True)),
         caller_s=[
@@ -117,7 +117,7 @@ def compared(arrivals: Arrivals, scouts: Arrivals, station: Station = STATION, w
 
 def _batches(
     made_s: Sequence[float], stamped: Sequence[tuple[float, float]], station: Station
-) -> tuple[list[Batch], list[float], list[float]]:
+) -> tuple[list[FinishedBatch], list[float], list[float]]:
     """The batches that the mesh made; the gaps between those that found calls waiting; how long each took."""
     calls: dict[tuple[float, float], int] = {}
     first_s: dict[tuple[float, float], float] = {}
@@ -127,7 +127,7 @@ def _batches(
     order = sorted(calls)
     gaps_s = [after[0] - before[1] for before, after in pairwise(order) if first_s[after] < before[1] - station.batch_s]
     services = [(ended_s - began_s) / station.takes_s(calls[began_s, ended_s]) for began_s, ended_s in order]
-    return [Batch(calls[stamp], stamp[0]) for stamp in order], gaps_s, services
+    return [FinishedBatch(calls[stamp], stamp[0]) for stamp in order], gaps_s, services
 
 
 def growth(waits: Sequence[float]) -> float:
@@ -136,12 +136,12 @@ def growth(waits: Sequence[float]) -> float:
     return median(waits[half:]) / median(waits[:half])
 
 
-def found(rounds: Sequence[Round]) -> list[Finding]:
+def found(rounds: Sequence[BatchingRound]) -> list[Finding]:
     """Medians of the rounds; ratios are of a round's own simulation."""
     return [*_batches_found(rounds), *_waits_found(rounds), *_ratios_found(rounds)]
 
 
-def _batches_found(rounds: Sequence[Round]) -> list[Finding]:
+def _batches_found(rounds: Sequence[BatchingRound]) -> list[Finding]:
     gap_s = median(each.gap_s for each in rounds)
     return [
         findings.told(
@@ -162,7 +162,7 @@ def _batches_found(rounds: Sequence[Round]) -> list[Finding]:
     ]
 
 
-def _waits_found(rounds: Sequence[Round]) -> list[Finding]:
+def _waits_found(rounds: Sequence[BatchingRound]) -> list[Finding]:
     def p99(name: str) -> float:
         return median(percentile(sorted(getattr(each, name)), 99) for each in rounds)
 
@@ -184,7 +184,7 @@ def _waits_found(rounds: Sequence[Round]) -> list[Finding]:
     ]
 
 
-def _ratios_found(rounds: Sequence[Round]) -> list[Finding]:
+def _ratios_found(rounds: Sequence[BatchingRound]) -> list[Finding]:
     def times(name: str, *, less_way: bool = False) -> float:
         """Of the p99 of the simulation that cuts when the handler is free."""
         return median(

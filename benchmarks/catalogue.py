@@ -24,7 +24,7 @@ BASELINE: Final = "bare"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CatalogueEntry:
     """One line of the table."""
 
     name: str
@@ -35,7 +35,7 @@ class Entry:
     """Times the bare server's calls a second, at least."""
 
 
-def entries(bare: RouterServiceStub, router: RouterServiceStub, mesh: slotmesh.Mesh) -> list[Entry]:
+def entries(bare: RouterServiceStub, router: RouterServiceStub, mesh: slotmesh.Mesh) -> list[CatalogueEntry]:
     """Everything that one round measures, the baseline first."""
     echo = mesh.endpoint(ENDPOINT).options(content_type=OCTET_STREAM)
     unkeyed = echo.method(METHOD)
@@ -43,40 +43,40 @@ def entries(bare: RouterServiceStub, router: RouterServiceStub, mesh: slotmesh.M
     lanes = [echo.ordered(f"key-{i}").method(METHOD) for i in range(STREAM_IN_FLIGHT)]
     futures = workloads.futures
     return [
-        Entry(
+        CatalogueEntry(
             name=BASELINE,
             title=f"bare grpc.aio server, unary, {UNARY_IN_FLIGHT} in flight",
             run=partial(workloads.unary, bare, UNARY_IN_FLIGHT),
         ),
-        Entry(
+        CatalogueEntry(
             name="ordered",
             title=f"ordered stream: one key, {STREAM_IN_FLIGHT} in flight",
             run=partial(futures, [lane], STREAM_IN_FLIGHT),
             target=50,
         ),
-        Entry(
+        CatalogueEntry(
             name="unkeyed",
             title=f"stream without keys, {STREAM_IN_FLIGHT} in flight",
             run=partial(futures, [unkeyed], STREAM_IN_FLIGHT),
             target=50,
         ),
-        Entry(
+        CatalogueEntry(
             name="keys",
             title=f"ordered stream: {len(lanes)} keys, one call each in flight",
             run=partial(futures, lanes, STREAM_IN_FLIGHT),
             target=15,
         ),
-        Entry(
+        CatalogueEntry(
             name="map",
             title=f"map: lists of {MAP_CALLS:,}, {MAPS_IN_FLIGHT} in flight (latency: a list)",
             run=partial(workloads.maps, unkeyed),
             target=100,
         ),
-        Entry(
+        CatalogueEntry(
             name="unary",
             title=f"unary Call through the router, {UNARY_IN_FLIGHT} in flight",
             run=partial(workloads.unary, router, UNARY_IN_FLIGHT),
             target=0.5,
         ),
-        Entry(name="single", title="stream, one call at a time", run=partial(futures, [unkeyed], 1)),
+        CatalogueEntry(name="single", title="stream, one call at a time", run=partial(futures, [unkeyed], 1)),
     ]

@@ -20,15 +20,15 @@ from benchmarks.findings import Finding
 from benchmarks.progress import show
 from benchmarks.workloads import PAYLOAD
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import CallOptions
-from router_service.core.commands import Command, DeliverResults, Flush
+from router_service.core.calls import RouterCallOptions
+from router_service.core.commands import DeliverResults, Flush, RouterCommand
 from router_service.core.events import CallsSubmitted
-from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.events import LinkOpened, RunsCompleted
 from router_service.core.routing.events import TableReceived
-from router_service.core.routing.rosters import Roster, RosterVersion
+from router_service.core.routing.rosters import RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from router_service.core.scheduler import Scheduler
+from router_service.core.scheduler import RouterScheduler
 from slotmesh.spec.model import Backend
 
 FEW: Final = 10
@@ -36,7 +36,7 @@ MANY: Final = 10_000
 FRAME_RUNS: Final = 64
 LEAST_RATE: Final = 150_000.0
 MOST_GROWTH: Final = 2.0
-_CAPACITY: Final = Capacity(max_ongoing=512)
+_CAPACITY: Final = ReportedCapacity(max_ongoing=512)
 _FRAME_CALLS: Final = 16_384
 _FRAME_BYTES: Final = 1024 * 1024
 
@@ -45,9 +45,9 @@ class CoreDrive:
     """A scheduler with that many replicas, and one caller."""
 
     def __init__(self, replicas: int) -> None:
-        self._scheduler = Scheduler(random.Random(1).random)
+        self._scheduler = RouterScheduler(random.Random(1).random)
         self._caller = Caller(Window(2**40, 2**40))
-        self._options = CallOptions(wire=b"options")
+        self._options = RouterCallOptions(wire=b"options")
         self._now = 0.0
         self._next_id = 1
         table = RoutingTable(
@@ -63,7 +63,7 @@ class CoreDrive:
                     ],
                 )
             },
-            roster=Roster(RosterVersion("benchmark", 1)),
+            roster=TableRoster(RosterVersion("benchmark", 1)),
         )
         self._scheduler.step(TableReceived(table), self._now)
         for replica in list(self._scheduler.topology.replicas.values()):
@@ -85,7 +85,7 @@ class CoreDrive:
             raise AssertionError(f"{answered} of {decisions} calls were answered")
         return answered / elapsed_s
 
-    def _complete(self, commands: Iterable[Command]) -> int:
+    def _complete(self, commands: Iterable[RouterCommand]) -> int:
         """What replicas do that answer each frame at once, with one frame; returns the answers."""
         scheduler, answered = self._scheduler, 0
         for command in commands:

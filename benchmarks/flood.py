@@ -56,7 +56,7 @@ BACKENDS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class FloodOutcome:
     """What the client with one call at a time saw."""
 
     quiet_s: list[float]
@@ -106,7 +106,7 @@ async def measure(*, calls: int = CALLS, floods: int = 5, quiet_s: float = 5.0) 
     return found
 
 
-async def one_beside_many(endpoint: str, *, calls: int, floods: int = 1, quiet_s: float = 0.0) -> Outcome:
+async def one_beside_many(endpoint: str, *, calls: int, floods: int = 1, quiet_s: float = 0.0) -> FloodOutcome:
     """Quiet for a while, then the flood, `floods` times in a row. `endpoint` is one of `BACKENDS`."""
     policy = TrafficPolicy(weights={endpoint: 1.0})
     spec = Mesh(backends=(BACKENDS[endpoint],), endpoints=(Endpoint(name=endpoint, traffic=policy),))
@@ -128,7 +128,7 @@ async def one_beside_many(endpoint: str, *, calls: int, floods: int = 1, quiet_s
                     if not flooding.done():
                         beside += during
                 told.append(await flooding)
-            return Outcome(quiet_s=sorted(quiet), beside_s=sorted(beside), failures=one.failures, floods=told)
+            return FloodOutcome(quiet_s=sorted(quiet), beside_s=sorted(beside), failures=one.failures, floods=told)
 
 
 class _Flooder:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import slotmesh
 from benchmarks.baseline import bare_server
-from benchmarks.catalogue import BASELINE, Entry, entries
+from benchmarks.catalogue import BASELINE, CatalogueEntry, entries
 from benchmarks.profiling import Profile
 from benchmarks.progress import show
 from benchmarks.statistics import Sample, Summary, summarise
@@ -28,7 +28,7 @@ _WARM_UP_S = 0.2
 class Measured:
     """The loads, and what came of each."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[CatalogueEntry]
     summaries: dict[str, Summary]
 
 
@@ -50,7 +50,7 @@ async def measure(*, rounds: int, seconds: float, only: Collection[str] | None, 
     return Measured(chosen, {name: summarise(each, samples[BASELINE]) for name, each in samples.items()})
 
 
-def _choose(catalogue: list[Entry], names: Collection[str] | None) -> list[Entry]:
+def _choose(catalogue: list[CatalogueEntry], names: Collection[str] | None) -> list[CatalogueEntry]:
     if names is None:
         return catalogue
     known = [entry.name for entry in catalogue]
@@ -59,7 +59,7 @@ def _choose(catalogue: list[Entry], names: Collection[str] | None) -> list[Entry
     return [entry for entry in catalogue if entry.name in {BASELINE, *names}]
 
 
-async def _rounds(chosen: list[Entry], rounds: int, seconds: float) -> dict[str, list[Sample]]:
+async def _rounds(chosen: list[CatalogueEntry], rounds: int, seconds: float) -> dict[str, list[Sample]]:
     samples: dict[str, list[Sample]] = {entry.name: [] for entry in chosen}
     for entry in chosen:
         await entry.run(_WARM_UP_S)

@@ -18,7 +18,7 @@ from typing import Final
 import slotmesh
 from benchmarks import findings, workloads
 from benchmarks.findings import Finding
-from benchmarks.processes import ProcessMesh, Server, process_mesh, scrape
+from benchmarks.processes import ProcessMesh, ServerProcess, process_mesh, scrape
 from benchmarks.progress import show
 from benchmarks.statistics import Sample
 from benchmarks.workloads import ENDPOINT, METHOD, STREAM_IN_FLIGHT, UNARY_IN_FLIGHT
@@ -88,7 +88,9 @@ def _a_call(turns: Sequence[tuple[float, int]]) -> float:
 class _Router:
     """A router, and the loads that are put on it."""
 
-    def __init__(self, server: Server, metrics_address: str, unary: RouterServiceStub, mesh: slotmesh.Mesh) -> None:
+    def __init__(
+        self, server: ServerProcess, metrics_address: str, unary: RouterServiceStub, mesh: slotmesh.Mesh
+    ) -> None:
         self._server = server
         self._metrics_address = metrics_address
         method = mesh.endpoint(ENDPOINT).options(content_type=OCTET_STREAM).method(METHOD)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from benchmarks import findings
 from benchmarks.findings import Finding
 from benchmarks.frames import FrameStream, frame_stream
-from benchmarks.processes import Server, process_mesh
+from benchmarks.processes import ServerProcess, process_mesh
 from benchmarks.progress import show
 from benchmarks.statistics import percentile
 from benchmarks.tally import Tally
@@ -47,7 +47,7 @@ _now = time.perf_counter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class OverloadOutcome:
     """What came of it."""
 
     peak: float
@@ -137,7 +137,7 @@ async def measure(*, seconds: float, max_queued_calls: int, timeout_s: float | N
 
 async def overload(
     *, seconds: float, max_queued_calls: int, seek_s: float = 3.0, timeout_s: float | None = None
-) -> Outcome:
+) -> OverloadOutcome:
     """Seeks the peak, `seek_s` for each number of calls in flight, then offers twice as much for `seconds`."""
     async with process_mesh(mesh_spec(max_queued_calls)) as mesh:
         router = mesh.routers[0]
@@ -213,7 +213,7 @@ class _Client:
 
 
 @asynccontextmanager
-async def _clients(router: Server, timeout_s: float | None) -> AsyncIterator[list[_Client]]:
+async def _clients(router: ServerProcess, timeout_s: float | None) -> AsyncIterator[list[_Client]]:
     """Each with a connection of its own."""
     options: dict[str, Any] = {} if timeout_s is None else {"timeout": timedelta(seconds=timeout_s)}
     async with AsyncExitStack() as stack:
@@ -244,7 +244,7 @@ async def _closed_loop(clients: list[_Client], in_flight: int, seconds: float) -
     return rate
 
 
-async def _open_loop(clients: list[_Client], router: Server, peak: float, seconds: float) -> Outcome:
+async def _open_loop(clients: list[_Client], router: ServerProcess, peak: float, seconds: float) -> OverloadOutcome:
     memory = [router.rss_bytes()]
     started = _now()
     until = started + seconds
@@ -263,7 +263,7 @@ async def _open_loop(clients: list[_Client], router: Server, peak: float, second
     whole = range(int(started) + 2, int(_now()))
     await _settle(clients)
     tallies = [client.tally for client in clients]
-    return Outcome(
+    return OverloadOutcome(
         peak=peak,
         goodput=goodput,
         worst_second=min((answered_in[second] for second in whole), default=goodput),

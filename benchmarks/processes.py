@@ -31,7 +31,7 @@ _POLL_S: Final = 0.02
 _SCRAPE_TIMEOUT_S: Final = 10.0
 
 
-class Member:
+class MeshProcess:
     """One process of the mesh, whoever started it."""
 
     def __init__(self, name: str, pid: int) -> None:
@@ -52,7 +52,7 @@ class Member:
         raise CannotStart(f"the {self.name} has ended")
 
 
-class Server(Member):
+class ServerProcess(MeshProcess):
     """One process that serves, and that is stopped from here."""
 
     def __init__(self, name: str, process: Process, address: str) -> None:
@@ -76,10 +76,10 @@ class Server(Member):
 class ProcessMesh:
     """A controller that launches replicas, and the routers that were added."""
 
-    def __init__(self, controller: Server, operator: Operator, parent: ParentPipe) -> None:
+    def __init__(self, controller: ServerProcess, operator: Operator, parent: ParentPipe) -> None:
         self.controller = controller
         self.operator = operator
-        self.routers: list[Server] = []
+        self.routers: list[ServerProcess] = []
         self._parent = parent
         self._started = 0
         self._spec = Mesh()
@@ -90,7 +90,7 @@ class ProcessMesh:
         await self.operator.apply(spec, prune=True)
         await self.wait_ready()
 
-    async def add_router(self, *flags: str) -> Server:
+    async def add_router(self, *flags: str) -> ServerProcess:
         """Starts a router; `wait_ready` says when it is of use."""
         self._started += 1
         name = f"router-{self._started}"
@@ -99,15 +99,17 @@ class ProcessMesh:
         self.routers.append(router)
         return router
 
-    async def remove_router(self, router: Server) -> None:
+    async def remove_router(self, router: ServerProcess) -> None:
         """Stops a router in order."""
         self.routers.remove(router)
         await router.stop()
 
-    async def replicas(self) -> list[Member]:
+    async def replicas(self) -> list[MeshProcess]:
         """The replicas that take calls."""
         members = await self.operator.members()
-        return [Member(each.replica_id, each.pid) for each in members.replicas if each.replica_id in members.ready()]
+        return [
+            MeshProcess(each.replica_id, each.pid) for each in members.replicas if each.replica_id in members.ready()
+        ]
 
     async def wait_ready(self) -> Members:
         """Returns when all replicas take calls, and all routers have the newest table and reach all replicas.
@@ -130,7 +132,7 @@ class ProcessMesh:
                 raise CannotStart(f"revision {revision} is not in force at {[each.router_id for each in behind]}")
             await asyncio.sleep(_POLL_S / 10)
 
-    async def scrape(self, router: Server) -> str:
+    async def scrape(self, router: ServerProcess) -> str:
         """What the router exports, in Prometheus' text format."""
         for status in (await self.operator.members()).routers:
             if status.router_id == router.name:
@@ -195,7 +197,7 @@ async def process_mesh(
 
 async def _start(
     name: str, module: str, flags: Sequence[str], parent: ParentPipe, env: Mapping[str, str] | None = None
-) -> Server:
+) -> ServerProcess:
     with AnnouncePipe() as announced:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", module, "--port=0", "--log-level=warning", *flags),
@@ -208,4 +210,4 @@ async def _start(
         address = await announced.address()
     if address is None:
         raise CannotStart(f"the {name} ended before it served, with status {await process.wait()}")
-    return Server(name, process, address)
+    return ServerProcess(name, process, address)

@@ -10,14 +10,14 @@ from typing import Any
 
 import grpc
 
-from benchmarks.catalogue import Entry
+from benchmarks.catalogue import CatalogueEntry
 from benchmarks.statistics import Summary
 from slotmesh.version import VERSION
 
 _HEADINGS = ("", "calls/s", "p50", "p99", "× bare", "expected")
 
 
-def table(entries: Sequence[Entry], summaries: Mapping[str, Summary]) -> str:
+def table(entries: Sequence[CatalogueEntry], summaries: Mapping[str, Summary]) -> str:
     """One line a workload, aligned."""
     rows = [_HEADINGS, *(_row(entry, summaries[entry.name]) for entry in entries)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
@@ -32,7 +32,9 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def document(entries: Sequence[Entry], summaries: Mapping[str, Summary], settings: Mapping[str, Any]) -> dict[str, Any]:
+def document(
+    entries: Sequence[CatalogueEntry], summaries: Mapping[str, Summary], settings: Mapping[str, Any]
+) -> dict[str, Any]:
     """Everything the table says. Times in seconds."""
     return {
         "settings": dict(settings),
@@ -49,7 +51,7 @@ def document(entries: Sequence[Entry], summaries: Mapping[str, Summary], setting
     }
 
 
-def _row(entry: Entry, summary: Summary) -> tuple[str, ...]:
+def _row(entry: CatalogueEntry, summary: Summary) -> tuple[str, ...]:
     return (
         entry.title,
         f"{summary.calls_per_s:,.0f}",

@@ -54,7 +54,7 @@ class Frames(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class ScalingRound:
     """One load on one backend, once."""
 
     calls_per_s: float
@@ -81,7 +81,7 @@ async def measure(
 async def _measure(
     mesh: ProcessMesh, loads: dict[str, Load], clients: int, rounds: int, seconds: float
 ) -> list[Finding]:
-    of: dict[tuple[str, int], list[Round]] = {(load, replicas): [] for load in loads for replicas in REPLICAS}
+    of: dict[tuple[str, int], list[ScalingRound]] = {(load, replicas): [] for load in loads for replicas in REPLICAS}
     where = f"{len(mesh.routers)} router{'s' * (len(mesh.routers) > 1)}, {clients} client{'s' * (clients > 1)}"
     async with _clients(mesh, clients) as connected:
         for number in range(rounds + 1):
@@ -94,14 +94,14 @@ async def _measure(
     return [each for load in loads for each in _findings(where, load, {n: of[load, n] for n in REPLICAS})]
 
 
-async def _round(mesh: ProcessMesh, run: Callable[[float], Awaitable[Sample]], seconds: float) -> Round:
+async def _round(mesh: ProcessMesh, run: Callable[[float], Awaitable[Sample]], seconds: float) -> ScalingRound:
     before, cpu_s = await _frames(mesh), _cpu_s(mesh)
     sample = await run(seconds)
     router_s = (_cpu_s(mesh) - cpu_s) / sample.calls
-    return Round(sample.calls_per_s, router_s, (await _frames(mesh)).since(before))
+    return ScalingRound(sample.calls_per_s, router_s, (await _frames(mesh)).since(before))
 
 
-def _findings(where: str, load: str, rounds: dict[int, list[Round]]) -> list[Finding]:
+def _findings(where: str, load: str, rounds: dict[int, list[ScalingRound]]) -> list[Finding]:
     found: list[Finding] = []
     one = rounds[1]
     for replicas, measured in rounds.items():

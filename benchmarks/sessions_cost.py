@@ -18,7 +18,7 @@ from typing import Any, Final
 from benchmarks import findings
 from benchmarks.findings import Finding
 from benchmarks.frames import FrameStream, frame_stream
-from benchmarks.processes import Member, process_mesh
+from benchmarks.processes import MeshProcess, process_mesh
 from benchmarks.progress import show
 from benchmarks.workloads import ENDPOINT, METHOD, PAYLOAD, STREAM_IN_FLIGHT
 from slotmesh.runtime.channels import open_channel
@@ -40,7 +40,7 @@ SPEC: Final = Mesh(
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class MeasuredCalls:
     """Some calls, and the processor time that they took, by server."""
 
     calls: int
@@ -50,7 +50,7 @@ class Turn:
 async def measure(*, rounds: int) -> list[Finding]:
     """A round takes about three seconds for each load."""
     async with process_mesh(SPEC) as mesh, AsyncExitStack() as stack:
-        servers: dict[str, Member] = {"router": mesh.routers[0], "replica": (await mesh.replicas())[0]}
+        servers: dict[str, MeshProcess] = {"router": mesh.routers[0], "replica": (await mesh.replicas())[0]}
         channel = await stack.enter_async_context(open_channel(mesh.routers[0].address))
         found: list[Finding] = []
         for load, options in LOADS.items():
@@ -64,7 +64,7 @@ async def measure(*, rounds: int) -> list[Finding]:
                 )
                 for in_session in (False, True)
             ]
-            quads: list[tuple[Turn, ...]] = []
+            quads: list[tuple[MeasuredCalls, ...]] = []
             for drive in drives:
                 await drive.turn()
             for number in range(rounds):
@@ -77,7 +77,7 @@ async def measure(*, rounds: int) -> list[Finding]:
     return found
 
 
-def findings_of(load: str, quads: Sequence[tuple[Turn, ...]]) -> list[Finding]:
+def findings_of(load: str, quads: Sequence[tuple[MeasuredCalls, ...]]) -> list[Finding]:
     """Of rounds of four turns each: without, with, with, without."""
     found: list[Finding] = []
     for server, most in MOST.items():
@@ -96,26 +96,26 @@ def findings_of(load: str, quads: Sequence[tuple[Turn, ...]]) -> list[Finding]:
     return found
 
 
-def _a_call(turns: tuple[Turn, Turn], server: str) -> float:
+def _a_call(turns: tuple[MeasuredCalls, MeasuredCalls], server: str) -> float:
     return sum(turn.cpu_s[server] for turn in turns) / sum(turn.calls for turn in turns)
 
 
 class _Drive:
     """Keeps calls in flight on one stream."""
 
-    def __init__(self, stream: FrameStream, servers: dict[str, Member], *, in_session: bool) -> None:
+    def __init__(self, stream: FrameStream, servers: dict[str, MeshProcess], *, in_session: bool) -> None:
         self._stream = stream
         self._servers = servers
         self._in_session = in_session
         self._acked_at = self._beat_at = time.perf_counter()
         self._acked = self._frame_no = 0
 
-    async def turn(self) -> Turn:
+    async def turn(self) -> MeasuredCalls:
         """A load for a while, until everything is answered and settled."""
         before = {name: server.cpu_s() for name, server in self._servers.items()}
         calls = await self._load()
         await asyncio.sleep(SETTLE_S)
-        return Turn(calls, {name: server.cpu_s() - before[name] for name, server in self._servers.items()})
+        return MeasuredCalls(calls, {name: server.cpu_s() - before[name] for name, server in self._servers.items()})
 
     async def _load(self) -> int:
         stream, until = self._stream, time.perf_counter() + TURN_S

@@ -18,7 +18,7 @@ import slotmesh
 from benchmarks import findings
 from benchmarks.arrivals import Arrivals, evenly
 from benchmarks.findings import Finding
-from benchmarks.processes import Member, process_mesh
+from benchmarks.processes import MeshProcess, process_mesh
 from benchmarks.progress import show
 from benchmarks.statistics import percentile
 from benchmarks.workloads import METHOD
@@ -43,7 +43,7 @@ SPEC: Final = Mesh(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class SlowCallsRound:
     """What became of all the calls."""
 
     latencies_s: list[float]
@@ -61,14 +61,14 @@ async def measure(*, rounds: int) -> list[Finding]:
         router = await mesh.add_router(f"--window-calls={WINDOW_CALLS}", "--metrics-port=-1")
         await mesh.wait_ready()
         members = {
-            "client": Member("client", os.getpid()),
+            "client": MeshProcess("client", os.getpid()),
             "router": router,
             "replica": (await mesh.replicas())[0],
         }
         async with slotmesh.connect(router.address) as client:
             method = client.endpoint(_NAME).options(content_type=OCTET_STREAM).method(METHOD)
             fresh = await one_round(method, members)
-            played: list[Round] = []
+            played: list[SlowCallsRound] = []
             for number in range(rounds):
                 show(f"slow calls: round {number + 1} of {rounds}")
                 played.append(await one_round(method, members))
@@ -76,7 +76,7 @@ async def measure(*, rounds: int) -> list[Finding]:
     return found(fresh, played)
 
 
-async def one_round(method: slotmesh.Method[bytes], members: dict[str, Member]) -> Round:
+async def one_round(method: slotmesh.Method[bytes], members: dict[str, MeshProcess]) -> SlowCallsRound:
     """All the calls, and a look at the memory again and again."""
     arrivals = Arrivals()
     before = {name: member.rss_bytes() for name, member in members.items()}
@@ -88,7 +88,7 @@ async def one_round(method: slotmesh.Method[bytes], members: dict[str, Member]) 
             most[name] = max(most[name], member.rss_bytes())
         await asyncio.wait([making], timeout=_LOOK_S)
     await making
-    return Round(
+    return SlowCallsRound(
         latencies_s=sorted(arrivals.latencies_s),
         failures=len(arrivals.failures),
         growth_bytes={name: most[name] - before[name] for name in members},
@@ -96,7 +96,7 @@ async def one_round(method: slotmesh.Method[bytes], members: dict[str, Member]) 
     )
 
 
-def found(fresh: Round, rounds: Sequence[Round]) -> list[Finding]:
+def found(fresh: SlowCallsRound, rounds: Sequence[SlowCallsRound]) -> list[Finding]:
     """Medians of the rounds, but for memory: that of the round in which there was none to use again."""
 
     def overhead_s(percent: float) -> float:

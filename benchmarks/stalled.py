@@ -18,7 +18,7 @@ from benchmarks import findings
 from benchmarks.findings import Finding
 from benchmarks.frames import FrameStream, frame_stream
 from benchmarks.one_caller import OneCaller
-from benchmarks.processes import Member, process_mesh
+from benchmarks.processes import MeshProcess, process_mesh
 from benchmarks.progress import show
 from benchmarks.statistics import percentile
 from benchmarks.workloads import ENDPOINT, METHOD, PAYLOAD
@@ -43,7 +43,7 @@ SPEC: Final = Mesh(
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class StalledOutcome:
     """What came of it."""
 
     quiet_s: list[float]
@@ -65,18 +65,18 @@ async def measure(*, stalled_s: float, quiet_s: float) -> list[Finding]:
     return found(await one_that_does_not_read(stalled_s=stalled_s, quiet_s=quiet_s), stalled_s)
 
 
-async def one_that_does_not_read(*, stalled_s: float, quiet_s: float, calls: int = CALLS) -> Outcome:
+async def one_that_does_not_read(*, stalled_s: float, quiet_s: float, calls: int = CALLS) -> StalledOutcome:
     async with process_mesh(SPEC, routers=0) as mesh, AsyncExitStack() as stack:
         window = (f"--window-calls={calls}", f"--window-bytes={WINDOW_BYTES}B")
         router = await mesh.add_router(*window, "--metrics-port=-1")
         await mesh.wait_ready()
-        servers: dict[str, Member] = {"router": router, "replica": (await mesh.replicas())[0]}
+        servers: dict[str, MeshProcess] = {"router": router, "replica": (await mesh.replicas())[0]}
         client = await stack.enter_async_context(slotmesh.connect(router.address))
         method = client.endpoint(ENDPOINT).options(content_type=OCTET_STREAM).method(METHOD)
         await method.map([PAYLOAD] * min(calls, WARM_UP_CALLS))
         one = OneCaller(method)
         show("stalled: the bystander alone")
-        outcome = Outcome(quiet_s=await one.calls_for(quiet_s), beside_s=[], failures=0)
+        outcome = StalledOutcome(quiet_s=await one.calls_for(quiet_s), beside_s=[], failures=0)
         channel = await stack.enter_async_context(open_channel(router.address))
         stream = await stack.enter_async_context(frame_stream(channel, ENDPOINT, METHOD, in_session=True))
         before = {name: server.rss_bytes() for name, server in servers.items()}
@@ -95,7 +95,7 @@ async def one_that_does_not_read(*, stalled_s: float, quiet_s: float, calls: int
     return outcome
 
 
-def found(outcome: Outcome, stalled_s: float) -> list[Finding]:
+def found(outcome: StalledOutcome, stalled_s: float) -> list[Finding]:
     quiet, beside = percentile(outcome.quiet_s, 99), percentile(outcome.beside_s, 99)
     growth, reading = outcome.growth_bytes, outcome.reading_bytes
     return [
@@ -148,7 +148,9 @@ async def _read_all(stream: FrameStream, calls: int) -> int:
 
 
 @asynccontextmanager
-async def _highest(servers: dict[str, Member], before: dict[str, int], into: dict[str, int]) -> AsyncIterator[None]:
+async def _highest(
+    servers: dict[str, MeshProcess], before: dict[str, int], into: dict[str, int]
+) -> AsyncIterator[None]:
     """Looks at the servers' memory for as long as the block lasts."""
 
     def look() -> None:

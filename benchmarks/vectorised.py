@@ -19,7 +19,7 @@ import slotmesh
 from benchmarks import findings
 from benchmarks.findings import Finding
 from benchmarks.nearest_handler import BATCH_CALLS, Nearest, Rows, rows
-from benchmarks.processes import Member, process_mesh
+from benchmarks.processes import MeshProcess, process_mesh
 from benchmarks.progress import show
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
@@ -37,7 +37,7 @@ _NAME: Final = "nearest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class VectorisedTurn:
     """One through the mesh."""
 
     calls: int
@@ -47,14 +47,14 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class VectorisedRound:
     """A turn of each."""
 
     batch_s: float
     """Time of a batch, called directly; the mean."""
     batch_cpu_s: float
     """Processor time of it."""
-    mesh: Turn
+    mesh: VectorisedTurn
 
     @property
     def share(self) -> float:
@@ -76,11 +76,11 @@ async def measure(*, rounds: int) -> list[Finding]:
     return found(centroids, singly, played)
 
 
-async def _play(centroids: int, at_a_time: int, rounds: int) -> list[Round]:
+async def _play(centroids: int, at_a_time: int, rounds: int) -> list[VectorisedRound]:
     points = rows(MAP_CALLS)
     batch = points[:BATCH_CALLS]
     handler = Nearest(centroids)
-    played: list[Round] = []
+    played: list[VectorisedRound] = []
     wanted = spec(centroids, at_a_time)
     async with process_mesh(wanted) as mesh, slotmesh.connect(mesh.routers[0].address) as client:
         method = client.endpoint(_NAME).options(content_type=OCTET_STREAM).method("nearest")
@@ -92,7 +92,7 @@ async def _play(centroids: int, at_a_time: int, rounds: int) -> list[Round]:
             show(f"vectorised: {at_a_time} at a time, round {number + 1} of {rounds}")
             batch_s, batch_cpu_s = looped(handler, batch, TURN_S)
             mesh_turn = await mapped(method, points, TURN_S, members)
-            played.append(Round(batch_s=batch_s, batch_cpu_s=batch_cpu_s, mesh=mesh_turn))
+            played.append(VectorisedRound(batch_s=batch_s, batch_cpu_s=batch_cpu_s, mesh=mesh_turn))
     return played
 
 
@@ -118,7 +118,9 @@ def looped(handler: Nearest, batch: Rows, seconds: float) -> tuple[float, float]
     return elapsed_s / count, (time.thread_time() - before_s) / count
 
 
-async def mapped(method: slotmesh.Method[bytes], points: Rows, seconds: float, members: dict[str, Member]) -> Turn:
+async def mapped(
+    method: slotmesh.Method[bytes], points: Rows, seconds: float, members: dict[str, MeshProcess]
+) -> VectorisedTurn:
     """A call for each row, for so long."""
     began_s = time.perf_counter()
     until_s = began_s + seconds
@@ -134,14 +136,16 @@ async def mapped(method: slotmesh.Method[bytes], points: Rows, seconds: float, m
     await asyncio.gather(*(again() for _ in range(MAPS_IN_FLIGHT)))
     elapsed_s = time.perf_counter() - began_s
     after_s = _cpu_s(members)
-    return Turn(calls=calls, elapsed_s=elapsed_s, cpu_s={name: after_s[name] - before_s[name] for name in after_s})
+    return VectorisedTurn(
+        calls=calls, elapsed_s=elapsed_s, cpu_s={name: after_s[name] - before_s[name] for name in after_s}
+    )
 
 
-def _cpu_s(members: dict[str, Member]) -> dict[str, float]:
+def _cpu_s(members: dict[str, MeshProcess]) -> dict[str, float]:
     return {"client": time.process_time(), **{name: member.cpu_s() for name, member in members.items()}}
 
 
-def found(centroids: int, singly: Sequence[Round], rounds: Sequence[Round]) -> list[Finding]:
+def found(centroids: int, singly: Sequence[VectorisedRound], rounds: Sequence[VectorisedRound]) -> list[Finding]:
     """Medians of the rounds; `singly`: with one batch at a time."""
 
     def cpu_s(name: str) -> float:

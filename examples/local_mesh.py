@@ -25,7 +25,7 @@ _STOP_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class LocalMesh:
+class ExampleMesh:
     """A mesh that is up."""
 
     name: str
@@ -49,7 +49,7 @@ class LocalMesh:
 @asynccontextmanager
 async def local_mesh(
     handler: str, *, replicas: int = 1, routers: int = 1, router_port: int = 0, controller_port: int = 0
-) -> AsyncIterator[LocalMesh]:
+) -> AsyncIterator[ExampleMesh]:
     """Runs a handler, `MODULE:NAME`. Ports: of the first router and of the controller; 0 is any free one.
 
     Raises:
@@ -71,7 +71,7 @@ async def local_mesh(
             await _stop(process)
 
 
-async def _ready(handler: str, process: Process) -> LocalMesh:
+async def _ready(handler: str, process: Process) -> ExampleMesh:
     """Reads `ready router=HOST:PORT[,HOST:PORT…] controller=HOST:PORT`, the only line of stdout."""
     if process.stdout is None:
         raise AssertionError("asked for a pipe")
@@ -80,7 +80,7 @@ async def _ready(handler: str, process: Process) -> LocalMesh:
         raise CannotStart(f"the mesh did not get ready: `slotmesh run` ended with status {await process.wait()}")
     address = dict(fact.split("=", 1) for fact in facts)
     name = handler.rpartition(":")[2]
-    return LocalMesh(name, tuple(address["router"].split(",")), address["controller"], process)
+    return ExampleMesh(name, tuple(address["router"].split(",")), address["controller"], process)
 
 
 async def _stop(process: Process) -> None:

@@ -16,11 +16,11 @@ from replica_service.servicer import Identity, ReplicaServicer
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.loading import LoadHandler, load_handler
-from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.links.controller_link import ControllerLink
 from replica_service.shell.metrics import observe
-from replica_service.shell.replica import Replica
-from replica_service.slot_servicer import SlotServicer
+from replica_service.shell.replica import HostedReplica
+from replica_service.slot_servicer import ReplicaSlotServicer
 from slotmesh.ids import new_id
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff
@@ -91,7 +91,7 @@ class ReplicaApp:
             replica_id=settings.make_replica_id(), incarnation=new_id(), backend=settings.backend_name
         )
         self.servicer = ReplicaServicer(self.identity, self._clock)
-        self._slot_servicer = SlotServicer(self._clock)
+        self._slot_servicer = ReplicaSlotServicer(self._clock)
         self.server = server or GrpcServer(
             "replica", host=settings.host, port=settings.port, insecure=settings.insecure
         )
@@ -104,7 +104,7 @@ class ReplicaApp:
             features=OF_ROUTERS_TO_REPLICAS,
         )
         self.server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, self._info)
-        self.replica = Replica(
+        self.replica = HostedReplica(
             settings.handler or "",
             self._make_engine,
             graceful_timeout_s=settings.graceful_timeout.total_seconds(),
@@ -177,7 +177,7 @@ class ReplicaApp:
         return link
 
     def _make_engine(
-        self, methods: dict[str, Method], max_ongoing: int, prefetch: int, handler_loop: HandlerLoop
+        self, methods: dict[str, HandlerMethod], max_ongoing: int, prefetch: int, handler_loop: HandlerLoop
     ) -> Engine:
         """The handler is there: from now on routers get streams."""
         engine = Engine(

@@ -15,7 +15,7 @@ from replica_service.convert import Granted
 from replica_service.shell.engine import Engine
 from replica_service.shell.links.direct_link import WriteValue
 from replica_service.shell.links.direct_slots import RETRY_DELAY_S, DirectSlots
-from replica_service.shell.links.slot_requests import Wish
+from replica_service.shell.links.slot_requests import ReservationTerms
 from slotmesh.call_options.rules import option_mistake
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
@@ -27,7 +27,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 ValueT = TypeVar("ValueT")
 
 
-class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
+class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     """Slots of this replica, whoever has reserved them."""
 
     def __init__(self, clock: Clock) -> None:
@@ -47,7 +47,7 @@ class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         slots = self._ready()
         if failure := reservation_mistake(request) or option_mistake(request.options) or self._misses(request):
             await abort(context, failure)
-        wish = Wish(request.endpoint, _sound(ttl_of(request)))
+        wish = ReservationTerms(request.endpoint, _sound(ttl_of(request)))
         patience_s = _patience_s(request.options, context)
         granted = _sound(await slots.reserve(wish, patience_s, request.request_id))
         return slot_service_pb2.ReserveSlotResponse(slot=self._to_wire(granted))

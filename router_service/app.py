@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager, suppress
 
 from router_service.config import RouterSettings
 from router_service.core.callers import Window
-from router_service.core.replicas.replica import Replica
-from router_service.core.scheduler import Scheduler
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.scheduler import RouterScheduler
 from router_service.servicer import RouterServicer
-from router_service.shell.clients.slot_calls import SlotCalls
+from router_service.shell.clients.slot_calls import UnarySlotOperations
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.first_table import FirstTable
@@ -25,7 +25,7 @@ from router_service.shell.metrics import observe
 from router_service.shell.replicas.link import ReplicaLink
 from router_service.shell.replicas.link_report import LinkReport
 from router_service.shell.table_watch import TableWatch
-from router_service.slot_servicer import SlotServicer
+from router_service.slot_servicer import RouterSlotServicer
 from slotmesh.runtime.announce import announce
 from slotmesh.runtime.backoff import Backoff
 from slotmesh.runtime.clock import MonotonicClock
@@ -67,10 +67,10 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
     """A router on the running event loop, for as long as the block lasts."""
     clock = MonotonicClock()
     async with Supervisor(on_failure=on_failure) as tasks:
-        scheduler = Scheduler(random.random, max_upload_bytes=settings.max_upload_bytes)
+        scheduler = RouterScheduler(random.random, max_upload_bytes=settings.max_upload_bytes)
         links = LinkReport(scheduler)
 
-        def open_link(replica: Replica, dispatcher: Dispatcher) -> ReplicaLink:
+        def open_link(replica: RoutedReplica, dispatcher: Dispatcher) -> ReplicaLink:
             link = ReplicaLink(replica, dispatcher, links, settings.router_id, clock)
             link.start(tasks)
             return link
@@ -82,7 +82,7 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         servicer = RouterServicer(
             dispatcher, unary, settings.router_id, window, settings.max_payload_bytes, server.turns
         )
-        slots = SlotServicer(SlotCalls(dispatcher, unary))
+        slots = RouterSlotServicer(UnarySlotOperations(dispatcher, unary))
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
         server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)
         info = InfoServicer(

@@ -13,10 +13,10 @@ import grpc
 
 from router_service import convert
 from router_service.core.callers import Window
-from router_service.core.calls import CallOptions
+from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverResults
-from router_service.core.sessions.session import Session
-from router_service.core.unread import Unread
+from router_service.core.sessions.session import SessionConnection
+from router_service.core.unread_results import Unread
 from router_service.shell.clients.brake import Brake
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import UnaryCalls
@@ -207,7 +207,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             return convert.result_too_large(size)
         return outcome
 
-    def _checked(self, endpoint: str, wire: call_pb2.CallOptions, payload: bytes) -> CallOptions | Failure:
+    def _checked(self, endpoint: str, wire: call_pb2.CallOptions, payload: bytes) -> RouterCallOptions | Failure:
         """The options of a unary call, or what is wrong with it."""
         if not endpoint:
             return _bad("endpoint", "is required")
@@ -215,7 +215,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
             return convert.too_large(len(payload))
         return convert.options_from_wire(wire)
 
-    def _take_over(self, session: Session, stream: ClientStream) -> Failure | None:
+    def _take_over(self, session: SessionConnection, stream: ClientStream) -> Failure | None:
         """Ends an older connection of the session; says no to one that is not newer."""
         older = self._sessions.get(session.session_id)
         if older is not None and older.caller.session is not None:

@@ -13,7 +13,7 @@ from router_service import convert
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.slots.slot import Dispatch, Release, Renew
-from router_service.shell.clients.slot_calls import SlotCalls
+from router_service.shell.clients.slot_calls import UnarySlotOperations
 from slotmesh.errors import Failure
 from slotmesh.slots.requests import token_of, ttl_of
 from slotmesh.status import abort
@@ -24,10 +24,10 @@ from slotmesh.wire.limits import MAX_INLINE_BYTES
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class SlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
+class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     """Slots of any replica, whichever router has reserved them."""
 
-    def __init__(self, slots: SlotCalls) -> None:
+    def __init__(self, slots: UnarySlotOperations) -> None:
         self._slots = slots
 
     async def ReserveSlot(

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulation.frames import report as frames
-from simulation.queues.mesh import Mesh
-from simulation.queues.report import Outcome, conditions, document, table
-from simulation.queues.settings import Settings
+from simulation.queues.mesh import QueuesMesh
+from simulation.queues.report import QueuesOutcome, conditions, document, table
+from simulation.queues.settings import QueuesSettings
 from slotmesh.spec.model import BalancerName
 
 _QUICK_CALLS = 20_000
@@ -26,7 +26,7 @@ QUEUES, FRAMES, MESH = "queues", "frames", "mesh"
 class Asked(NamedTuple):
     """What the command line asks for."""
 
-    settings: list[Settings]
+    settings: list[QueuesSettings]
     """Of the meshes whose queues are looked at."""
     frames_calls: int
     """Calls of each mesh whose frames are looked at, or fewer where they take long; 0: none is."""
@@ -61,7 +61,7 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
         ("warm_up", float, "mean service times before that"),
         ("seed", int, "same seed, same figures"),
     ):
-        default = next(field.default for field in fields(Settings) if field.name == name)
+        default = next(field.default for field in fields(QueuesSettings) if field.name == name)
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, type=kind, default=default, metavar="N", help=f"{meaning} (default: %(default)s)")
     given = vars(parser.parse_args(arguments))
@@ -74,7 +74,7 @@ def parse(arguments: Sequence[str] | None = None) -> Asked:
     if quick:
         given["calls"] = min(given["calls"], _QUICK_CALLS)
     try:
-        settings = [Settings(slots=each, balancer=balancer, **given) for each in slots for balancer in balancers]
+        settings = [QueuesSettings(slots=each, balancer=balancer, **given) for each in slots for balancer in balancers]
     except ValueError as error:
         parser.error(f"--{str(error).replace('_', '-', 1)}")
     return Asked([] if parts and QUEUES not in parts else settings, frames_calls, path)
@@ -101,8 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(outcome.is_as_expected for outcome in outcomes) else 1
 
 
-def _simulate(settings: Settings) -> Outcome:
-    mesh = Mesh(settings)
+def _simulate(settings: QueuesSettings) -> QueuesOutcome:
+    mesh = QueuesMesh(settings)
     # What stands now stays until the end: the collector need not go through it again and again.
     gc.collect()
     gc.freeze()
@@ -111,10 +111,10 @@ def _simulate(settings: Settings) -> Outcome:
         figures = mesh.run(_progress(settings))
     finally:
         gc.unfreeze()
-    return Outcome(settings=settings, figures=figures, seconds=time.perf_counter() - began)
+    return QueuesOutcome(settings=settings, figures=figures, seconds=time.perf_counter() - began)
 
 
-def _progress(settings: Settings) -> Callable[[float], None]:
+def _progress(settings: QueuesSettings) -> Callable[[float], None]:
     """One line on stderr: written over on a terminal, one a configuration elsewhere."""
     title = f"{settings.balancer.name.lower()}, slots a replica: {settings.slots}"
     is_terminal = sys.stderr.isatty()

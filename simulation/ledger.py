@@ -32,7 +32,7 @@ class Counted:
     """Calls × time: those that waited in routers, as far as there was an idle slot for each."""
 
 
-class Ledger:
+class SimulationLedger:
     """Books of one simulation."""
 
     def __init__(self, slots: int) -> None:

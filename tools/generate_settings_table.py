@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from slotmesh.spec.model import SETTINGS
-from slotmesh.spec.setting import Change, Kind, Setting, choices
+from slotmesh.spec.setting import Change, Setting, SettingKind, choices
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 MODEL: Final = ROOT / "slotmesh" / "spec" / "model.py"
@@ -55,31 +55,31 @@ def table() -> str:
 def _default(setting: Setting) -> str:
     if setting.default is None or setting.default == "":
         return "unset"
-    return "`{}`" if setting.kind is Kind.JSON else _written(setting, setting.default)
+    return "`{}`" if setting.kind is SettingKind.JSON else _written(setting, setting.default)
 
 
 def _values(setting: Setting) -> str:
     match setting.kind:
-        case Kind.HANDLER:
+        case SettingKind.HANDLER:
             return "`MODULE:NAME`"
-        case Kind.FLAG:
+        case SettingKind.FLAG:
             return "`true`, `false`"
-        case Kind.JSON:
+        case SettingKind.JSON:
             return "a map with JSON values"
-        case Kind.CHOICE:
+        case SettingKind.CHOICE:
             return ", ".join(f"`{each}`" for each in choices(setting))
-        case Kind.INTEGER | Kind.SIZE | Kind.DURATION:
+        case SettingKind.INTEGER | SettingKind.SIZE | SettingKind.DURATION:
             return " … ".join(_written(setting, each) for each in setting.bounds or ())
 
 
 def _written(setting: Setting, value: Any) -> str:
     """A value as people write it."""
     match setting.kind:
-        case Kind.CHOICE:
+        case SettingKind.CHOICE:
             return f"`{value.name.lower()}`"
-        case Kind.DURATION:
+        case SettingKind.DURATION:
             return f"{value * 1e3:g}ms" if 0 < value < 1 else f"{value:,.0f}s"
-        case Kind.SIZE:
+        case SettingKind.SIZE:
             return next((f"{value // 2**bits}{unit}" for bits, unit in _UNITS if value >= 2**bits), f"{value}B")
         case _:
             return f"{value:,}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller_service.core.planning import Plan, Terms
+from controller_service.core.planning import ChangeTerms, Plan
 from slotmesh.v1 import controller_service_pb2 as pb
 
 ChangeRequest = (
@@ -15,9 +15,9 @@ ChangeRequest = (
 )
 
 
-def terms_from_wire(request: ChangeRequest) -> Terms:
+def terms_from_wire(request: ChangeRequest) -> ChangeTerms:
     """What every request says that changes the configuration."""
-    return Terms(
+    return ChangeTerms(
         dry_run=request.dry_run,
         expected_revision=request.expected_revision if request.HasField("expected_revision") else None,
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from controller_service.convert.replicas import replica_to_wire
-from controller_service.core.observed import Replica
+from controller_service.core.observed import ObservedReplica
 from slotmesh.spec.model import InvalidSpec, Mistake
 from slotmesh.spec.rules import show
 from slotmesh.v1 import controller_service_pb2 as pb
@@ -24,7 +24,7 @@ MAX_LINE_BYTES: Final = 512
 
 
 def page_of_replicas(
-    request: pb.ListReplicasRequest, replicas: Iterable[Replica], wall_s: Callable[[float], float]
+    request: pb.ListReplicasRequest, replicas: Iterable[ObservedReplica], wall_s: Callable[[float], float]
 ) -> pb.ListReplicasResponse:
     """The page that is asked for. `wall_s` makes seconds since 1970 of monotonic ones. Raises InvalidSpec."""
     if request.page_size < 0:
@@ -44,7 +44,7 @@ def page_of_replicas(
     return page
 
 
-def _place(replica: Replica) -> tuple[str, str]:
+def _place(replica: ObservedReplica) -> tuple[str, str]:
     return replica.backend, replica.replica_id
 
 

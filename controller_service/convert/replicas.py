@@ -19,8 +19,8 @@ from controller_service.convert.checks import (
     require_address,
 )
 from controller_service.convert.times import timestamp
-from controller_service.core.observed import Replica, ReplicaState
-from controller_service.core.transitions import Hello, Report
+from controller_service.core.observed import ObservedReplica, ReplicaState
+from controller_service.core.transitions import Hello, ObservedReport
 from slotmesh.spec.model import Backend
 from slotmesh.spec.rules import is_name, show
 from slotmesh.spec.wire import backend_to_wire, duration_to_wire, repeat_for_older_peers
@@ -55,7 +55,7 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, gener
     )
 
 
-def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Report:
+def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> ObservedReport:
     """A report: any later frame of a replica, but for `emptied`."""
     kind = frame.WhichOneof("frame")
     if kind != "report":
@@ -68,7 +68,7 @@ def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Repo
         require_address("report.address", report.address)
     if report.metrics_address:
         require_address("report.metrics_address", report.metrics_address)
-    return Report(
+    return ObservedReport(
         state=state,
         address=report.address,
         max_ongoing=max(0, report.max_ongoing),
@@ -135,7 +135,7 @@ def partitions_of(
     return {each.endpoint: dict(zip(each.partitions, each.owner_epochs, strict=True)) for each in endpoints}
 
 
-def replica_to_wire(replica: Replica, wall_s: Callable[[float], float]) -> mesh_pb2.Replica:
+def replica_to_wire(replica: ObservedReplica, wall_s: Callable[[float], float]) -> mesh_pb2.Replica:
     """`wall_s` turns monotonic seconds into seconds since 1970."""
     return mesh_pb2.Replica(
         replica_id=replica.replica_id,

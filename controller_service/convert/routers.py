@@ -18,15 +18,15 @@ from controller_service.convert.checks import (
     require_generation,
 )
 from controller_service.convert.times import timestamp
-from controller_service.core.brought import BroughtTable
-from controller_service.core.observed import BackendLoad, Router
-from controller_service.core.partitions import NO_OWNER, Owner, Ownership
-from controller_service.core.roster import Covered, Departure, Member, Roster
+from controller_service.core.brought_table import BroughtTable
+from controller_service.core.observed import BackendLoad, ObservedRouter
+from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionOwnership
+from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 from slotmesh.wire.partitions import PARTITIONS
 
 
-def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, started_at: float) -> Router:
+def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, started_at: float) -> ObservedRouter:
     """The first frame of a router."""
     if frame.WhichOneof("frame") != "hello":
         refuse("hello", "must be the first frame")
@@ -35,7 +35,7 @@ def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, start
     require_address("hello.address", hello.address)
     if hello.metrics_address:
         require_address("hello.metrics_address", hello.metrics_address)
-    return Router(
+    return ObservedRouter(
         router_id=hello.router_id,
         address=hello.address,
         metrics_address=hello.metrics_address,
@@ -53,12 +53,12 @@ def brought_from_wire(hello: membership_service_pb2.RouterHello, *, generation: 
         require_generation(f"hello.table.covers[{at}].generation", each.generation)
     return BroughtTable(
         generation=wire.generation,
-        roster=Roster(
+        roster=IncarnationRoster(
             revision=wire.roster_revision,
             members=tuple(_members(wire)),
             departed=tuple(
-                Departure(
-                    owner=Owner(it.replica_id, it.incarnation),
+                DepartedIncarnation(
+                    owner=Incarnation(it.replica_id, it.incarnation),
                     generation=it.generation,
                     revision=it.revision,
                     left_at=now,
@@ -67,7 +67,7 @@ def brought_from_wire(hello: membership_service_pb2.RouterHello, *, generation: 
             ),
             departed_since=wire.departed_since,
             covers=tuple(
-                Covered(generation=it.generation, revision=it.revision, departed_since=it.departed_since)
+                CoveredTables(generation=it.generation, revision=it.revision, departed_since=it.departed_since)
                 for it in wire.covers
             ),
         ),
@@ -76,14 +76,14 @@ def brought_from_wire(hello: membership_service_pb2.RouterHello, *, generation: 
     )
 
 
-def _members(table: membership_service_pb2.RoutingTable) -> Iterator[Member]:
+def _members(table: membership_service_pb2.RoutingTable) -> Iterator[ListedIncarnation]:
     for at, backend in enumerate(table.backends):
         for number, replica in enumerate(backend.replicas):
             path = f"hello.table.backends[{at}].replicas[{number}]"
             require(ID, f"{path}.replica_id", replica.replica_id, "1 to 128 of `a-z A-Z 0-9 _ . -`")
             require_address(f"{path}.address", replica.address)
-            yield Member(
-                owner=Owner(replica.replica_id, replica.incarnation),
+            yield ListedIncarnation(
+                owner=Incarnation(replica.replica_id, replica.incarnation),
                 backend=backend.name,
                 address=replica.address,
                 max_ongoing=max(0, replica.max_ongoing),
@@ -92,7 +92,7 @@ def _members(table: membership_service_pb2.RoutingTable) -> Iterator[Member]:
             )
 
 
-def _ownership(path: str, route: membership_service_pb2.EndpointRoute) -> Ownership:
+def _ownership(path: str, route: membership_service_pb2.EndpointRoute) -> PartitionOwnership:
     owner_of, epochs = tuple(route.partition_owners), tuple(route.base_epoch + epoch for epoch in route.owner_epochs)
     if len(owner_of) not in {0, PARTITIONS}:
         refuse(f"{path}.partition_owners", f"must be none or {PARTITIONS}, are {len(owner_of)}")
@@ -102,9 +102,9 @@ def _ownership(path: str, route: membership_service_pb2.EndpointRoute) -> Owners
         refuse(f"{path}.partition_owners", f"must be {NO_OWNER} … {len(route.owners) - 1}, indexes into `owners`")
     if not all(0 <= epoch < MAX_EPOCH for epoch in epochs):
         refuse(f"{path}.owner_epochs", "must be epochs: 0 or larger, and far from the end of 64 bits")
-    return Ownership(
+    return PartitionOwnership(
         endpoint=route.name,
-        owners=tuple(Owner(it.replica_id, it.incarnation) for it in route.owners),
+        owners=tuple(Incarnation(it.replica_id, it.incarnation) for it in route.owners),
         partition_owners=owner_of or (NO_OWNER,) * PARTITIONS,
         epochs=epochs or (0,) * PARTITIONS,
     )
@@ -124,7 +124,7 @@ def router_report_from_wire(
     return frame.report
 
 
-def router_to_wire(router: Router, wall_s: Callable[[float], float]) -> mesh_pb2.Router:
+def router_to_wire(router: ObservedRouter, wall_s: Callable[[float], float]) -> mesh_pb2.Router:
     """`wall_s` turns monotonic seconds into seconds since 1970."""
     return mesh_pb2.Router(
         router_id=router.router_id,

@@ -7,15 +7,15 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
 
-from controller_service.core.partitions import Ownership
-from controller_service.core.routing import BackendRoute, RoutingTable
+from controller_service.core.partitions import PartitionOwnership
+from controller_service.core.routing import AnnouncedTable, ListedBackend
 from slotmesh.spec.model import ROUTED, Backend
 from slotmesh.spec.wire import backend_to_wire, repeat_for_older_peers, traffic_to_wire
 from slotmesh.v1 import membership_service_pb2
 
 
 def table_to_wire(
-    table: RoutingTable, ownership_bytes: Callable[[Ownership], bytes]
+    table: AnnouncedTable, ownership_bytes: Callable[[PartitionOwnership], bytes]
 ) -> membership_service_pb2.RoutingTable:
     """`ownership_bytes` is `ownership_to_bytes`, or what remembers its answers: they are most of the work."""
     wire = membership_service_pb2.RoutingTable(
@@ -50,7 +50,7 @@ def table_to_wire(
     return wire
 
 
-def ownership_to_bytes(ownership: Ownership) -> bytes:
+def ownership_to_bytes(ownership: PartitionOwnership) -> bytes:
     """What an EndpointRoute says of owners, to be merged into it."""
     base = min(ownership.epochs, default=0)
     wire = membership_service_pb2.EndpointRoute(
@@ -65,7 +65,7 @@ def ownership_to_bytes(ownership: Ownership) -> bytes:
     return wire.SerializeToString()
 
 
-def _backend_route(route: BackendRoute) -> membership_service_pb2.BackendRoute:
+def _backend_route(route: ListedBackend) -> membership_service_pb2.BackendRoute:
     wire = membership_service_pb2.BackendRoute(
         name=route.settings.name,
         replicas=(

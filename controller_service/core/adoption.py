@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from controller_service.core.brought import BroughtTable
+from controller_service.core.brought_table import BroughtTable
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, Replica, ReplicaState
-from controller_service.core.partitions import Owner, inherit
-from controller_service.core.roster import Member, Roster
+from controller_service.core.observed import Observed, ObservedReplica, ReplicaState
+from controller_service.core.partitions import Incarnation, inherit
+from controller_service.core.roster import IncarnationRoster, ListedIncarnation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def adopt(
             for replica_id in router.linked_replica_ids
         }
         departed = {it.owner for it in roster.departed} | {it.owner for it in brought.roster.departed}
-        ended: list[Owner] = []
+        ended: list[Incarnation] = []
         for member in brought.roster.members:
             owner = member.owner
             if owner in departed:
@@ -90,7 +90,7 @@ def adopt(
     )
 
 
-def ended(observed: Observed, owner: Owner, now: float) -> Observed:
+def ended(observed: Observed, owner: Incarnation, now: float) -> Observed:
     """An incarnation is proven to have ended. The very same Observed comes back where that is nothing new."""
     known = observed.incarnation(owner)
     if known is None or known.gone:
@@ -110,7 +110,7 @@ def ended(observed: Observed, owner: Owner, now: float) -> Observed:
     return observed.with_replica(successor.having_replaced(owner.incarnation))
 
 
-def _rival(observed: Observed, member: Member) -> Replica | None:
+def _rival(observed: Observed, member: ListedIncarnation) -> ObservedReplica | None:
     """The incarnation that is attached, or was, under the id of one that is not known."""
     known = observed.replica(member.owner.replica_id)
     if known is None or known.gone or known.brought_by is not None or _is_known(observed, member.owner):
@@ -118,7 +118,7 @@ def _rival(observed: Observed, member: Member) -> Replica | None:
     return known if known.incarnation else None
 
 
-def _is_known(observed: Observed, owner: Owner) -> bool:
+def _is_known(observed: Observed, owner: Incarnation) -> bool:
     replica = observed.replica(owner.replica_id)
     return observed.incarnation(owner) is not None or (replica is not None and owner.incarnation in replica.retired)
 
@@ -135,10 +135,10 @@ def _without_departed(observed: Observed, brought: BroughtTable, now: float) -> 
     return observed
 
 
-def _with_taken(observed: Observed, brought: BroughtTable, member: Member, now: float) -> Observed:
+def _with_taken(observed: Observed, brought: BroughtTable, member: ListedIncarnation, now: float) -> Observed:
     """Listed, and a candidate for calls as before; suspect, since it was not heard."""
     owner = member.owner
-    record = Replica(
+    record = ObservedReplica(
         replica_id=owner.replica_id,
         incarnation=owner.incarnation,
         backend=member.backend,
@@ -160,7 +160,7 @@ def _with_taken(observed: Observed, brought: BroughtTable, member: Member, now: 
     return observed.with_elder(record)
 
 
-def _without_living(brought: BroughtTable, observed: Observed) -> Roster:
+def _without_living(brought: BroughtTable, observed: Observed) -> IncarnationRoster:
     """Its roster, without departures of incarnations that are attached: they know better."""
     departed = tuple(
         it for it in brought.roster.departed if (known := observed.incarnation(it.owner)) is None or known.gone
@@ -170,7 +170,7 @@ def _without_living(brought: BroughtTable, observed: Observed) -> Roster:
 
 def _with_epochs(observed: Observed, brought: BroughtTable) -> Observed:
     """Owners start nothing of the epochs that it names before they are given anything."""
-    newest: dict[Owner, int] = {}
+    newest: dict[Incarnation, int] = {}
     for ownership in brought.ownership.values():
         for index, epoch in zip(ownership.partition_owners, ownership.epochs, strict=True):
             if index >= 0:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from controller_service.core.partitions import Ownership
-from controller_service.core.roster import NO_ROSTER, Roster
+from controller_service.core.partitions import PartitionOwnership
+from controller_service.core.roster import NO_ROSTER, IncarnationRoster
 from slotmesh.spec.model import Backend, Endpoint
 
 ValueT = TypeVar("ValueT")
@@ -28,8 +28,8 @@ class ChangeSet:
     delete_backends: tuple[str, ...] = ()
     put_endpoints: tuple[Endpoint, ...] = ()
     delete_endpoints: tuple[str, ...] = ()
-    put_ownership: tuple[Ownership, ...] = ()
-    put_roster: Roster | None = None
+    put_ownership: tuple[PartitionOwnership, ...] = ()
+    put_roster: IncarnationRoster | None = None
     """None: as it is."""
     epoch_floor: int = 0
     """At least this, from now on."""
@@ -44,11 +44,11 @@ class Desired:
     """The revision that changed a backend or an endpoint last."""
     backends: Mapping[str, Backend] = field(default_factory=lambda: MappingProxyType({}))
     endpoints: Mapping[str, Endpoint] = field(default_factory=lambda: MappingProxyType({}))
-    ownership: Mapping[str, Ownership] = field(default_factory=lambda: MappingProxyType({}))
+    ownership: Mapping[str, PartitionOwnership] = field(default_factory=lambda: MappingProxyType({}))
     """By endpoint; none for those whose partitions were never assigned."""
     epoch_floor: int = 0
     """No epoch up to here is given to anybody: an endpoint of the same name, or an earlier generation, may have."""
-    roster: Roster = NO_ROSTER
+    roster: IncarnationRoster = NO_ROSTER
     """The incarnations that the newest table names."""
 
     def is_configured_as_of(self, revision: int) -> bool:

@@ -12,11 +12,11 @@ from controller_service.core.observed import (
     Handovers,
     Observed,
 )
-from controller_service.core.partitions import Owner, Ownership
+from controller_service.core.partitions import Incarnation, PartitionOwnership
 from controller_service.core.transitions import Transition
 
 
-def emptied(observed: Observed, owner: Owner, endpoints: Mapping[str, Mapping[int, int]]) -> Transition:
+def emptied(observed: Observed, owner: Incarnation, endpoints: Mapping[str, Mapping[int, int]]) -> Transition:
     """A replica said that nothing of these partitions (endpoint -> partition -> epoch) is left there."""
     for endpoint, epochs in endpoints.items():
         known = observed.handovers.get(endpoint, Handovers())
@@ -25,7 +25,9 @@ def emptied(observed: Observed, owner: Owner, endpoints: Mapping[str, Mapping[in
     return Transition(observed)
 
 
-def fenced(observed: Observed, owner: Owner, through_epoch: int, busy: Mapping[str, frozenset[int]]) -> Transition:
+def fenced(
+    observed: Observed, owner: Incarnation, through_epoch: int, busy: Mapping[str, frozenset[int]]
+) -> Transition:
     """A replica said that nothing up to this epoch starts there, and of which partitions something still runs."""
     known = observed.replica(owner.replica_id)
     if known is None or known.incarnation != owner.incarnation or through_epoch <= known.fenced_through:
@@ -33,7 +35,7 @@ def fenced(observed: Observed, owner: Owner, through_epoch: int, busy: Mapping[s
     return Transition(observed.with_replica(replace(known, fenced_through=through_epoch, busy=busy)))
 
 
-def told_to_leave(observed: Observed, ownership: Ownership, *, balancing: bool, now: float) -> Transition:
+def told_to_leave(observed: Observed, ownership: PartitionOwnership, *, balancing: bool, now: float) -> Transition:
     """The hand-overs of an endpoint are these now. What owners said of others is of no use any more."""
     known = observed.handovers.get(ownership.endpoint, Handovers())
     leaving = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from controller_service.core.partitions import Ownership, count_moves
+from controller_service.core.partitions import PartitionOwnership, count_moves
 
 
 class EventKind(Enum):
@@ -57,7 +57,7 @@ class Notice:
     """What happened, for a person."""
 
 
-def notices_of_moves(before: Ownership | None, after: Ownership) -> Iterator[Notice]:
+def notices_of_moves(before: PartitionOwnership | None, after: PartitionOwnership) -> Iterator[Notice]:
     """What people are told where the partitions of an endpoint get, leave or lose their owners."""
     given, orphaned = count_moves(before, after)
     leaving = len(set(after.leaving).difference(() if before is None else before.leaving))

@@ -13,8 +13,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-from controller_service.core.brought import BroughtTable
-from controller_service.core.partitions import Owner
+from controller_service.core.brought_table import BroughtTable
+from controller_service.core.partitions import Incarnation
 
 RETIRED_KEPT: Final = 16
 """Replaced incarnations remembered for each replica id."""
@@ -32,7 +32,7 @@ class ReplicaState(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class ObservedReplica:
     """One process that runs a backend's handler."""
 
     replica_id: str
@@ -88,9 +88,9 @@ class Replica:
     """Partitions, by endpoint, of which something still ran there when it was fenced."""
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> Incarnation:
         """The incarnation."""
-        return Owner(self.replica_id, self.incarnation)
+        return Incarnation(self.replica_id, self.incarnation)
 
     @property
     def is_fenced(self) -> bool:
@@ -112,7 +112,7 @@ class Replica:
         """It can own partitions and be picked."""
         return self.state is ReplicaState.READY and not self.gone and not self.is_told_to_drain
 
-    def having_replaced(self, *incarnations: str) -> Replica:
+    def having_replaced(self, *incarnations: str) -> ObservedReplica:
         """With older incarnations that have ended."""
         return replace(self, retired=(*self.retired, *filter(None, incarnations))[-RETIRED_KEPT:])
 
@@ -127,7 +127,7 @@ class BackendLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Router:
+class ObservedRouter:
     """A router that is attached, or was a moment ago."""
 
     router_id: str
@@ -157,7 +157,7 @@ class Restarts:
 class Handovers:
     """What is known of an endpoint's partitions on the move."""
 
-    emptied: frozenset[tuple[Owner, int, int]] = frozenset()
+    emptied: frozenset[tuple[Incarnation, int, int]] = frozenset()
     """(owner, partition, epoch): nothing of the partition is left at that owner, and nothing of the epoch starts."""
     balanced_at: float = float("-inf")
     """When partitions were last told to leave for better shares, seconds (monotonic)."""
@@ -167,28 +167,28 @@ class Handovers:
 class Observed:
     """Everything observed, at one moment."""
 
-    by_backend: Mapping[str, Mapping[str, Replica]] = field(default_factory=lambda: MappingProxyType({}))
+    by_backend: Mapping[str, Mapping[str, ObservedReplica]] = field(default_factory=lambda: MappingProxyType({}))
     """Replicas by backend, then by id."""
     backend_of: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Backend of each replica."""
-    routers: Mapping[str, Router] = field(default_factory=lambda: MappingProxyType({}))
+    routers: Mapping[str, ObservedRouter] = field(default_factory=lambda: MappingProxyType({}))
     restarts: Mapping[str, Restarts] = field(default_factory=lambda: MappingProxyType({}))
     """By backend."""
 
     handovers: Mapping[str, Handovers] = field(default_factory=lambda: MappingProxyType({}))
     """By endpoint."""
-    elders: Mapping[Owner, Replica] = field(default_factory=lambda: MappingProxyType({}))
+    elders: Mapping[Incarnation, ObservedReplica] = field(default_factory=lambda: MappingProxyType({}))
     """Incarnations that routers know, under ids of others, and that are not proven to have ended."""
     brought: Mapping[str, BroughtTable] = field(default_factory=lambda: MappingProxyType({}))
     """Tables of other generations that were not looked at yet, by router."""
     older_routers: frozenset[str] = frozenset()
     """Where the routers served that such tables have named."""
 
-    def replica(self, replica_id: str) -> Replica | None:
+    def replica(self, replica_id: str) -> ObservedReplica | None:
         backend = self.backend_of.get(replica_id)
         return None if backend is None else self.by_backend[backend][replica_id]
 
-    def replicas(self, backend: str | None = None) -> Iterator[Replica]:
+    def replicas(self, backend: str | None = None) -> Iterator[ObservedReplica]:
         """All replicas, or one backend's."""
         if backend is not None:
             yield from self.by_backend.get(backend, {}).values()
@@ -196,21 +196,21 @@ class Observed:
         for group in self.by_backend.values():
             yield from group.values()
 
-    def incarnations(self, backend: str | None = None) -> Iterator[Replica]:
+    def incarnations(self, backend: str | None = None) -> Iterator[ObservedReplica]:
         """All replicas, or one backend's, with those that live on under the id of another one."""
         yield from self.replicas(backend)
         for elder in self.elders.values():
             if backend is None or elder.backend == backend:
                 yield elder
 
-    def incarnation(self, owner: Owner) -> Replica | None:
+    def incarnation(self, owner: Incarnation) -> ObservedReplica | None:
         """The record of one incarnation, unless it has been replaced."""
         replica = self.replica(owner.replica_id)
         if replica is not None and replica.incarnation == owner.incarnation:
             return replica
         return self.elders.get(owner)
 
-    def is_dead(self, owner: Owner) -> bool:
+    def is_dead(self, owner: Incarnation) -> bool:
         """Whether an incarnation is known to have ended. One that was never heard of is not."""
         if (known := self.incarnation(owner)) is not None:
             return known.gone
@@ -221,12 +221,12 @@ class Observed:
         """Whether a router says that it has a working link to a replica of this id."""
         return any(replica_id in router.linked_replica_ids for router in self.routers.values())
 
-    def fenced_through(self, owner: Owner) -> int:
+    def fenced_through(self, owner: Incarnation) -> int:
         """Up to which epoch an incarnation starts nothing any more; 0 where that is not known."""
         known = self.incarnation(owner)
         return known.fenced_through if known is not None and known.is_fenced else 0
 
-    def is_draining(self, owner: Owner) -> bool:
+    def is_draining(self, owner: Incarnation) -> bool:
         """Whether an incarnation is about to end, and not dead yet."""
         replica = self.replica(owner.replica_id)
         if replica is None or replica.gone or replica.incarnation != owner.incarnation:
@@ -237,12 +237,12 @@ class Observed:
         """Whether a replica that is heard may still start what an earlier generation gave it."""
         return any(not it.is_fenced and not it.gone and it.suspect_since is None for it in self.replicas())
 
-    def awaits_fence_of(self, owner: Owner) -> bool:
+    def awaits_fence_of(self, owner: Incarnation) -> bool:
         """Whether an incarnation is not fenced yet: it keeps what it has until then, and is given nothing."""
         known = self.incarnation(owner)
         return known is None or not known.is_fenced
 
-    def busy_partitions(self, endpoint: str) -> frozenset[tuple[Owner, int]]:
+    def busy_partitions(self, endpoint: str) -> frozenset[tuple[Incarnation, int]]:
         """The partitions of which something still ran at replicas when they were fenced."""
         return frozenset(
             (replica.owner, number)
@@ -251,7 +251,7 @@ class Observed:
             for number in replica.busy.get(endpoint, ())
         )
 
-    def with_replica(self, replica: Replica) -> Observed:
+    def with_replica(self, replica: ObservedReplica) -> Observed:
         """With the replica's record added or replaced."""
         before = self.backend_of.get(replica.replica_id)
         base = self if before in {None, replica.backend} else self.without_replica(replica.replica_id)
@@ -280,7 +280,7 @@ class Observed:
             restarts=MappingProxyType(restarts),
         )
 
-    def with_router(self, router: Router) -> Observed:
+    def with_router(self, router: ObservedRouter) -> Observed:
         return replace(self, routers=MappingProxyType({**self.routers, router.router_id: router}))
 
     def without_router(self, router_id: str) -> Observed:
@@ -288,10 +288,10 @@ class Observed:
             self, routers=MappingProxyType({key: it for key, it in self.routers.items() if key != router_id})
         )
 
-    def with_elder(self, elder: Replica) -> Observed:
+    def with_elder(self, elder: ObservedReplica) -> Observed:
         return replace(self, elders=MappingProxyType({**self.elders, elder.owner: elder}))
 
-    def without_elders(self, owners: Collection[Owner]) -> Observed:
+    def without_elders(self, owners: Collection[Incarnation]) -> Observed:
         if not any(owner in self.elders for owner in owners):
             return self
         left = {owner: elder for owner, elder in self.elders.items() if owner not in owners}

@@ -32,7 +32,7 @@ NO_OWNER: Final = -1
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Owner:
+class Incarnation:
     """One incarnation of a replica."""
 
     replica_id: str
@@ -40,11 +40,11 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ownership:
+class PartitionOwnership:
     """The partitions of one endpoint."""
 
     endpoint: str
-    owners: tuple[Owner, ...]
+    owners: tuple[Incarnation, ...]
     """Those that own something, in order."""
     partition_owners: tuple[int, ...]
     """Of each partition: an index into `owners`, or NO_OWNER."""
@@ -56,23 +56,23 @@ class Ownership:
     inherited: frozenset[int] = frozenset()
     """Partitions whose owners, and epochs, are those that an earlier generation named."""
 
-    def leaving_by_owner(self) -> dict[Owner, dict[int, int]]:
+    def leaving_by_owner(self) -> dict[Incarnation, dict[int, int]]:
         """What owners must give up: partition -> epoch that ends."""
-        told: dict[Owner, dict[int, int]] = {}
+        told: dict[Incarnation, dict[int, int]] = {}
         for number in self.leaving:
             told.setdefault(self.owners[self.partition_owners[number]], {})[number] = self.epochs[number]
         return told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class OwnerCandidate:
     """A replica that may be given partitions, and its share of all of them: > 0; the shares sum to 1."""
 
-    owner: Owner
+    owner: Incarnation
     share: float
 
 
-def shares(weights: Mapping[str, float], ready: Mapping[str, Sequence[Owner]]) -> list[Candidate]:
+def shares(weights: Mapping[str, float], ready: Mapping[str, Sequence[Incarnation]]) -> list[OwnerCandidate]:
     """The replicas that may own partitions, in order: each has its backend's weight over the backend's ready replicas.
 
     What backends without a ready replica weigh goes to the others, so that every partition can have an owner.
@@ -81,7 +81,7 @@ def shares(weights: Mapping[str, float], ready: Mapping[str, Sequence[Owner]]) -
     total = sum(weights[name] for name in serving)
     return sorted(
         (
-            Candidate(owner=owner, share=weights[name] / total / len(owners))
+            OwnerCandidate(owner=owner, share=weights[name] / total / len(owners))
             for name, owners in serving.items()
             for owner in owners
         ),
@@ -91,15 +91,15 @@ def shares(weights: Mapping[str, float], ready: Mapping[str, Sequence[Owner]]) -
 
 def assign(
     endpoint: str,
-    current: Ownership | None,
-    candidates: Sequence[Candidate],
-    is_dead: Callable[[Owner], bool],
+    current: PartitionOwnership | None,
+    candidates: Sequence[OwnerCandidate],
+    is_dead: Callable[[Incarnation], bool],
     *,
     epoch_floor: int,
-    emptied: Collection[tuple[Owner, int, int]] = (),
-    busy: Collection[tuple[Owner, int]] = (),
-    fenced_through: Callable[[Owner], int] = lambda _: 0,
-) -> Ownership:
+    emptied: Collection[tuple[Incarnation, int, int]] = (),
+    busy: Collection[tuple[Incarnation, int]] = (),
+    fenced_through: Callable[[Incarnation], int] = lambda _: 0,
+) -> PartitionOwnership:
     """The ownership that should be: `current` with the partitions of dead owners, and those handed over, given away.
 
     `emptied` has (owner, partition, epoch) of what owners have given up. `fenced_through` says up to which epoch an
@@ -130,7 +130,7 @@ def assign(
     if not (free or renewed or is_told_more) or (not candidates and len(dead) == 1):
         return current
 
-    owner_of: list[Owner | None] = [None if index in dead else owners[index] for index in of]
+    owner_of: list[Incarnation | None] = [None if index in dead else owners[index] for index in of]
     for number in free:
         owner_of[number] = None
     epochs = list(current.epochs)
@@ -153,16 +153,16 @@ def assign(
 
 def ownership_of(
     endpoint: str,
-    owner_of: Sequence[Owner | None],
+    owner_of: Sequence[Incarnation | None],
     epochs: Sequence[int],
     *,
     leaving: Collection[int] = (),
     inherited: frozenset[int] = frozenset(),
-) -> Ownership:
+) -> PartitionOwnership:
     """The ownership with these owners of each partition."""
     owners = tuple(sorted({owner for owner in owner_of if owner is not None}))
     index_of = {owner: index for index, owner in enumerate(owners)}
-    return Ownership(
+    return PartitionOwnership(
         endpoint=endpoint,
         owners=owners,
         partition_owners=tuple(NO_OWNER if owner is None else index_of[owner] for owner in owner_of),
@@ -172,7 +172,9 @@ def ownership_of(
     )
 
 
-def inherit(current: Ownership | None, brought: Ownership, is_dead: Callable[[Owner], bool]) -> Ownership | None:
+def inherit(
+    current: PartitionOwnership | None, brought: PartitionOwnership, is_dead: Callable[[Incarnation], bool]
+) -> PartitionOwnership | None:
     """With the owners that an earlier generation named; None where that is nothing new.
 
     Of several such tables the newest epoch of each partition counts. What was given away since stays as it is.
@@ -203,13 +205,13 @@ def inherit(current: Ownership | None, brought: Ownership, is_dead: Callable[[Ow
 
 
 def hand_over(
-    current: Ownership,
-    candidates: Sequence[Candidate],
+    current: PartitionOwnership,
+    candidates: Sequence[OwnerCandidate],
     *,
-    is_draining: Callable[[Owner], bool],
+    is_draining: Callable[[Incarnation], bool],
     balance: bool,
-    stays: Callable[[Owner], bool] = lambda _: False,
-) -> Ownership:
+    stays: Callable[[Incarnation], bool] = lambda _: False,
+) -> PartitionOwnership:
     """Marks what should leave its live owner; returns `current` itself where that is nothing new.
 
     All that draining owners have leaves. With `balance`, so does what the others have too many of, except that owners
@@ -239,16 +241,16 @@ def hand_over(
     return current if len(leaving) == len(current.leaving) else replace(current, leaving=tuple(sorted(leaving)))
 
 
-def _first(endpoint: str, epoch_floor: int, busy: Collection[tuple[Owner, int]]) -> Ownership:
+def _first(endpoint: str, epoch_floor: int, busy: Collection[tuple[Incarnation, int]]) -> PartitionOwnership:
     """Nobody owns anything yet, except that those of `busy` have something to finish."""
-    owner_of: list[Owner | None] = [None] * PARTITIONS
+    owner_of: list[Incarnation | None] = [None] * PARTITIONS
     for owner, number in sorted(busy):
         owner_of[number] = owner
     return ownership_of(endpoint, owner_of, [epoch_floor] * PARTITIONS, leaving={number for _, number in busy})
 
 
 def _handed_over(
-    current: Ownership, dead: Collection[int], emptied: Collection[tuple[Owner, int, int]]
+    current: PartitionOwnership, dead: Collection[int], emptied: Collection[tuple[Incarnation, int, int]]
 ) -> Iterator[int]:
     """The partitions that their living owners were told to give up, and have."""
     owners, of = current.owners, current.partition_owners
@@ -258,7 +260,10 @@ def _handed_over(
 
 
 def _fenced(
-    current: Ownership, numbers: Iterable[int], serving: Collection[Owner], busy: Collection[tuple[Owner, int]]
+    current: PartitionOwnership,
+    numbers: Iterable[int],
+    serving: Collection[Incarnation],
+    busy: Collection[tuple[Incarnation, int]],
 ) -> tuple[list[int], list[int], list[int]]:
     """Of partitions whose owners were fenced: those that they get anew, those that they still run, and the others."""
     renewed: list[int] = []
@@ -278,10 +283,10 @@ def _fenced(
 
 def _given(
     numbers: Iterable[int],
-    candidates: Sequence[Candidate],
-    owner_of: Sequence[Owner | None],
+    candidates: Sequence[OwnerCandidate],
+    owner_of: Sequence[Incarnation | None],
     leaving: Collection[int],
-) -> list[tuple[int, Owner]]:
+) -> list[tuple[int, Incarnation]]:
     """Who gets each of these partitions: whoever is the furthest below its share, `leaving` not counted."""
     held = dict.fromkeys((candidate.owner for candidate in candidates), 0)
     for number, holder in enumerate(owner_of):
@@ -290,7 +295,7 @@ def _given(
     # Among equals in the order of their ids.
     needy = [(held[it.owner] - it.share * PARTITIONS, rank) for rank, it in enumerate(candidates)]
     heapify(needy)
-    given: list[tuple[int, Owner]] = []
+    given: list[tuple[int, Incarnation]] = []
     for number in numbers:
         surplus, rank = needy[0]
         heapreplace(needy, (surplus + 1.0, rank))
@@ -298,7 +303,7 @@ def _given(
     return given
 
 
-def _void(current: Ownership, dead: Collection[int], fences: Sequence[int]) -> list[int]:
+def _void(current: PartitionOwnership, dead: Collection[int], fences: Sequence[int]) -> list[int]:
     """The partitions of which their living owner, being fenced, starts nothing at the epoch that it has."""
     if not any(fences):
         return []
@@ -309,7 +314,9 @@ def _void(current: Ownership, dead: Collection[int], fences: Sequence[int]) -> l
     ]
 
 
-def _quotas(candidates: Sequence[Candidate], held: Mapping[Owner, int], total: int) -> dict[Owner, int]:
+def _quotas(
+    candidates: Sequence[OwnerCandidate], held: Mapping[Incarnation, int], total: int
+) -> dict[Incarnation, int]:
     """Whole partitions for each candidate, its share of all within 1; who holds more already gets the odd ones."""
     quotas = {it.owner: int(it.share * total) for it in candidates}
     odd = total - sum(quotas.values())
@@ -319,12 +326,12 @@ def _quotas(candidates: Sequence[Candidate], held: Mapping[Owner, int], total: i
     return quotas
 
 
-def has_live_owner(ownership: Ownership | None, is_dead: Callable[[Owner], bool]) -> bool:
+def has_live_owner(ownership: PartitionOwnership | None, is_dead: Callable[[Incarnation], bool]) -> bool:
     """Whether any partition is served."""
     return ownership is not None and any(not is_dead(owner) for owner in ownership.owners)
 
 
-def count_moves(before: Ownership | None, after: Ownership) -> tuple[int, int]:
+def count_moves(before: PartitionOwnership | None, after: PartitionOwnership) -> tuple[int, int]:
     """Partitions that got a new owner, and partitions that lost theirs."""
     old = [NO_OWNER] * PARTITIONS if before is None else before.partition_owners
     epochs = [0] * PARTITIONS if before is None else before.epochs

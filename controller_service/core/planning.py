@@ -32,7 +32,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class ChangeTerms:
     """On what terms a change is wanted."""
 
     dry_run: bool = False
@@ -41,7 +41,7 @@ class Terms:
     """It is refused where the configuration has changed since this revision. None: it is never."""
 
 
-ALWAYS: Final = Terms()
+ALWAYS: Final = ChangeTerms()
 
 
 def plan_mesh(

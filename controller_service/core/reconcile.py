@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from controller_service.core.desired import Desired
-from controller_service.core.observed import Handovers, Observed, Replica, ReplicaState, Restarts
-from controller_service.core.partitions import Ownership, assign, hand_over, has_live_owner, shares
+from controller_service.core.observed import Handovers, Observed, ObservedReplica, ReplicaState, Restarts
+from controller_service.core.partitions import PartitionOwnership, assign, hand_over, has_live_owner, shares
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, JsonValue
 from slotmesh.spec.setting import Change
 
@@ -85,7 +85,7 @@ class BackendOutcome:
 class EndpointOutcome:
     """What the ownership of an endpoint should become."""
 
-    ownership: Ownership | None = None
+    ownership: PartitionOwnership | None = None
     """None: as it is."""
     balancing: bool = False
     """Partitions are told to leave for better shares."""
@@ -167,7 +167,7 @@ def reconcile_backend(
     return BackendOutcome(tuple(actions), _sooner(retry_after_s, forget_after_s))
 
 
-def _ending(replicas: Iterable[Replica], now: float, *, launches: bool) -> tuple[dict[str, str], float | None]:
+def _ending(replicas: Iterable[ObservedReplica], now: float, *, launches: bool) -> tuple[dict[str, str], float | None]:
     """Which replicas should end whatever the backend says, by id: why. And when to look again."""
     leaving: dict[str, str] = {}
     again_after_s: float | None = None
@@ -266,7 +266,7 @@ def wanted_replicas(backend: Backend) -> int:
 
 def _wait_s(
     backends: Collection[Backend | None],
-    ready: Mapping[str, Collection[Replica]],
+    ready: Mapping[str, Collection[ObservedReplica]],
     observed: Observed,
     now: float,
     *,
@@ -288,26 +288,26 @@ def _wait_s(
     return max(0.0, deadline - now)
 
 
-def _is_up_to_date(replica: Replica, template: str, backend: Backend) -> bool:
+def _is_up_to_date(replica: ObservedReplica, template: str, backend: Backend) -> bool:
     """It runs what the backend says now, or has been told of it while it lives."""
     return replica.template == template or (replica.reconfigures and replica.fixed == fixed_of(backend))
 
 
-def _stays(replica: Replica) -> bool:
+def _stays(replica: ObservedReplica) -> bool:
     return not replica.is_told_to_drain and replica.state in {ReplicaState.STARTING, ReplicaState.READY}
 
 
-def _is_coming(replica: Replica) -> bool:
+def _is_coming(replica: ObservedReplica) -> bool:
     """It may well get ready."""
     return replica.state is ReplicaState.STARTING and not replica.gone and not replica.is_told_to_drain
 
 
-def _most_dispensable_first(replica: Replica) -> tuple[bool, float, str]:
+def _most_dispensable_first(replica: ObservedReplica) -> tuple[bool, float, str]:
     return replica.takes_calls, -replica.started_at, replica.replica_id
 
 
 def _forgettable(
-    replicas: Collection[Replica], owners: Collection[str], now: float, *, keep_failures: bool
+    replicas: Collection[ObservedReplica], owners: Collection[str], now: float, *, keep_failures: bool
 ) -> tuple[list[str], float | None]:
     """The records to forget, and when to look again."""
     free = [replica for replica in replicas if replica.replica_id not in owners]

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controller_service.core.partitions import Owner
+from controller_service.core.partitions import Incarnation
 
 MAX_DEPARTED: Final = 512
 """Departures that are listed, the newest."""
@@ -25,10 +25,10 @@ KEEP_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class ListedIncarnation:
     """An incarnation that tables name, with what a controller has to know that does not know it."""
 
-    owner: Owner
+    owner: Incarnation
     backend: str
     address: str
     max_ongoing: int
@@ -38,10 +38,10 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
+class DepartedIncarnation:
     """An incarnation that no table names any more: it had ended by then."""
 
-    owner: Owner
+    owner: Incarnation
     generation: str
     revision: int
     """The first roster without it, in `generation`."""
@@ -50,7 +50,7 @@ class Departure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Covered:
+class CoveredTables:
     """An earlier generation, as far as routers have brought it."""
 
     generation: str
@@ -61,19 +61,19 @@ class Covered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Roster:
+class IncarnationRoster:
     """The incarnations that tables name, and those that they named before."""
 
     revision: int = 0
-    members: tuple[Member, ...] = ()
-    departed: tuple[Departure, ...] = ()
+    members: tuple[ListedIncarnation, ...] = ()
+    departed: tuple[DepartedIncarnation, ...] = ()
     """Oldest first; an incarnation once."""
     departed_since: int = 0
     """Departures of this generation at this revision and at older ones may be missing."""
-    covers: tuple[Covered, ...] = ()
+    covers: tuple[CoveredTables, ...] = ()
     """Oldest first."""
 
-    def owners(self) -> frozenset[Owner]:
+    def owners(self) -> frozenset[Incarnation]:
         """The incarnations."""
         return frozenset(member.owner for member in self.members)
 
@@ -81,7 +81,9 @@ class Roster:
         """Up to which roster it covers an earlier generation; -1 where not at all."""
         return next((it.revision for it in self.covers if it.generation == generation), -1)
 
-    def listing(self, members: Iterable[Member], *, generation: str, revision: int, now: float) -> Roster:
+    def listing(
+        self, members: Iterable[ListedIncarnation], *, generation: str, revision: int, now: float
+    ) -> IncarnationRoster:
         """With these members from `revision` on; the very same value where the incarnations are the same.
 
         `now` is in seconds since 1970. Those that left must have ended.
@@ -90,20 +92,22 @@ class Roster:
         gone = self.owners().difference(member.owner for member in listed)
         if not gone and len(listed) == len(self.members):
             return self
-        left = [Departure(owner=it, generation=generation, revision=revision, left_at=now) for it in sorted(gone)]
+        left = [
+            DepartedIncarnation(owner=it, generation=generation, revision=revision, left_at=now) for it in sorted(gone)
+        ]
         changed = replace(self, revision=revision, members=listed)
         return changed._with_departures(left, generation=generation, now=now)
 
     def learning(
         self,
-        brought: Roster,
+        brought: IncarnationRoster,
         brought_generation: str,
         *,
-        ended: Collection[Owner] = (),
+        ended: Collection[Incarnation] = (),
         generation: str,
         revision: int,
         now: float,
-    ) -> Roster:
+    ) -> IncarnationRoster:
         """With what a roster of another generation says of departures and of generations before it.
 
         `ended` are members of it that are proven to have ended, and `revision` is that of the first table which says
@@ -111,7 +115,9 @@ class Roster:
         """
         chain = [
             *(it for it in brought.covers if it.generation != generation),
-            Covered(generation=brought_generation, revision=brought.revision, departed_since=brought.departed_since),
+            CoveredTables(
+                generation=brought_generation, revision=brought.revision, departed_since=brought.departed_since
+            ),
         ]
         told_of = {it.generation: it for it in chain}
         covered = {it.generation for it in self.covers}
@@ -122,7 +128,7 @@ class Roster:
         # One table's word on the order of generations can be relied on, that of several put together cannot.
         trusted = {it.generation for it in covers} if not self.covers else {covers[-1].generation}
 
-        def as_of_now(departure: Departure) -> Departure:
+        def as_of_now(departure: DepartedIncarnation) -> DepartedIncarnation:
             return replace(departure, generation=generation, revision=revision)
 
         is_chain_longer = len(covers) > len(self.covers) > 0
@@ -131,18 +137,20 @@ class Roster:
         known = {(it.owner, it.generation, it.revision) for it in self.departed}
         news = (it for it in brought.departed if (it.owner, it.generation, it.revision) not in known)
         told = [it if it.generation in trusted else as_of_now(it) for it in news]
-        told += [Departure(owner=it, generation=generation, revision=revision, left_at=now) for it in ended]
+        told += [DepartedIncarnation(owner=it, generation=generation, revision=revision, left_at=now) for it in ended]
         return changed._with_departures(told, generation=generation, now=now)
 
-    def _with_departures(self, departures: Iterable[Departure], *, generation: str, now: float) -> Roster:
+    def _with_departures(
+        self, departures: Iterable[DepartedIncarnation], *, generation: str, now: float
+    ) -> IncarnationRoster:
         """Of two departures of one incarnation the later one counts."""
         order = {it.generation: place for place, it in enumerate(self.covers)}
         order[generation] = len(order)
 
-        def place(it: Departure) -> tuple[int, int, Owner]:
+        def place(it: DepartedIncarnation) -> tuple[int, int, Incarnation]:
             return order.get(it.generation, -1), it.revision, it.owner
 
-        latest: dict[Owner, Departure] = {it.owner: it for it in self.departed}
+        latest: dict[Incarnation, DepartedIncarnation] = {it.owner: it for it in self.departed}
         for departure in departures:
             known = latest.get(departure.owner)
             if known is None or place(known) < place(departure):
@@ -161,16 +169,16 @@ class Roster:
         )
 
 
-NO_ROSTER: Final = Roster()
+NO_ROSTER: Final = IncarnationRoster()
 """That of a controller which has listed nobody yet."""
 
 
-def _newer(one: Covered, other: Covered) -> Covered:
+def _newer(one: CoveredTables, other: CoveredTables) -> CoveredTables:
     """The one with the newer roster. Of one roster the more complete list: both are known."""
     if one.revision == other.revision:
         return replace(one, departed_since=min(one.departed_since, other.departed_since))
     return max(one, other, key=lambda it: it.revision)
 
 
-def _since(before: int, generation: str, dropped: Iterable[Departure]) -> int:
+def _since(before: int, generation: str, dropped: Iterable[DepartedIncarnation]) -> int:
     return max([before, *(it.revision for it in dropped if it.generation == generation)])

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from controller_service.core.brought import BroughtTable
+from controller_service.core.brought_table import BroughtTable
 from controller_service.core.notices import EventKind, Notice
 from controller_service.core.observed import (
     BackendLoad,
     Observed,
-    Router,
+    ObservedRouter,
 )
 from controller_service.core.transitions import Transition
 
 
-def attached(observed: Observed, router: Router, brought: BroughtTable | None = None) -> Transition:
+def attached(observed: Observed, router: ObservedRouter, brought: BroughtTable | None = None) -> Transition:
     """A router opened its membership stream, for the first time or again; `brought` is of another generation."""
     known = observed.routers.get(router.router_id)
     if known is not None:

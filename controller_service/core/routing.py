@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller_service.core.desired import Desired
-from controller_service.core.observed import Observed, Replica, ReplicaState
-from controller_service.core.partitions import Owner, Ownership
-from controller_service.core.roster import NO_ROSTER, Member, Roster
+from controller_service.core.observed import Observed, ObservedReplica, ReplicaState
+from controller_service.core.partitions import Incarnation, PartitionOwnership
+from controller_service.core.roster import NO_ROSTER, IncarnationRoster, ListedIncarnation
 from slotmesh.spec.model import Backend, TrafficPolicy
 
 _LISTED: Final = frozenset({ReplicaState.READY, ReplicaState.DRAINING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaRoute:
+class ListedReplica:
     """A replica that takes calls, or drains."""
 
     replica_id: str
@@ -34,36 +34,36 @@ class ReplicaRoute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackendRoute:
+class ListedBackend:
     """A backend and its replicas, by id."""
 
     settings: Backend
     """As far as routers read it."""
-    replicas: tuple[ReplicaRoute, ...]
+    replicas: tuple[ListedReplica, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointRoute:
+class ListedEndpoint:
     """An endpoint, its policy and the owners of its partitions."""
 
     name: str
     traffic: TrafficPolicy | None
-    ownership: Ownership | None
+    ownership: PartitionOwnership | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routes:
     """The content of a routing table, in the order of names."""
 
-    endpoints: tuple[EndpointRoute, ...] = ()
-    backends: tuple[BackendRoute, ...] = ()
+    endpoints: tuple[ListedEndpoint, ...] = ()
+    backends: tuple[ListedBackend, ...] = ()
     router_addresses: tuple[str, ...] = ()
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[ListedIncarnation]:
         """The incarnations that are listed."""
         return [
-            Member(
-                owner=Owner(replica.replica_id, replica.incarnation),
+            ListedIncarnation(
+                owner=Incarnation(replica.replica_id, replica.incarnation),
                 backend=backend.settings.name,
                 address=replica.address,
                 max_ongoing=replica.max_ongoing,
@@ -76,13 +76,13 @@ class Routes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingTable:
+class AnnouncedTable:
     """Routes, and the version under which they are announced."""
 
     generation: str
     revision: int
     routes: Routes
-    roster: Roster = NO_ROSTER
+    roster: IncarnationRoster = NO_ROSTER
 
 
 def build_routes(desired: Desired, observed: Observed) -> Routes:
@@ -96,7 +96,7 @@ def build_routes(desired: Desired, observed: Observed) -> Routes:
     ]
     return Routes(
         endpoints=tuple(
-            EndpointRoute(name=name, traffic=endpoint.traffic, ownership=desired.ownership.get(name))
+            ListedEndpoint(name=name, traffic=endpoint.traffic, ownership=desired.ownership.get(name))
             for name, endpoint in sorted(desired.endpoints.items())
         ),
         backends=tuple(_backend_route(it, observed) for it in sorted(backends, key=lambda backend: backend.name)),
@@ -104,12 +104,12 @@ def build_routes(desired: Desired, observed: Observed) -> Routes:
     )
 
 
-def _backend_route(backend: Backend, observed: Observed) -> BackendRoute:
+def _backend_route(backend: Backend, observed: Observed) -> ListedBackend:
     listed = sorted(filter(_is_listed, observed.incarnations(backend.name)), key=lambda it: it.owner)
-    return BackendRoute(
+    return ListedBackend(
         settings=backend.routed(),
         replicas=tuple(
-            ReplicaRoute(
+            ListedReplica(
                 replica_id=replica.replica_id,
                 incarnation=replica.incarnation,
                 address=replica.address,
@@ -122,5 +122,5 @@ def _backend_route(backend: Backend, observed: Observed) -> BackendRoute:
     )
 
 
-def _is_listed(replica: Replica) -> bool:
+def _is_listed(replica: ObservedReplica) -> bool:
     return bool(replica.address) and not replica.gone and (replica.state in _LISTED or replica.ready_at is not None)

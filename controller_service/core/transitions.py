@@ -16,11 +16,11 @@ from controller_service.core import adoption
 from controller_service.core.notices import EventKind, Notice
 from controller_service.core.observed import (
     Observed,
-    Replica,
+    ObservedReplica,
     ReplicaState,
     Restarts,
 )
-from controller_service.core.partitions import Owner
+from controller_service.core.partitions import Incarnation
 
 QUICK_DEATH_S: Final = 10.0
 """A replica that dies sooner than this after it got ready makes the next start wait."""
@@ -56,7 +56,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ObservedReport:
     """How a replica says it does."""
 
     state: ReplicaState
@@ -81,7 +81,7 @@ def launched(
     observed: Observed, replica_id: str, backend: str, *, template: str, pid: int, now: float, fixed: str = ""
 ) -> Transition:
     """This controller started a process."""
-    record = Replica(
+    record = ObservedReplica(
         replica_id=replica_id,
         backend=backend,
         state=ReplicaState.STARTING,
@@ -96,7 +96,7 @@ def launched(
 
 def launch_failed(observed: Observed, replica_id: str, backend: str, message: str, *, now: float) -> Transition:
     """This controller could not start a process."""
-    record = Replica(
+    record = ObservedReplica(
         replica_id=replica_id,
         backend=backend,
         state=ReplicaState.FAILED,
@@ -115,7 +115,7 @@ def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = F
 
     `is_heard` says whether the incarnation that is known under its id was heard within its lease.
     """
-    owner = Owner(hello.replica_id, hello.incarnation)
+    owner = Incarnation(hello.replica_id, hello.incarnation)
     must_fence_through = max(1, hello.newest_epoch) if hello.has_served else 0
     served_under = hello.generation if hello.has_served else ""
     known = observed.replica(hello.replica_id)
@@ -144,7 +144,7 @@ def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = F
         )
         words = "again"
     else:
-        record = Replica(
+        record = ObservedReplica(
             replica_id=hello.replica_id,
             backend=hello.backend,
             state=ReplicaState.STARTING,
@@ -169,16 +169,16 @@ def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = F
     )
 
 
-def _is_child(known: Replica, hello: Hello) -> bool:
+def _is_child(known: ObservedReplica, hello: Hello) -> bool:
     """It is the process that this controller has launched."""
     return known.launched and not known.incarnation and known.backend == hello.backend
 
 
-def _require_no_namesake(observed: Observed, known: Replica, hello: Hello, *, is_heard: bool) -> None:
+def _require_no_namesake(observed: Observed, known: ObservedReplica, hello: Hello, *, is_heard: bool) -> None:
     """Whoever has the id already keeps it for as long as anybody hears of it, or it can come back."""
     if known.incarnation == hello.incarnation or _is_child(known, hello):
         return
-    is_elder = Owner(hello.replica_id, hello.incarnation) in observed.elders
+    is_elder = Incarnation(hello.replica_id, hello.incarnation) in observed.elders
     is_linked = observed.is_linked(hello.replica_id)
     has_elders = any(elder.replica_id == hello.replica_id for elder in observed.elders)
     if is_elder:
@@ -198,7 +198,9 @@ def _require_no_namesake(observed: Observed, known: Replica, hello: Hello, *, is
     )
 
 
-def reported(observed: Observed, replica_id: str, incarnation: str, report: Report, *, now: float) -> Transition:
+def reported(
+    observed: Observed, replica_id: str, incarnation: str, report: ObservedReport, *, now: float
+) -> Transition:
     """A replica said how it does. The very same Observed comes back where that is nothing new."""
     known = observed.replica(replica_id)
     if known is None or known.incarnation != incarnation:
@@ -236,7 +238,7 @@ def reported(observed: Observed, replica_id: str, incarnation: str, report: Repo
     return Transition(observed.with_replica(record), notices)
 
 
-def _last_words(observed: Observed, known: Replica, report: Report) -> Transition:
+def _last_words(observed: Observed, known: ObservedReplica, report: ObservedReport) -> Transition:
     """A process was reaped before its last report was read: why it failed is worth knowing still."""
     if report.state is not ReplicaState.FAILED or not report.error or report.error == known.error:
         return Transition(observed)
@@ -267,7 +269,7 @@ def exited(observed: Observed, replica_id: str, how: str, *, failed: bool, now: 
     )
 
 
-def ended(observed: Observed, owner: Owner, how: str, *, now: float) -> Transition:
+def ended(observed: Observed, owner: Incarnation, how: str, *, now: float) -> Transition:
     """It is proven that an incarnation starts nothing any more. `how` is for a person: `its process has ended`."""
     known = observed.incarnation(owner)
     if known is None or known.gone:
@@ -298,7 +300,7 @@ def told_to_drain(observed: Observed, replica_id: str, message: str) -> Transiti
     return Transition(observed.with_replica(record), (_notice(EventKind.REPLICA_DRAINING, record, message),))
 
 
-def after_death(restarts: Restarts, replica: Replica, now: float) -> Restarts:
+def after_death(restarts: Restarts, replica: ObservedReplica, now: float) -> Restarts:
     """When the next replica of the backend may start: at once after a long life, later and later after short ones."""
     if replica.ready_at is not None and now - replica.ready_at >= QUICK_DEATH_S:
         return Restarts(not_before=now)
@@ -308,12 +310,12 @@ def after_death(restarts: Restarts, replica: Replica, now: float) -> Restarts:
     return Restarts(streak=restarts.streak + 1, counted_at=now, not_before=now + interval_s)
 
 
-def _count_death(observed: Observed, replica: Replica, now: float) -> Observed:
+def _count_death(observed: Observed, replica: ObservedReplica, now: float) -> Observed:
     if not replica.launched or replica.is_told_to_drain:
         return observed
     restarts = after_death(observed.restarts.get(replica.backend, Restarts()), replica, now)
     return observed.with_restarts(replica.backend, restarts)
 
 
-def _notice(kind: EventKind, replica: Replica, message: str) -> Notice:
+def _notice(kind: EventKind, replica: ObservedReplica, message: str) -> Notice:
     return Notice(kind=kind, subject=f"replica/{replica.replica_id}", message=f"{replica.backend}: {message}")

@@ -13,7 +13,7 @@ from typing import Final
 
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.notices import EventKind, Notice
-from controller_service.core.planning import ALWAYS, Plan, Terms, changed_policy, plan_mesh, users_of
+from controller_service.core.planning import ALWAYS, ChangeTerms, Plan, changed_policy, plan_mesh, users_of
 from controller_service.shell.mesh_state import MeshState
 from controller_service.store.protocol import Conflict, Store
 from slotmesh.errors import Failure, Reason
@@ -25,7 +25,7 @@ _ATTEMPTS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PlannedChange:
     """What a request came to."""
 
     revision: int
@@ -45,22 +45,22 @@ class Configurator:
         self._launches = launches
 
     async def apply_mesh(
-        self, mesh: Mesh, terms: Terms = ALWAYS, *, prune: bool = False, found: Collection[Mistake] = ()
-    ) -> Outcome:
+        self, mesh: Mesh, terms: ChangeTerms = ALWAYS, *, prune: bool = False, found: Collection[Mistake] = ()
+    ) -> PlannedChange:
         """Creates and updates, with `prune` also deletes. Raises InvalidSpec; `found` are mistakes seen before."""
         return await self._commit(terms, lambda desired: self._plan(desired, mesh, prune=prune, found=found))
 
     async def apply_endpoint(
-        self, endpoint: Endpoint, terms: Terms = ALWAYS, *, clear_traffic: bool = False
-    ) -> Outcome:
+        self, endpoint: Endpoint, terms: ChangeTerms = ALWAYS, *, clear_traffic: bool = False
+    ) -> PlannedChange:
         """Creates an endpoint, or changes its policy: `clear_traffic` takes that away. Raises InvalidSpec."""
         mesh = Mesh(endpoints=(endpoint,))
         clear = (endpoint.name,) if clear_traffic else ()
         return await self._commit(terms, lambda desired: self._plan(desired, mesh, clear_traffic=clear))
 
     async def set_traffic(
-        self, name: str, traffic: TrafficPolicy, terms: Terms = ALWAYS, *, clear_shadows: bool = False
-    ) -> Outcome:
+        self, name: str, traffic: TrafficPolicy, terms: ChangeTerms = ALWAYS, *, clear_shadows: bool = False
+    ) -> PlannedChange:
         """Changes an endpoint's policy: what it says. Raises EndpointNotFound, InvalidSpec."""
 
         def plan(desired: Desired) -> Plan:
@@ -69,7 +69,7 @@ class Configurator:
 
         return await self._commit(terms, plan)
 
-    async def delete_backend(self, name: str, terms: Terms = ALWAYS) -> Outcome:
+    async def delete_backend(self, name: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
         """Raises BackendNotFound, BackendInUse."""
 
         def plan(desired: Desired) -> Plan:
@@ -82,7 +82,7 @@ class Configurator:
 
         return await self._commit(terms, plan)
 
-    async def delete_endpoint(self, name: str, terms: Terms = ALWAYS) -> Outcome:
+    async def delete_endpoint(self, name: str, terms: ChangeTerms = ALWAYS) -> PlannedChange:
         """Raises EndpointNotFound."""
 
         def plan(desired: Desired) -> Plan:
@@ -102,20 +102,20 @@ class Configurator:
     ) -> Plan:
         return plan_mesh(desired, mesh, prune=prune, launches=self._launches, clear_traffic=clear_traffic, found=found)
 
-    async def _commit(self, terms: Terms, make_plan: Callable[[Desired], Plan]) -> Outcome:
+    async def _commit(self, terms: ChangeTerms, make_plan: Callable[[Desired], Plan]) -> PlannedChange:
         for _ in range(_ATTEMPTS):
             desired = self._store.read()
             if (expected := terms.expected_revision) is not None and not desired.is_configured_as_of(expected):
                 raise to_exception(revision_conflict(expected, desired.configured_at))
             plan = make_plan(desired)
             if plan.changes_nothing or terms.dry_run:
-                return Outcome(desired.configured_at, plan)
+                return PlannedChange(desired.configured_at, plan)
             try:
                 committed = await self._store.commit(plan.change, expected_revision=desired.revision)
             except Conflict:
                 continue
             self._tell(plan, committed.revision)
-            return Outcome(committed.revision, plan)
+            return PlannedChange(committed.revision, plan)
         raise to_exception(
             Failure(reason=Reason.INTERNAL, message=f"the configuration changed {_ATTEMPTS} times meanwhile")
         )

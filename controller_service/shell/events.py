@@ -27,7 +27,7 @@ class NoCursor(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class FeedEvent:
     """A notice, its time in seconds since 1970, and its number in the feed, from 1 on."""
 
     number: int
@@ -40,11 +40,11 @@ class Watcher:
 
     def __init__(self, bound: int, missed: int) -> None:
         self._bound = bound
-        self._events: deque[Event] = deque()
+        self._events: deque[FeedEvent] = deque()
         self._missed = missed
         self._something = asyncio.Event()
 
-    def offer(self, event: Event) -> None:
+    def offer(self, event: FeedEvent) -> None:
         if len(self._events) >= self._bound:
             self._events.popleft()
             if self._missed != UNKNOWN:
@@ -52,7 +52,7 @@ class Watcher:
         self._events.append(event)
         self._something.set()
 
-    async def next(self) -> tuple[Event, int]:
+    async def next(self) -> tuple[FeedEvent, int]:
         """The next event, and how many were missed before it."""
         await self._something.wait()
         event, missed = self._events.popleft(), self._missed
@@ -73,19 +73,19 @@ class EventFeed:
         """
         self._name = name
         self._bound = bound
-        self._kept: deque[Event] = deque(maxlen=kept)
+        self._kept: deque[FeedEvent] = deque(maxlen=kept)
         self._published = 0
         self._watchers: set[Watcher] = set()
 
     def publish(self, time_s: float, notice: Notice) -> None:
         """Something has happened, `time_s` seconds since 1970."""
         self._published += 1
-        event = Event(self._published, time_s, notice)
+        event = FeedEvent(self._published, time_s, notice)
         self._kept.append(event)
         for watcher in self._watchers:
             watcher.offer(event)
 
-    def cursor(self, event: Event) -> str:
+    def cursor(self, event: FeedEvent) -> str:
         """Names the event's place: what `watch` takes as `after`."""
         return f"{self._name}-{event.number}"
 
@@ -109,7 +109,7 @@ class EventFeed:
         finally:
             self._watchers.discard(watcher)
 
-    def _since(self, after: str, *, from_oldest: bool) -> tuple[list[Event], int]:
+    def _since(self, after: str, *, from_oldest: bool) -> tuple[list[FeedEvent], int]:
         """The events that are kept and wanted, and how many that were wanted are not."""
         dropped = self._published - len(self._kept)
         if from_oldest:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from controller_service.core.notices import Notice
 from controller_service.core.observed import Observed
-from controller_service.core.partitions import Owner
+from controller_service.core.partitions import Incarnation
 from controller_service.core.transitions import Transition, ended, exited
 from controller_service.shell.events import EventFeed
 from controller_service.shell.launchers.protocol import Exit
@@ -66,7 +66,7 @@ class MeshState:
         after = transition.observed.backend_of.get(replica_id)
         self.apply(transition, *(Key(Concern.BACKEND, name) for name in {before, after} if name is not None))
 
-    def replica_ended(self, owner: Owner, how: str) -> None:
+    def replica_ended(self, owner: Incarnation, how: str) -> None:
         """It is proven that an incarnation starts nothing any more."""
         self.apply_to_replica(owner.replica_id, lambda observed, now: ended(observed, owner, how, now=now))
 

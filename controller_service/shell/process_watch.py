@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from controller_service.core.observed import Observed
-from controller_service.core.partitions import Owner
+from controller_service.core.partitions import Incarnation
 from controller_service.shell.mesh_state import MeshState
 from slotmesh.runtime.process_identity import has_ended
 
@@ -38,7 +38,7 @@ class ProcessWatch:
                 self._state.replica_ended(owner, "its process has ended")
 
 
-def suspects(observed: Observed) -> dict[Owner, str]:
+def suspects(observed: Observed) -> dict[Incarnation, str]:
     """The processes of replicas that nobody here has started, that are not heard, and not known to have ended."""
     return {
         replica.owner: replica.process

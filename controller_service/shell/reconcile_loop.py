@@ -17,11 +17,11 @@ from typing import Final
 
 from controller_service.core import handovers, routers, transitions
 from controller_service.core.adoption import Adoption, adopt, has_rivals
-from controller_service.core.brought import BroughtTable
-from controller_service.core.concerns import Concerns, changed_keys, find_concerns
+from controller_service.core.backend_endpoints import Concerns, changed_keys, find_concerns
+from controller_service.core.brought_table import BroughtTable
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.notices import EventKind, Notice, notices_of_moves
-from controller_service.core.partitions import Ownership
+from controller_service.core.partitions import PartitionOwnership
 from controller_service.core.reconcile import (
     BROUGHT_WITHIN_S,
     Action,
@@ -34,7 +34,7 @@ from controller_service.core.reconcile import (
     reconcile_endpoint,
     template_of,
 )
-from controller_service.core.routing import Routes, RoutingTable, build_routes
+from controller_service.core.routing import AnnouncedTable, Routes, build_routes
 from controller_service.core.transitions import Transition
 from controller_service.shell.launchers.protocol import Launcher, LaunchFailed, LaunchOrder
 from controller_service.shell.mesh_state import Concern, Key, MeshState
@@ -234,7 +234,7 @@ class ReconcileLoop:
                 return
             desired = await self._store.commit(ChangeSet(), expected_revision=desired.revision)
         self._board.post(
-            RoutingTable(
+            AnnouncedTable(
                 generation=self._store.generation, revision=desired.revision, routes=routes, roster=desired.roster
             )
         )
@@ -249,7 +249,7 @@ class ReconcileLoop:
         learnt = desired
         if not _is_told_anything(desired):
             return ChangeSet(), read
-        ownership: dict[str, Ownership] = {}
+        ownership: dict[str, PartitionOwnership] = {}
         for router_id, brought in self._state.observed.brought.items():
             observed = self._state.observed
             if has_rivals(observed, brought) and not self._can_judge_rivals(router_id, now):
@@ -305,7 +305,7 @@ class ReconcileLoop:
         )
         return change if listing is roster else replace(change, put_roster=listing)
 
-    def _tell_moves(self, before: Ownership | None, after: Ownership) -> None:
+    def _tell_moves(self, before: PartitionOwnership | None, after: PartitionOwnership) -> None:
         for notice in notices_of_moves(before, after):
             self._state.tell(notice)
 

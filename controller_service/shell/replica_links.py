@@ -27,7 +27,7 @@ from controller_service.convert.replicas import (
     revoke_to_wire,
 )
 from controller_service.core import handovers, transitions
-from controller_service.core.partitions import Owner, Ownership
+from controller_service.core.partitions import Incarnation, PartitionOwnership
 from controller_service.core.transitions import AttachRefused, Hello, NamesakeLives
 from controller_service.shell.lease_watch import LeaseWatch
 from controller_service.shell.member_stream import MemberStream
@@ -43,7 +43,7 @@ from slotmesh.v1 import membership_service_pb2 as wire
 PARTITIONS_AN_ORDER: Final = 256
 
 
-class ReplicaLink:
+class AttachedReplica:
     """One attached replica."""
 
     def __init__(self, hello: Hello, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -109,7 +109,7 @@ class ReplicaLinks:
     def __init__(self, state: MeshState, store: Store, *, lease_s: float) -> None:
         self._state = state
         self._store = store
-        self._links: dict[str, ReplicaLink] = {}
+        self._links: dict[str, AttachedReplica] = {}
         self._leases = LeaseWatch(state.clock, lease_s=lease_s, on_silent=self._silent)
 
     def __len__(self) -> int:
@@ -129,7 +129,7 @@ class ReplicaLinks:
         self._attach(hello)
         if older := self._links.get(hello.replica_id):
             older.stream.end(Failure(reason=Reason.REPLICA_GONE, message="the replica attached again, elsewhere"))
-        self._links[hello.replica_id] = link = ReplicaLink(hello, context)
+        self._links[hello.replica_id] = link = AttachedReplica(hello, context)
         self._leases.heard(hello.replica_id)
         backend = self._store.read().backends.get(hello.backend) or Backend(name=hello.backend)
         self._configure(link, backend)
@@ -162,7 +162,7 @@ class ReplicaLinks:
         if link := self._links.get(replica_id):
             link.drain(message)
 
-    def revoke(self, ownership: Ownership) -> None:
+    def revoke(self, ownership: PartitionOwnership) -> None:
         """Tells owners, as far as they are attached, which partitions they must give up."""
         for owner, epochs in ownership.leaving_by_owner().items():
             link = self._links.get(owner.replica_id)
@@ -193,10 +193,10 @@ class ReplicaLinks:
             failure = Failure(reason=Reason.BAD_REQUEST, message=str(refusal), metadata={"field": "hello.replica_id"})
             raise to_exception(failure) from refusal
 
-    def _configure(self, link: ReplicaLink, backend: Backend) -> None:
+    def _configure(self, link: AttachedReplica, backend: Backend) -> None:
         link.configure(backend, lease_s=self._leases.lease_s, generation=self._store.generation)
 
-    def _heard(self, link: ReplicaLink, frame: wire.AttachReplicaRequest) -> None:
+    def _heard(self, link: AttachedReplica, frame: wire.AttachReplicaRequest) -> None:
         if self._links.get(link.hello.replica_id) is not link:
             return
         replica_id = link.hello.replica_id
@@ -215,8 +215,8 @@ class ReplicaLinks:
         else:
             self._leases.heard(replica_id)
 
-    def _emptied(self, link: ReplicaLink, frame: wire.PartitionsEmptied) -> None:
-        owner = Owner(link.hello.replica_id, link.hello.incarnation)
+    def _emptied(self, link: AttachedReplica, frame: wire.PartitionsEmptied) -> None:
+        owner = Incarnation(link.hello.replica_id, link.hello.incarnation)
         desired = self._store.read()
         emptied = link.told_of(emptied_from_wire(frame))
         known = {name: epochs for name, epochs in emptied.items() if name in desired.ownership}

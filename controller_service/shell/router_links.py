@@ -19,8 +19,8 @@ from controller_service.convert.routers import (
     router_report_from_wire,
 )
 from controller_service.core import routers
-from controller_service.core.observed import Router
-from controller_service.core.partitions import Owner
+from controller_service.core.observed import ObservedRouter
+from controller_service.core.partitions import Incarnation
 from controller_service.shell.lease_watch import LeaseWatch
 from controller_service.shell.member_stream import MemberStream
 from controller_service.shell.mesh_state import Concern, Key, MeshState
@@ -30,7 +30,7 @@ from slotmesh.runtime.duplex import read_request
 from slotmesh.status import to_exception
 from slotmesh.v1 import membership_service_pb2 as wire
 
-RouterStream = MemberStream[wire.AttachRouterRequest, wire.AttachRouterResponse]
+AttachedRouterStream = MemberStream[wire.AttachRouterRequest, wire.AttachRouterResponse]
 
 
 class RouterLinks:
@@ -41,7 +41,7 @@ class RouterLinks:
         self._state = state
         self._generation = generation
         self._board = board
-        self._streams: dict[str, RouterStream] = {}
+        self._streams: dict[str, AttachedRouterStream] = {}
         self._leases = LeaseWatch(state.clock, lease_s=lease_s, on_silent=self._silent)
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class RouterLinks:
             sent = self._board.message
             return sent
 
-        stream = RouterStream(context, next_frame)
+        stream = AttachedRouterStream(context, next_frame)
         first = await read_request(context)
         if first is None:
             return
@@ -89,14 +89,14 @@ class RouterLinks:
         for stream in self._streams.values():
             stream.end(Failure(reason=Reason.DRAINING, message="the controller is stopping"))
 
-    def _refuse_namesake(self, router: Router) -> None:
+    def _refuse_namesake(self, router: ObservedRouter) -> None:
         """Who comes again, comes from the same address."""
         known = self._state.observed.routers.get(router.router_id)
         if known is not None and known.address != router.address:
             text = f"hello.router_id: a router {known.router_id!r} is attached already, from {known.address}"
             raise to_exception(Failure(reason=Reason.BAD_REQUEST, message=text, metadata={"field": "hello.router_id"}))
 
-    def _heard(self, router_id: str, stream: RouterStream, frame: wire.AttachRouterRequest) -> None:
+    def _heard(self, router_id: str, stream: AttachedRouterStream, frame: wire.AttachRouterRequest) -> None:
         if self._streams.get(router_id) is not stream:
             return
         report = router_report_from_wire(frame)
@@ -114,7 +114,7 @@ class RouterLinks:
             *([Key(Concern.TABLE)] if router_id in self._state.observed.brought else []),
         )
         for each in report.ended:
-            owner = Owner(each.replica_id, each.incarnation)
+            owner = Incarnation(each.replica_id, each.incarnation)
             self._state.replica_ended(owner, f"told router {router_id} that it has ended")
 
     def _silent(self, router_id: str) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller_service.convert.tables import ownership_to_bytes, table_to_wire
-from controller_service.core.partitions import Ownership
-from controller_service.core.routing import RoutingTable
+from controller_service.core.partitions import PartitionOwnership
+from controller_service.core.routing import AnnouncedTable
 from slotmesh.v1 import membership_service_pb2 as wire
 
 
@@ -19,14 +19,14 @@ class TableBoard:
     """Holds the newest table and wakes those who wait for a newer one."""
 
     def __init__(self) -> None:
-        self.table: RoutingTable | None = None
+        self.table: AnnouncedTable | None = None
         self.message: wire.AttachRouterResponse | None = None
         """`table`, as it is sent."""
         self._listeners: dict[Callable[[], None], None] = {}
-        self._written: dict[str, tuple[Ownership, bytes]] = {}
+        self._written: dict[str, tuple[PartitionOwnership, bytes]] = {}
         """By endpoint: who owns what in the newest table, and the same as it is sent."""
 
-    def post(self, table: RoutingTable) -> None:
+    def post(self, table: AnnouncedTable) -> None:
         """Announces a table. Its revision must be newer."""
         if self.table is not None and table.revision <= self.table.revision:
             raise ValueError(f"revision {table.revision} after {self.table.revision}")
@@ -37,7 +37,7 @@ class TableBoard:
         for listener in self._listeners:
             listener()
 
-    def _write(self, ownership: Ownership) -> tuple[Ownership, bytes]:
+    def _write(self, ownership: PartitionOwnership) -> tuple[PartitionOwnership, bytes]:
         known = self._written.get(ownership.endpoint)
         return known if known is not None and known[0] is ownership else (ownership, ownership_to_bytes(ownership))
 

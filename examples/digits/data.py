@@ -25,7 +25,7 @@ Image = Annotated[list[Pixel], msgspec.Meta(min_length=SIDE * SIDE, max_length=S
 
 
 @dataclass(frozen=True, slots=True)
-class Digits:
+class DigitImages:
     """Images and what they show."""
 
     pixels: NDArray[np.uint8]
@@ -39,7 +39,7 @@ class Digits:
 
 
 @cache
-def split() -> tuple[Digits, Digits]:
+def split() -> tuple[DigitImages, DigitImages]:
     """The images to learn from, and as many that are held out. Each digit is in both in equal parts."""
     # A second or so to import: whoever only looks at the handler does not pay for it.
     from sklearn.datasets import load_digits
@@ -49,4 +49,4 @@ def split() -> tuple[Digits, Digits]:
     learn, held_out, learn_labels, held_out_labels = train_test_split(
         pixels.astype(np.uint8), labels, test_size=0.5, random_state=_SEED, stratify=labels
     )
-    return Digits(learn, learn_labels), Digits(held_out, held_out_labels)
+    return DigitImages(learn, learn_labels), DigitImages(held_out, held_out_labels)

@@ -11,13 +11,13 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.digits.data import WHITEST, Digits
+from examples.digits.data import WHITEST, DigitImages
 
 Model = Literal["centroid", "logistic", "svc"]
 Classifier = Callable[[NDArray[np.uint8]], NDArray[np.int64]]
 
 
-def train(model: Model, digits: Digits) -> Classifier:
+def train(model: Model, digits: DigitImages) -> Classifier:
     """Trains a classifier, in a fraction of a second.
 
     Raises:
@@ -32,14 +32,14 @@ def train(model: Model, digits: Digits) -> Classifier:
     raise ValueError(f"model must be one of {', '.join(get_args(Model))}, got {model!r}")
 
 
-def _centroid(digits: Digits) -> Classifier:
+def _centroid(digits: DigitImages) -> Classifier:
     """The digit whose mean image is nearest: about nine of ten right."""
     shown = np.unique(digits.labels)
     means = np.stack([digits.pixels[digits.labels == digit].mean(axis=0) for digit in shown])
     return _linear(shown, 2 * means.T, -(means**2).sum(axis=1))  # nearest, without what all distances have in common
 
 
-def _logistic(digits: Digits) -> Classifier:
+def _logistic(digits: DigitImages) -> Classifier:
     """Logistic regression, the default: one matrix product a batch."""
     from sklearn.linear_model import LogisticRegression
 
@@ -55,7 +55,7 @@ def _linear(shown: NDArray[np.int64], weights: NDArray[np.float64], bias: NDArra
     return classify
 
 
-def _support_vectors(digits: Digits) -> Classifier:
+def _support_vectors(digits: DigitImages) -> Classifier:
     """Support vectors: 99 of a hundred right, and the slowest by far, at some 30 µs an image."""
     from sklearn.svm import SVC
 

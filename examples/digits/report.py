@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from examples.digits.data import SIDE, WHITEST, Image
-from examples.digits.traffic import Load, Tally
-from examples.local_mesh import LocalMesh
+from examples.digits.traffic import TrafficLoad, TrafficTally
+from examples.local_mesh import ExampleMesh
 
 _BAR = 40
 _SHADES = " .:-=+*#@"
 
 
-def lines(tally: Tally, load: Load, calls_of: Mapping[str, int]) -> list[str]:
+def lines(tally: TrafficTally, load: TrafficLoad, calls_of: Mapping[str, int]) -> list[str]:
     """The measurements. `calls_of`: how many calls each replica executed, by its own count."""
     p50_s, p99_s = np.percentile(np.frombuffer(tally.latencies_s), [50, 99])
     in_flight = f"{load.keys} ordering keys and {load.keys * load.window:,} calls in flight"
@@ -39,7 +39,7 @@ def bars(calls_of: Mapping[str, int]) -> list[str]:
     ]
 
 
-def how_to_call(mesh: LocalMesh, image: Image, label: int) -> list[str]:
+def how_to_call(mesh: ExampleMesh, image: Image, label: int) -> list[str]:
     """How to call the mesh that is up, with a real image."""
     endpoint, router, controller = mesh.name, mesh.router, mesh.controller
     arguments = json.dumps([image], separators=(",", ":"))

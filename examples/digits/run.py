@@ -18,8 +18,8 @@ import slotmesh
 from examples.digits import report
 from examples.digits.data import Image, split
 from examples.digits.replicas import calls_executed
-from examples.digits.traffic import Load, Tally, send
-from examples.local_mesh import LocalMesh, local_mesh
+from examples.digits.traffic import TrafficLoad, TrafficTally, send
+from examples.local_mesh import ExampleMesh, local_mesh
 from slotmesh.cli.parameters import CONTROLLER, ROUTER
 from slotmesh.runtime.exits import CannotStart
 from slotmesh.runtime.main import run
@@ -27,7 +27,7 @@ from slotmesh.runtime.signals import stop_signals
 from slotmesh.units import parse_host_port
 
 HANDLER = "examples.digits.app:Digits"
-_WARM_UP = Load(keys=16, window=16, seconds=0.3)
+_WARM_UP = TrafficLoad(keys=16, window=16, seconds=0.3)
 _REFRESH_S = 0.1
 
 
@@ -81,7 +81,7 @@ async def _session(settings: argparse.Namespace, stop: asyncio.Event, reported: 
     ) as mesh:
         _learn, held_out = await loading
         images, labels = held_out.images(), held_out.labels.tolist()
-        load = Load(keys=settings.keys, window=settings.window, seconds=settings.seconds)
+        load = TrafficLoad(keys=settings.keys, window=settings.window, seconds=settings.seconds)
         status = await _measure(mesh, images, labels, load, console)
         reported.set()
         if not settings.once:
@@ -96,7 +96,7 @@ def _port(chosen: int | None, usual: str, *, free: bool) -> int:
     return 0 if free else parse_host_port(usual)[1]
 
 
-async def _stay_up(mesh: LocalMesh, stop: asyncio.Event) -> None:
+async def _stay_up(mesh: ExampleMesh, stop: asyncio.Event) -> None:
     """Until it is asked to end, or the mesh ends by itself."""
     stopping, ending = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(mesh.wait_for_end())
     try:
@@ -108,11 +108,13 @@ async def _stay_up(mesh: LocalMesh, stop: asyncio.Event) -> None:
         ending.cancel()
 
 
-async def _measure(mesh: LocalMesh, images: list[Image], labels: list[int], load: Load, console: Console) -> int:
-    tally = Tally.of(len(images))
+async def _measure(
+    mesh: ExampleMesh, images: list[Image], labels: list[int], load: TrafficLoad, console: Console
+) -> int:
+    tally = TrafficTally.of(len(images))
     async with slotmesh.connect(mesh.router) as client:
         endpoint = client.endpoint(mesh.name)
-        await send(endpoint, images, labels, _WARM_UP, Tally.of(len(images)))
+        await send(endpoint, images, labels, _WARM_UP, TrafficTally.of(len(images)))
         before = await calls_executed(mesh.controller)
         async with asyncio.TaskGroup() as tasks:
             display = tasks.create_task(_display(tally, load, console))
@@ -127,7 +129,7 @@ async def _measure(mesh: LocalMesh, images: list[Image], labels: list[int], load
     return 0
 
 
-async def _display(tally: Tally, load: Load, console: Console) -> None:
+async def _display(tally: TrafficTally, load: TrafficLoad, console: Console) -> None:
     columns = ("[progress.description]{task.description}", "{task.fields[calls]:,} calls", "{task.fields[right]} right")
     with Progress(
         TextColumn(columns[0]),
@@ -148,7 +150,7 @@ async def _display(tally: Tally, load: Load, console: Console) -> None:
             _show(progress, bar, tally, load.seconds)
 
 
-def _show(progress: Progress, bar: object, tally: Tally, elapsed: float) -> None:
+def _show(progress: Progress, bar: object, tally: TrafficTally, elapsed: float) -> None:
     progress.update(bar, completed=elapsed, calls=tally.calls, right=f"{tally.accuracy:.1%}")  # type: ignore[arg-type]
     progress.refresh()
 

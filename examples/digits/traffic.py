@@ -17,7 +17,7 @@ from examples.digits.data import Image
 
 
 @dataclass(slots=True)
-class Tally:
+class TrafficTally:
     """What became of the calls."""
 
     asked: list[int]
@@ -29,7 +29,7 @@ class Tally:
     elapsed_s: float = 0.0
 
     @classmethod
-    def of(cls, images: int) -> Tally:
+    def of(cls, images: int) -> TrafficTally:
         """Nothing sent yet."""
         return cls([0] * images, [0] * images)
 
@@ -54,7 +54,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class TrafficLoad:
     """How much is sent at once, and for how long."""
 
     keys: int
@@ -66,7 +66,7 @@ class Load:
 
 
 async def send(
-    endpoint: slotmesh.Endpoint, images: Sequence[Image], labels: Sequence[int], load: Load, tally: Tally
+    endpoint: slotmesh.Endpoint, images: Sequence[Image], labels: Sequence[int], load: TrafficLoad, tally: TrafficTally
 ) -> None:
     """Sends all images, again and again, each key in order; counts into `tally`.
 
@@ -84,7 +84,7 @@ async def send(
 
 
 async def _drive(
-    lane: slotmesh.Lane, mine: Sequence[tuple[int, Image, int]], window: int, until: float, tally: Tally
+    lane: slotmesh.Lane, mine: Sequence[tuple[int, Image, int]], window: int, until: float, tally: TrafficTally
 ) -> None:
     """One key: keeps `window` calls in flight and takes the replies in the order of the calls."""
     classify: slotmesh.Method[int] = lane.method("classify")

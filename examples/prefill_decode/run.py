@@ -30,7 +30,7 @@ _READY_S = 30.0
 
 
 @dataclass
-class Tally:
+class RequestTally:
     """What came of the requests."""
 
     right: int = 0
@@ -68,7 +68,7 @@ async def main(settings: argparse.Namespace) -> int:
 async def _session(settings: argparse.Namespace) -> int:
     async with local_mesh("examples.prefill_decode.app:Prefill", replicas=2) as local:
         await _apply(local.controller)
-        tally = Tally()
+        tally = RequestTally()
         async with slotmesh.connect(local.router) as mesh:
             prompts = iter([f"{PROMPT} {number}" for number in range(settings.requests)])
 
@@ -83,7 +83,7 @@ async def _session(settings: argparse.Namespace) -> int:
     return 1 if tally.wrong else 0
 
 
-async def complete(mesh: slotmesh.Mesh, prompt: str, count: int, tally: Tally) -> None:
+async def complete(mesh: slotmesh.Mesh, prompt: str, count: int, tally: RequestTally) -> None:
     """One request: reserve both, tell each of the other, and iterate over what comes."""
     began = time.perf_counter()
     async with mesh.reserve_all("Prefill", "Decode") as (prefill, decode):
@@ -107,7 +107,7 @@ async def _apply(controller: str) -> None:
             await asyncio.sleep(0.1)
 
 
-def _report(tally: Tally, settings: argparse.Namespace) -> None:
+def _report(tally: RequestTally, settings: argparse.Namespace) -> None:
     moved = (tally.right + tally.wrong) * len(model.prefill(f"{PROMPT} 0")) / 2**20
     print(f"requests: {tally.right + tally.wrong}, {tally.right} right, {settings.together} at a time")
     print(f"reserving both: p50 {median(tally.reserve_s) * 1e3:.1f} ms")

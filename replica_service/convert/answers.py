@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from replica_service.core.permits.capacity import Capacity
+from replica_service.core.permits.capacity import PermitCapacity
 from replica_service.core.permits.service_times import ToldTime
-from replica_service.core.sessions.session_table import Report
+from replica_service.core.sessions.session_table import SessionReport
 from slotmesh.id_ranges import ranges_to_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from slotmesh.wire.limits import MAX_FRAME_RANGES
 from slotmesh.wire.ranges import Range
 
 
-def capacity_to_wire(capacity: Capacity) -> call_pb2.Capacity:
+def capacity_to_wire(capacity: PermitCapacity) -> call_pb2.Capacity:
     """A report for one router."""
     return call_pb2.Capacity(
         ongoing=capacity.ongoing,
@@ -40,7 +40,7 @@ def lanes_stopped_to_wire(ranges: Iterable[Range]) -> replica_service_pb2.LanesS
     return replica_service_pb2.LanesStopped(runs=ranges_to_wire(ranges))
 
 
-def reconciled_to_wire(answers: Iterable[tuple[str, int, Report]]) -> Iterator[replica_service_pb2.Reconciled]:
+def reconciled_to_wire(answers: Iterable[tuple[str, int, SessionReport]]) -> Iterator[replica_service_pb2.Reconciled]:
     """What became of calls: session, epoch, report. In frames of few ranges each, but that a session is in one."""
     wire = replica_service_pb2.Reconciled()
     ranges = 0

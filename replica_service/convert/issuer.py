@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from replica_service.core.slots.slot_table import Slot
+from replica_service.core.slots.slot_table import ReservedSlot
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
 from slotmesh.slots.requests import token_of
@@ -32,7 +32,7 @@ class Issuer:
     address: Callable[[], str] = str
     """Where callers reach this replica, once it is known."""
 
-    def to_wire(self, slot: Slot, ongoing: int) -> slot_service_pb2.Slot:
+    def to_wire(self, slot: ReservedSlot, ongoing: int) -> slot_service_pb2.Slot:
         """A slot, and how loaded the replica is: running calls and reservations, this one included."""
         ttl_s = slot.ttl_s(self.clock.now())
         wire = slot_service_pb2.Slot(

@@ -12,7 +12,7 @@ from operator import lt
 from typing import NamedTuple
 
 from replica_service.convert.options import NO_OPTIONS, bad_request, options_from_wire, with_credit
-from replica_service.core.calls import Link, Origin, Run, RunRecord
+from replica_service.core.calls import ReplicaRun, RerunOrigin, RouterPeer, RunRecord
 from replica_service.core.sessions.records import Record
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
@@ -23,27 +23,27 @@ from slotmesh.wire.partitions import PARTITIONS
 MAX_NEIGHBOURS = 64
 """Calls of one batch with a column of keys that share a record."""
 
-RejectedRun = tuple[Run, Failure]
+RejectedRun = tuple[ReplicaRun, Failure]
 
 
 class Arrived(NamedTuple):
     """What a frame brought."""
 
-    runs: list[Run]
+    runs: list[ReplicaRun]
     rejected: list[RejectedRun]
     """Those that fail as they are."""
     announced: dict[int, int]
     """Run ids of calls whose payloads come in chunks, and their sizes, bytes. Each of them is a run of its own."""
 
 
-def runs_of(frame: replica_service_pb2.RunFrame, link: Link, now: float) -> Arrived:
+def runs_of(frame: replica_service_pb2.RunFrame, link: RouterPeer, now: float) -> Arrived:
     """The runs of a frame.
 
     Raises:
         DuplicateCallId: run ids do not strictly increase.
         BadRequest: a run without payloads.
     """
-    runs: list[Run] = []
+    runs: list[ReplicaRun] = []
     rejected: list[RejectedRun] = []
     announced: dict[int, int] = {}
     last = link.last_run_id
@@ -56,11 +56,11 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: Link, now: float) -> Arri
         options = options_from_wire(batch.options.SerializeToString())
         deadline = now + batch.time_left.ToNanoseconds() / 1e9 if batch.HasField("time_left") else inf
         if isinstance(options, Failure):
-            rejected.append((Run(link, first, payloads, NO_OPTIONS, batch.endpoint, now), options))
+            rejected.append((ReplicaRun(link, first, payloads, NO_OPTIONS, batch.endpoint, now), options))
             continue
         if options.streaming:
             options = with_credit(options, batch.values_ahead, batch.bytes_ahead)
-        run = Run(link, first, payloads, options, batch.endpoint, now, deadline)
+        run = ReplicaRun(link, first, payloads, options, batch.endpoint, now, deadline)
         if batch.max_result_bytes > 0:
             run.max_result_bytes = min(run.max_result_bytes, batch.max_result_bytes)
         has_columns = bool(batch.ordering_keys or batch.chunked_sizes)
@@ -73,7 +73,7 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: Link, now: float) -> Arri
             run.record = _record(batch, session_id, len(payloads))
         elif batch.attempt and batch.origin_stream_id:
             ids = _ids(batch.origin_run_ids, len(payloads))
-            run.origin = Origin(batch.origin_stream_id, ids, batch.attempt)
+            run.origin = RerunOrigin(batch.origin_stream_id, ids, batch.attempt)
         if not has_columns or batch.recover:
             runs.append(run)
         elif batch.chunked_sizes:
@@ -85,7 +85,7 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: Link, now: float) -> Arri
     return Arrived(runs, rejected, announced)
 
 
-def _cut(run: Run, most: int) -> Iterator[Run]:
+def _cut(run: ReplicaRun, most: int) -> Iterator[ReplicaRun]:
     """The run in parts of so many calls, each with a record of its own: what is looked for in it is found soon."""
     if run.hi <= most:
         yield run
@@ -94,7 +94,9 @@ def _cut(run: Run, most: int) -> Iterator[Run]:
         yield run.cut_out(lo, min(lo + most, run.hi))
 
 
-def _announced(batch: replica_service_pb2.RunBatch, whole: Run, announced: dict[int, int]) -> Iterator[Run]:
+def _announced(
+    batch: replica_service_pb2.RunBatch, whole: ReplicaRun, announced: dict[int, int]
+) -> Iterator[ReplicaRun]:
     """Each call by itself: nothing but the order of its key holds up those whose payloads are here."""
     sizes = batch.chunked_sizes
     for index in range(whole.hi):
@@ -108,20 +110,20 @@ def _announced(batch: replica_service_pb2.RunBatch, whole: Run, announced: dict[
         yield run
 
 
-def _by_key(batch: replica_service_pb2.RunBatch, whole: Run, begin: int) -> list[Run]:
+def _by_key(batch: replica_service_pb2.RunBatch, whole: ReplicaRun, begin: int) -> list[ReplicaRun]:
     """Neighbours with the calls of this run, which starts at `begin` of the batch: one for each stretch of a key."""
     link, first, payloads, record = whole.link, whole.first, whole.payloads, whole.record
     options, endpoint, now, deadline = whole.options, whole.endpoint, whole.arrived, whole.deadline
     end = begin + len(payloads)
     keys, partitions, epochs = batch.ordering_keys, batch.partitions, batch.owner_epochs
     lanes = list(zip(keys[begin:end], partitions[begin:end], epochs[begin:end], strict=True))
-    runs: list[Run] = []
+    runs: list[ReplicaRun] = []
     lo = hi = 0
     for lane, after in zip_longest(lanes, lanes[1:]):
         hi += 1
         if lane == after:
             continue
-        run = Run(link, first, payloads, options, endpoint, now, deadline, begin=lo, end=hi)
+        run = ReplicaRun(link, first, payloads, options, endpoint, now, deadline, begin=lo, end=hi)
         run.ordering_key, run.partition, run.owner_epoch = lane
         run.record, run.origin, run.max_result_bytes = record, whole.origin, whole.max_result_bytes
         runs.append(run)
@@ -142,7 +144,7 @@ def _ids(sent: Sequence[int], count: int) -> Sequence[int]:
     return range(sent[0], sent[0] + count) if len(sent) == 1 else tuple(sent)
 
 
-def _mistake(batch: replica_service_pb2.RunBatch, run: Run) -> Failure | None:
+def _mistake(batch: replica_service_pb2.RunBatch, run: ReplicaRun) -> Failure | None:
     """What fails all calls of the batch."""
     if not 0 <= run.partition < PARTITIONS:
         return bad_request("partition", f"must be 0 … {PARTITIONS - 1}, got {run.partition}")
@@ -158,7 +160,7 @@ def _mistake(batch: replica_service_pb2.RunBatch, run: Run) -> Failure | None:
     return None
 
 
-def _column_mistake(batch: replica_service_pb2.RunBatch, run: Run) -> Failure | None:
+def _column_mistake(batch: replica_service_pb2.RunBatch, run: ReplicaRun) -> Failure | None:
     """The same, where calls differ in more than their payloads."""
     count, partitions, sizes = run.hi, batch.partitions, batch.chunked_sizes
     if batch.ordering_keys:

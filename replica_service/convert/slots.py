@@ -14,9 +14,9 @@ from typing import NamedTuple
 from replica_service.convert.issuer import Issuer
 from replica_service.convert.options import NO_OPTIONS, options_from_wire
 from replica_service.convert.runs import disorder
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link, Run
-from replica_service.core.slots.slot_table import Slot
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun, RouterPeer
+from replica_service.core.slots.slot_table import ReservedSlot
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of
 from slotmesh.status import to_exception, to_wire
@@ -27,14 +27,14 @@ from slotmesh.version import VERSION
 class ReserveOp(NamedTuple):
     """Lease a slot."""
 
-    run: Run
+    run: ReplicaRun
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchOp:
     """Run a call in a slot."""
 
-    run: Run
+    run: ReplicaRun
     secret: bytes = field(repr=False)
 
 
@@ -58,7 +58,7 @@ class ReleaseOp:
 class RejectedDispatch(NamedTuple):
     """A call that fails as it is."""
 
-    run: Run
+    run: ReplicaRun
     failure: Failure
 
 
@@ -75,22 +75,22 @@ SlotOp = ReserveOp | DispatchOp | RenewOp | ReleaseOp | RejectedDispatch | Rejec
 class Granted(NamedTuple):
     """A slot was given, or its lease prolonged."""
 
-    slot: Slot
+    slot: ReservedSlot
     ongoing: int
     """Running calls and reservations, this one included."""
 
 
-class Released(NamedTuple):
+class SlotReleased(NamedTuple):
     """A slot is held no more."""
 
     ongoing: int
     max_ongoing: int
 
 
-SlotAnswer = Granted | Released | Failure
+SlotAnswer = Granted | SlotReleased | Failure
 
 
-def slot_ops_of(frame: replica_service_pb2.SlotOps, link: Link, issuer: Issuer, now: float) -> list[SlotOp]:
+def slot_ops_of(frame: replica_service_pb2.SlotOps, link: RouterPeer, issuer: Issuer, now: float) -> list[SlotOp]:
     """The operations of a frame, in order.
 
     Raises:
@@ -107,14 +107,16 @@ def slot_ops_of(frame: replica_service_pb2.SlotOps, link: Link, issuer: Issuer, 
     return ops
 
 
-def reservation_run(link: Link, op_id: int, endpoint: str, ttl_s: float, now: float, deadline: float) -> Run:
+def reservation_run(
+    link: RouterPeer, op_id: int, endpoint: str, ttl_s: float, now: float, deadline: float
+) -> ReplicaRun:
     """A reservation, as the scheduler takes it."""
-    run = Run(link, op_id, [b""], NO_OPTIONS, endpoint, now, deadline)
+    run = ReplicaRun(link, op_id, [b""], NO_OPTIONS, endpoint, now, deadline)
     run.lease_s = ttl_s
     return run
 
 
-def slot_call_options(wire: call_pb2.CallOptions) -> CallOptions | Failure:
+def slot_call_options(wire: call_pb2.CallOptions) -> ReplicaCallOptions | Failure:
     """Options of a call in a slot. They are looked up by what calls share, and no two have the same time left."""
     if wire.HasField("timeout"):
         wire.ClearField("timeout")
@@ -128,18 +130,18 @@ def add_answers(frame: replica_service_pb2.SlotResults, answers: Iterable[tuple[
         match answer:
             case Granted():
                 result.slot.CopyFrom(to.to_wire(answer.slot, answer.ongoing))
-            case Released():
+            case SlotReleased():
                 result.released.CopyFrom(released_to_wire(answer))
             case failure:
                 result.failure.CopyFrom(to_wire(failure))
 
 
-def released_to_wire(answer: Released) -> slot_service_pb2.ReleaseSlotResponse:
+def released_to_wire(answer: SlotReleased) -> slot_service_pb2.ReleaseSlotResponse:
     """What whoever gives a slot back is told."""
     return slot_service_pb2.ReleaseSlotResponse(ongoing=answer.ongoing, max_ongoing=answer.max_ongoing)
 
 
-def _op_of(wire: replica_service_pb2.SlotOp, link: Link, issuer: Issuer, now: float) -> SlotOp:
+def _op_of(wire: replica_service_pb2.SlotOp, link: RouterPeer, issuer: Issuer, now: float) -> SlotOp:
     op_id = wire.op_id
     match wire.WhichOneof("op"):
         case "reserve":
@@ -160,7 +162,7 @@ def _op_of(wire: replica_service_pb2.SlotOp, link: Link, issuer: Issuer, now: fl
             return RejectedOp(op_id, Failure(reason=Reason.NOT_IMPLEMENTED, message=message))
 
 
-def _reserve_op(wire: slot_service_pb2.ReserveSlotRequest, link: Link, op_id: int, now: float) -> SlotOp:
+def _reserve_op(wire: slot_service_pb2.ReserveSlotRequest, link: RouterPeer, op_id: int, now: float) -> SlotOp:
     ttl_s = ttl_of(wire)
     if failure := reservation_mistake(wire):
         return RejectedOp(op_id, failure)
@@ -169,13 +171,15 @@ def _reserve_op(wire: slot_service_pb2.ReserveSlotRequest, link: Link, op_id: in
     return ReserveOp(reservation_run(link, op_id, wire.endpoint, ttl_s, now, _deadline(wire.options, now)))
 
 
-def _dispatch_op(wire: slot_service_pb2.DispatchRequest, link: Link, op_id: int, issuer: Issuer, now: float) -> SlotOp:
+def _dispatch_op(
+    wire: slot_service_pb2.DispatchRequest, link: RouterPeer, op_id: int, issuer: Issuer, now: float
+) -> SlotOp:
     deadline = _deadline(wire.options, now)
     secret = issuer.secret_of(wire.token)
     options = dispatch_mistake(wire, streaming=True) or slot_call_options(wire.options)
     if isinstance(options, Failure):
-        return RejectedDispatch(Run(link, op_id, [b""], NO_OPTIONS, wire.endpoint, now), options)
-    run = Run(link, op_id, [wire.payload], options, wire.endpoint, now, deadline)
+        return RejectedDispatch(ReplicaRun(link, op_id, [b""], NO_OPTIONS, wire.endpoint, now), options)
+    run = ReplicaRun(link, op_id, [wire.payload], options, wire.endpoint, now, deadline)
     return RejectedDispatch(run, secret) if isinstance(secret, Failure) else DispatchOp(run, secret)
 
 

@@ -9,19 +9,19 @@ from slotmesh.call_options.model import StatedOptions
 from slotmesh.wire.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
 
 
-class Credit(NamedTuple):
+class HandlerCredit(NamedTuple):
     """How far a handler that yields may be ahead of who takes: it waits when either is reached."""
 
     values: int
     bytes: int
 
 
-MAX_CREDIT = Credit(MAX_VALUES_AHEAD, MAX_BYTES_AHEAD)
+MAX_CREDIT = HandlerCredit(MAX_VALUES_AHEAD, MAX_BYTES_AHEAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallOptions(StatedOptions):
+class ReplicaCallOptions(StatedOptions):
     """What the calls of a run share. One object for all runs with equal options."""
 
-    credit: Credit = MAX_CREDIT
+    credit: HandlerCredit = MAX_CREDIT
     """Read only where callers take each value that the handler yields."""

@@ -18,19 +18,19 @@ from math import inf
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from replica_service.core.batching.batch_weight import Weighed
-from replica_service.core.call_options import CallOptions
+from replica_service.core.call_options import ReplicaCallOptions
 from replica_service.core.sessions.records import Record, Taker
-from replica_service.core.slots.slot_table import Slot
+from replica_service.core.slots.slot_table import ReservedSlot
 from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 FRESH_S = 3.0
 """Seconds for which a router's echo of a stamp lets its runs start, counted from the stamp."""
 
-RunRecord: TypeAlias = Record["Run", "Link"]
-RunTaker: TypeAlias = Taker["Run", "Link"]
+RunRecord: TypeAlias = Record["ReplicaRun", "RouterPeer"]
+RunTaker: TypeAlias = Taker["ReplicaRun", "RouterPeer"]
 
 
-class Link:
+class RouterPeer:
     """One router, as far as the core knows it. Compared by identity."""
 
     __slots__ = (
@@ -81,7 +81,7 @@ class Link:
         """Those of them that are in a turn or a batch. Some may have been answered: it ends as a whole."""
         self.overrun = False
         """It went past its keyed window: nothing keyed is taken until all that is here has been answered."""
-        self.waiting: dict[int, Run] = {}
+        self.waiting: dict[int, ReplicaRun] = {}
         """Its runs with calls that can still be taken back, by `key`."""
         self.uploads: Any = None
         """What puts together payloads of its calls that come in chunks. The shell's, opaque here."""
@@ -89,11 +89,11 @@ class Link:
         """The stream carries no larger results."""
         self.fresh_until = fresh_until
         """Monotonic seconds, exclusive. Infinite where the router echoes nothing."""
-        self.parked: list[Run] = []
+        self.parked: list[ReplicaRun] = []
         """Its runs that would have started when it was no longer fresh, in order. They are in no queue and no lane."""
         self.splits = 0
         """Runs of it that were split off others."""
-        self.moved: list[Run] = []
+        self.moved: list[ReplicaRun] = []
         """Its runs whose sessions went on elsewhere when calls of them were pending: it takes back nothing of them."""
         self.has_joined = False
         """It has asked for outcomes of calls that ran already."""
@@ -105,7 +105,7 @@ class Link:
         """Not before this moment it is told again that there is room."""
 
 
-class Origin(NamedTuple):
+class RerunOrigin(NamedTuple):
     """Where calls without a session ran first that run once more."""
 
     stream_id: str
@@ -115,7 +115,7 @@ class Origin(NamedTuple):
     """At least 1."""
 
 
-class Run:
+class ReplicaRun:
     """Consecutive calls of one router that share their options."""
 
     __slots__ = (
@@ -151,10 +151,10 @@ class Run:
 
     def __init__(
         self,
-        link: Link,
+        link: RouterPeer,
         first: int,
         payloads: Sequence[bytes],
-        options: CallOptions,
+        options: ReplicaCallOptions,
         endpoint: str,
         arrived: float,
         deadline: float = inf,
@@ -190,14 +190,14 @@ class Run:
         """Its payload is under way; it is a single call then, and does not start."""
         self.is_split = False
         """Calls of it may be in a run that was split off."""
-        self.lane: Lane | None = None
+        self.lane: ReplicaLane | None = None
         self.record: RunRecord | None = None
         """What is kept of its calls, where they belong to a session."""
-        self.origin: Origin | None = None
+        self.origin: RerunOrigin | None = None
         """Set where it is another attempt at calls without a session."""
         self.lease_s = 0.0
         """Length of the lease where it is a reservation: one call, which starts by becoming a slot. 0: it is none."""
-        self.slot: Slot | None = None
+        self.slot: ReservedSlot | None = None
         """The slot that it runs in; it is a single call then, and holds that permit as long as it is here."""
         self.started_at = 0.0
         """When calls of it were started last, each with a permit of its own; monotonic seconds."""
@@ -209,9 +209,9 @@ class Run:
         self.withdrawn: set[int] | None = None
         """Indices of calls that were handed to an executor and must not start any more, if it has not started them."""
 
-    def cut_out(self, lo: int, hi: int) -> Run:
+    def cut_out(self, lo: int, hi: int) -> ReplicaRun:
         """A run of its own, with its own record, for some of the calls, before anything has happened to them."""
-        part = Run(
+        part = ReplicaRun(
             self.link, self.first + lo, self.payloads[lo:hi], self.options, self.endpoint, self.arrived, self.deadline
         )
         part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
@@ -222,15 +222,15 @@ class Run:
             part.record = self.record.cut_out(lo, hi)
         return part
 
-    def split(self, lo: int, hi: int) -> Run:
+    def split(self, lo: int, hi: int) -> ReplicaRun:
         """A run of its own for the calls from `lo` up to `hi`; they keep their indices. The caller adjusts this one."""
         self.open -= hi - lo
         return self.reopen(lo, hi)
 
-    def reopen(self, lo: int, hi: int) -> Run:
+    def reopen(self, lo: int, hi: int) -> ReplicaRun:
         """The same for calls that could no longer be taken back, and that have come back unstarted."""
         link = self.link
-        part = Run(
+        part = ReplicaRun(
             *(link, self.first, self.payloads, self.options, self.endpoint, self.arrived, self.deadline),
             begin=lo,
             end=hi,
@@ -253,7 +253,7 @@ class Run:
         if not self.open:
             del self.link.waiting[self.key]
 
-    def is_part_of(self, run: Run) -> bool:
+    def is_part_of(self, run: ReplicaRun) -> bool:
         """Whether its calls are some of those of a run, which it may be split off."""
         return self.payloads is run.payloads and run.begin <= self.begin and self.end <= run.end
 
@@ -267,14 +267,14 @@ class Run:
 class LaneQueue(Protocol):
     """What holds a lane and counts its first calls. It hears what changes in the lane."""
 
-    def recount(self, lane: Lane) -> bool:
+    def recount(self, lane: ReplicaLane) -> bool:
         """The lane's calls have changed. Returns False where it holds the lane no longer."""
 
-    def extend(self, lane: Lane, run: Run) -> None:
+    def extend(self, lane: ReplicaLane, run: ReplicaRun) -> None:
         """The run was just put at the end of the lane."""
 
 
-class Lane:
+class ReplicaLane:
     """The queue of one ordering key. Compared by identity."""
 
     __slots__ = (
@@ -294,7 +294,7 @@ class Lane:
         self.key = key
         """Endpoint and ordering key."""
         self.partition = partition
-        self.runs: deque[Run] = deque()
+        self.runs: deque[ReplicaRun] = deque()
         """Runs with waiting calls, in order. Some may have been emptied by a cancel."""
         self.is_idle = True
         """Neither in the ready queue nor with a permit."""
@@ -311,7 +311,7 @@ class Lane:
         self.turn: StartTurn | None = None
         """The turn that it has."""
 
-    def head(self) -> Run | None:
+    def head(self) -> ReplicaRun | None:
         """The first run with waiting calls."""
         runs = self.runs
         while runs:
@@ -327,7 +327,7 @@ class StartTurn:
 
     __slots__ = ("hi", "lane", "lo", "next", "over", "run", "started_at", "stop")
 
-    def __init__(self, lane: Lane, run: Run, lo: int, hi: int, now: float) -> None:
+    def __init__(self, lane: ReplicaLane, run: ReplicaRun, lo: int, hi: int, now: float) -> None:
         self.lane = lane
         self.run = run
         self.lo = lo

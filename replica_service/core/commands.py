@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from replica_service.core.calls import Lane, Link, Run, StartTurn
-from replica_service.core.slots.slot_table import Slot
+from replica_service.core.calls import ReplicaLane, ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.slots.slot_table import ReservedSlot
 from slotmesh.errors import Failure
 
-Part: TypeAlias = tuple[Run, int, int]
+Part: TypeAlias = tuple[ReplicaRun, int, int]
 """The calls from `lo` up to `hi` of a run."""
 
 
@@ -24,7 +24,7 @@ class StartCalls:
 
     __slots__ = ("hi", "lo", "run")
 
-    def __init__(self, run: Run, lo: int, hi: int) -> None:
+    def __init__(self, run: ReplicaRun, lo: int, hi: int) -> None:
         self.run = run
         self.lo = lo
         """The executor moves it: the first call that has not started."""
@@ -45,7 +45,7 @@ class StartBatch:
 
     __slots__ = ("batcher", "began", "count", "lanes", "parts", "runner", "started_at")
 
-    def __init__(self, batcher: BatchQueue, parts: Sequence[Part], lanes: Sequence[Lane], count: int) -> None:
+    def __init__(self, batcher: BatchQueue, parts: Sequence[Part], lanes: Sequence[ReplicaLane], count: int) -> None:
         self.batcher = batcher
         self.parts = parts
         """In order. Parts of one run ascend."""
@@ -65,7 +65,7 @@ class StartBatch:
 class Refuse:
     """Hand calls back to the router, unexecuted: it sends them elsewhere, or again."""
 
-    run: Run
+    run: ReplicaRun
     lo: int
     hi: int
     failure: Failure
@@ -75,7 +75,7 @@ class Refuse:
 class Fail:
     """Answer calls with a failure."""
 
-    run: Run
+    run: ReplicaRun
     lo: int
     hi: int
     failure: Failure
@@ -85,8 +85,8 @@ class Fail:
 class Grant:
     """Answer a reservation with the slot that it has become."""
 
-    run: Run
-    slot: Slot
+    run: ReplicaRun
+    slot: ReservedSlot
     ongoing: int
     """Running calls and reservations, this one included."""
 
@@ -95,10 +95,10 @@ class Grant:
 class AnswerRenewal:
     """Answer a caller who wanted a lease to last for another time."""
 
-    link: Link
+    link: RouterPeer
     op_id: int
     """What the answer is told under, on the link."""
-    answer: Slot | Failure
+    answer: ReservedSlot | Failure
     """The slot with its new lease; or why there is none."""
 
 
@@ -106,9 +106,9 @@ class AnswerRenewal:
 class TellCapacity:
     """The router was told that there is no room, and now there is."""
 
-    link: Link
+    link: RouterPeer
 
 
-Work = StartCalls | StartTurn | StartBatch
+WorkCommand = StartCalls | StartTurn | StartBatch
 """What executors take."""
-Command = Work | Refuse | Fail | Grant | AnswerRenewal | TellCapacity
+ReplicaCommand = WorkCommand | Refuse | Fail | Grant | AnswerRenewal | TellCapacity

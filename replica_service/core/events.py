@@ -1,7 +1,7 @@
 """What happens to the calls of a replica: routers send and take back, executors finish, time passes, settings change.
 
-Purpose: the one way into the scheduler, by `Scheduler.step(event, now)`. Events are data: no behaviour, no clock.
-Invariants: each class is in `Event` and has one handler, which the table in `scheduler.py` names. No list
+Purpose: the one way into the scheduler, by `ReplicaScheduler.step(event, now)`. Events are data, without behaviour.
+Invariants: each class is in `ReplicaEvent` and has one handler, which the table in `scheduler.py` names. No list
 or mapping that an event carries is kept, or changed.
 Owner: whoever something happens to makes the event; the engine brings it to the scheduler.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.commands import Part, StartBatch, StartCalls
 from slotmesh.errors import Failure
 
@@ -22,7 +22,7 @@ from slotmesh.errors import Failure
 class RunsCame:
     """A router has sent runs: calls, or reservations of slots."""
 
-    runs: Sequence[Run]
+    runs: Sequence[ReplicaRun]
     """In the order in which they were sent."""
 
 
@@ -30,7 +30,7 @@ class RunsCame:
 class RunsCancelled:
     """A router takes calls back: those that have not started never do."""
 
-    link: Link
+    link: RouterPeer
     ranges: Iterable[tuple[int, int]]
     """Run ids of the link, both ends included."""
 
@@ -39,7 +39,7 @@ class RunsCancelled:
 class PayloadCame:
     """The payload of a run that came without it is complete. A run that was answered meanwhile stays as it is."""
 
-    run: Run
+    run: ReplicaRun
     payload: bytes
 
 
@@ -47,7 +47,7 @@ class PayloadCame:
 class PayloadFailed:
     """The payload of a run that came without it will not come. A run that was answered meanwhile stays as it is."""
 
-    run: Run
+    run: ReplicaRun
     failure: Failure
     """The answer to the call."""
 
@@ -56,7 +56,7 @@ class PayloadFailed:
 class StampEchoed:
     """A router has echoed a stamp of this replica: until `FRESH_S` after it, runs of the link start."""
 
-    link: Link
+    link: RouterPeer
     stamp_s: float
     """Monotonic seconds of this replica's clock."""
 
@@ -65,7 +65,7 @@ class StampEchoed:
 class SessionsMoved:
     """Sessions went on at another router: what of these runs has not started is handed back."""
 
-    runs: Sequence[Run]
+    runs: Sequence[ReplicaRun]
     """Runs that the router has sent from which the sessions went."""
 
 
@@ -73,7 +73,7 @@ class SessionsMoved:
 class LinkClosed:
     """A router's stream has ended: nothing of it that has not started ever does. Nobody reads the answers."""
 
-    link: Link
+    link: RouterPeer
 
 
 # -- slots ---------------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class LinkClosed:
 class DispatchCame:
     """A caller has sent a call for a slot. `run.slot` says afterwards whether the call has it."""
 
-    run: Run
+    run: ReplicaRun
     """One call without ordering key."""
     secret: bytes
     """That of the slot."""
@@ -93,7 +93,7 @@ class DispatchCame:
 class RenewalCame:
     """A caller wants a lease to last for another time. Answered by `AnswerRenewal`."""
 
-    link: Link
+    link: RouterPeer
     op_id: int
     """What the answer is told under, on this link."""
     secret: bytes
@@ -115,7 +115,7 @@ class ReleaseCame:
 class CallsEnded:
     """Calls of a StartCalls have ended, well or not."""
 
-    run: Run
+    run: ReplicaRun
     count: int
     waited: bool = False
     """Other calls could run while these did."""
@@ -161,7 +161,7 @@ class WorkReturned:
 
 
 @dataclass(slots=True, eq=False)
-class TimePassed:
+class ReplicaTimePassed:
     """The moment has come that `next_deadline` named."""
 
 
@@ -208,7 +208,7 @@ class GraceEnded:
 
 Ended = CallsEnded | TurnEnded | TurnsEnded | BatchEnded | WorkReturned
 """What executors tell."""
-Event = (
+ReplicaEvent = (
     RunsCame
     | RunsCancelled
     | PayloadCame
@@ -220,7 +220,7 @@ Event = (
     | RenewalCame
     | ReleaseCame
     | Ended
-    | TimePassed
+    | ReplicaTimePassed
     | BatchSettingsChanged
     | LimitsChanged
     | PartitionsRevoked

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from replica_service.core import failures
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.commands import Fail, Refuse
 from replica_service.core.events import PayloadCame, PayloadFailed, RunsCame
 from replica_service.core.lanes.lane_history import note_failure
@@ -18,7 +18,7 @@ from replica_service.core.scheduler_state import SchedulerState
 from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 
 
-class Intake:
+class RunIntake:
     """Takes runs, and payloads that come later."""
 
     __slots__ = (
@@ -83,7 +83,7 @@ class Intake:
         if run.awaits:
             self._unstarted.answer_waiting(run, run.lo, run.hi, event.failure)
 
-    def _take(self, run: Run) -> None:
+    def _take(self, run: ReplicaRun) -> None:
         link, count, permits = run.link, run.open, self._permits
         room = permits.max_ongoing + permits.prefetch - permits.in_use - permits.waiting
         if count > room:
@@ -102,7 +102,7 @@ class Intake:
         else:
             permits.queue.append(run)
 
-    def _take_keyed(self, run: Run) -> None:
+    def _take_keyed(self, run: ReplicaRun) -> None:
         link, count = run.link, run.open
         if not self._ownership.admit(run.endpoint, run.partition, run.owner_epoch):
             self._out.append(Refuse(run, run.lo, run.hi, failures.STALE))

@@ -19,9 +19,9 @@ from typing import Any
 
 from replica_service.core.batching.batcher import Batcher
 from replica_service.core.batching.gathering import Weigh
-from replica_service.core.calls import Link, Run, StartTurn
-from replica_service.core.commands import Command, Part
-from replica_service.core.endings import Endings
+from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.commands import Part, ReplicaCommand
+from replica_service.core.ended_work import Endings
 from replica_service.core.events import (
     BatchEnded,
     BatchSettingsChanged,
@@ -29,7 +29,6 @@ from replica_service.core.events import (
     DispatchCame,
     DrainBegan,
     EpochFenced,
-    Event,
     GraceEnded,
     LimitsChanged,
     LinkClosed,
@@ -38,27 +37,28 @@ from replica_service.core.events import (
     PayloadFailed,
     ReleaseCame,
     RenewalCame,
+    ReplicaEvent,
+    ReplicaTimePassed,
     RunsCame,
     RunsCancelled,
     SessionsMoved,
     StampEchoed,
-    TimePassed,
     TurnEnded,
     TurnsEnded,
     WorkReturned,
 )
-from replica_service.core.intake import Intake
-from replica_service.core.permits.capacity import Capacity
+from replica_service.core.intake import RunIntake
+from replica_service.core.permits.capacity import PermitCapacity
 from replica_service.core.permits.service_times import ServiceTimes
 from replica_service.core.permits.vacancies import CAPACITY_GAP_S
 from replica_service.core.scheduler_state import SchedulerState
-from replica_service.core.slots.slot_operations import SlotOperations
+from replica_service.core.slots.slot_operations import GrantedSlotOperations
 from replica_service.core.slots.slot_table import SlotTable
 from replica_service.core.starting.parking import Parking
 from replica_service.core.starting.starting import Starting
 from replica_service.core.unstarted.handing_back import HandingBack
 from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
-from replica_service.core.unstarted.withdrawals import Withdrawals
+from replica_service.core.unstarted.withdrawals import RunWithdrawals
 from slotmesh.handlers import BatchControl
 
 DEFAULT_KEYED_WINDOW = 8192
@@ -69,7 +69,7 @@ def _no_secrets() -> bytes:
     raise RuntimeError("new_secret: needed where slots are reserved")
 
 
-class Scheduler:
+class ReplicaScheduler:
     """All decisions about the calls of one replica."""
 
     def __init__(
@@ -94,17 +94,17 @@ class Scheduler:
         unstarted = UnstartedCalls(state)
         self._parking = parking = Parking(state, unstarted)
         self._settle = Starting(state, new_secret, unstarted, parking).settle
-        self._intake = Intake(state, methods, keyed_window, unstarted)
+        self._intake = RunIntake(state, methods, keyed_window, unstarted)
         self._endings = Endings(state, unstarted)
         self._handlers = self._table(
-            Withdrawals(state, parking, unstarted),
-            SlotOperations(state, methods, unstarted),
+            RunWithdrawals(state, parking, unstarted),
+            GrantedSlotOperations(state, methods, unstarted),
             HandingBack(state, parking, unstarted),
         )
         self._out = state.out
         self._permits = state.permits
 
-    def step(self, event: Event, now: float) -> list[Command]:
+    def step(self, event: ReplicaEvent, now: float) -> list[ReplicaCommand]:
         """What is to be done after this event. `now`: monotonic seconds."""
         self._handlers[type(event)](event, now)
         self._settle(now)
@@ -120,8 +120,8 @@ class Scheduler:
         self._state.batching.limit(event.max_ongoing)
 
     def _table(
-        self, withdrawals: Withdrawals, slots: SlotOperations, handing_back: HandingBack
-    ) -> dict[type[Event], Callable[[Any, float], None]]:
+        self, withdrawals: RunWithdrawals, slots: GrantedSlotOperations, handing_back: HandingBack
+    ) -> dict[type[ReplicaEvent], Callable[[Any, float], None]]:
         """Who handles which event."""
         return {
             RunsCame: self._intake.runs_came,
@@ -144,14 +144,14 @@ class Scheduler:
             DrainBegan: handing_back.drain_began,
             GraceEnded: handing_back.grace_ended,
             LimitsChanged: self._limits_changed,
-            TimePassed: _nothing,
+            ReplicaTimePassed: _nothing,
             BatchSettingsChanged: _nothing,
         }
 
     # -- when to come again ------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When `TimePassed` should come next; None where nothing waits for time to pass."""
+        """When `ReplicaTimePassed` should come next; None where nothing waits for time to pass."""
         state = self._state
         deadline = state.vacancies.tell_at
         if (due := state.payloads.due) < deadline:
@@ -165,7 +165,7 @@ class Scheduler:
 
     # -- how things stand --------------------------------------------------------------------------------------------
 
-    def capacity(self, link: Link) -> Capacity:
+    def capacity(self, link: RouterPeer) -> PermitCapacity:
         """What the router is told now. Where that means full because of others, it is told when it no longer is."""
         permits = self._permits
         taken = permits.in_use + permits.waiting
@@ -173,7 +173,7 @@ class Scheduler:
         others = taken - (link.unkeyed - link.in_slots - parked)
         is_full = others > 0 and taken >= permits.max_ongoing + permits.prefetch and not link.closed
         self._state.vacancies.told(link, is_full=is_full)
-        return Capacity(
+        return PermitCapacity(
             permits.in_use,
             permits.max_ongoing,
             permits.waiting,
@@ -183,7 +183,7 @@ class Scheduler:
             others,
         )
 
-    def about_to_end(self, link: Link) -> int:
+    def about_to_end(self, link: RouterPeer) -> int:
         """How many of the router's calls are about to end, while others wait here for their permits.
 
         None where nothing waits here: then results are what brings the calls that take free permits.
@@ -261,7 +261,7 @@ class Scheduler:
             busy.setdefault(lane.key[0], set()).add(lane.partition)
         return busy
 
-    def turns_of(self, runs: Iterable[Run]) -> list[StartTurn]:
+    def turns_of(self, runs: Iterable[ReplicaRun]) -> list[StartTurn]:
         """The turns under way in which calls of these runs are."""
         return [run.lane.turn for run in runs if run.lane is not None and run.lane.turn and run.lane.turn.run is run]
 
@@ -270,5 +270,5 @@ class Scheduler:
         return [part for batcher in self.batchers.values() for batch in batcher.running for part in batch.parts]
 
 
-def _nothing(_event: Event, _now: float) -> None:
+def _nothing(_event: ReplicaEvent, _now: float) -> None:
     """What is due is started at the end of the step."""

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 
 from replica_service.core.batching.batchers import Batching
 from replica_service.core.batching.gathering import Weigh
-from replica_service.core.commands import Command
+from replica_service.core.commands import ReplicaCommand
 from replica_service.core.lanes.lanes import Lanes
-from replica_service.core.lanes.ownership import Ownership
+from replica_service.core.lanes.ownership import ServedEpochs
 from replica_service.core.permits.permits import Permits
 from replica_service.core.permits.vacancies import Vacancies
-from replica_service.core.slots.slot_calls import SlotCalls
+from replica_service.core.slots.slot_calls import ReservedSlotCalls
 from replica_service.core.starting.awaited_payloads import AwaitedPayloads
 from slotmesh.handlers import BatchControl
 
@@ -46,15 +46,15 @@ class SchedulerState:
         capacity_gap_s: float,
         chance: Callable[[], float],
     ) -> None:
-        """For the arguments see `Scheduler`."""
-        self.out: list[Command] = []
+        """For the arguments see `ReplicaScheduler`."""
+        self.out: list[ReplicaCommand] = []
         """What was decided in the step that is under way."""
         self.permits = Permits(max_ongoing, prefetch)
         self.lanes = Lanes()
         self.batching = Batching(methods, weigh, self.permits, self.lanes)
-        self.slots = SlotCalls()
+        self.slots = ReservedSlotCalls()
         self.payloads = AwaitedPayloads()
-        self.ownership = Ownership()
+        self.ownership = ServedEpochs()
         self.vacancies = Vacancies(capacity_gap_s, chance)
         self.draining = False
         """Nothing new is taken; calls start in slots only. Never goes back."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from slotmesh.errors import Reason
 
 
-class Counters:
+class ReplicaCounters:
     """Totals since the start."""
 
     __slots__ = ("batches", "blocked_s", "blocks", "calls", "failures", "on_batch")

@@ -14,13 +14,13 @@ from functools import partial
 from itertools import repeat
 
 from replica_service.convert import Issuer
-from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.commands import (
     AnswerRenewal,
-    Command,
     Fail,
     Grant,
     Refuse,
+    ReplicaCommand,
     StartBatch,
     StartCalls,
     TellCapacity,
@@ -29,21 +29,21 @@ from replica_service.core.events import (
     BatchSettingsChanged,
     DrainBegan,
     EpochFenced,
-    Event,
     GraceEnded,
     LimitsChanged,
     LinkClosed,
     PartitionsRevoked,
+    ReplicaEvent,
+    ReplicaTimePassed,
     RunsCame,
     RunsCancelled,
     SessionsMoved,
-    TimePassed,
 )
-from replica_service.core.scheduler import Scheduler
+from replica_service.core.scheduler import ReplicaScheduler
 from replica_service.core.sessions.moved import without_moved
-from replica_service.core.sessions.session_table import RESUME_TTL_S, Report
+from replica_service.core.sessions.session_table import RESUME_TTL_S, SessionReport
 from replica_service.shell.conditions import Conditions
-from replica_service.shell.counters import Counters
+from replica_service.shell.counters import ReplicaCounters
 from replica_service.shell.deadline_timer import DeadlineTimer
 from replica_service.shell.executors.batch_weight import weighers
 from replica_service.shell.executors.executor_set import ExecutorSet
@@ -51,10 +51,10 @@ from replica_service.shell.executors.unstarted_work import Recalls
 from replica_service.shell.handler.batch_hosts import BatchHosts
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
-from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.links.link_outboxes import connect_link
 from replica_service.shell.links.router_outbox import Outbox
-from replica_service.shell.outcomes import Outcomes
+from replica_service.shell.outcomes import OutcomeReporter
 from replica_service.shell.sessions import Question, Sessions
 from replica_service.shell.slots import Slots
 from slotmesh.errors import Failure
@@ -67,7 +67,7 @@ class Engine:
 
     def __init__(
         self,
-        methods: Mapping[str, Method],
+        methods: Mapping[str, HandlerMethod],
         clock: Clock,
         *,
         max_ongoing: int,
@@ -81,12 +81,12 @@ class Engine:
 
         `issuer` is under whose name slots are given. `handler_loop` is where `async def` methods run, if not here.
         """
-        self.counters = Counters()
+        self.counters = ReplicaCounters()
         self.sessions = Sessions(self._fence_runs, clock.now, resume_ttl_s)
-        self.outcomes = outcomes = Outcomes(self.counters, self.sessions, self.post)
+        self.outcomes = outcomes = OutcomeReporter(self.counters, self.sessions, self.post)
         self.methods = methods
         errors = HandlerErrors(clock.now)
-        self.scheduler = Scheduler(
+        self.scheduler = ReplicaScheduler(
             {name: method.control for name, method in methods.items()},
             weigh=weighers(methods, errors),
             max_ongoing=max_ongoing,
@@ -111,8 +111,8 @@ class Engine:
             self.post,
             lambda run, failure: outcomes.failed(run, 0, 1, failure),
         )
-        self._timer = DeadlineTimer(clock.now, partial(self.post, TimePassed()))
-        self._links: dict[Link, Outbox] = {}
+        self._timer = DeadlineTimer(clock.now, partial(self.post, ReplicaTimePassed()))
+        self._links: dict[RouterPeer, Outbox] = {}
         self.at_end: list[Callable[[], None]] = []
         """Called when nobody waits any longer for what still runs, for callers who are at no router."""
 
@@ -120,7 +120,7 @@ class Engine:
 
     def open(
         self, *, echoes: bool = False, cuts: bool = False, wants_times: bool = False, stream_id: str = ""
-    ) -> tuple[Link, Outbox]:
+    ) -> tuple[RouterPeer, Outbox]:
         """A router's stream begins. One that echoes stamps has its runs started only for as long as it does.
 
         `cuts`: it takes large results in chunks. `wants_times`: it wants to know how quick calls are. `stream_id` is
@@ -137,7 +137,7 @@ class Engine:
             self._conditions.look_around()
         return link, outbox
 
-    def submit(self, runs: Sequence[Run], rejected: Iterable[tuple[Run, Failure]] = ()) -> None:
+    def submit(self, runs: Sequence[ReplicaRun], rejected: Iterable[tuple[ReplicaRun, Failure]] = ()) -> None:
         """A frame of runs, and those of them that fail as they are."""
         for run, failure in rejected:
             self.outcomes.failed(run, 0, len(run.payloads), failure)
@@ -145,20 +145,20 @@ class Engine:
             runs = self.sessions.admit(runs)
         self.post(RunsCame(runs))
 
-    def reconcile(self, questions: Iterable[Question]) -> list[tuple[str, int, Report]]:
+    def reconcile(self, questions: Iterable[Question]) -> list[tuple[str, int, SessionReport]]:
         """What became of calls of sessions that moved to this router."""
         answers = self.sessions.reconcile(questions)
         if self._waiters:
             self._conditions.look_around()
         return answers
 
-    def acknowledge(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+    def acknowledge(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
         """Clients have the outcomes of these run ids, both ends included."""
         self.sessions.acknowledge(link, ranges)
         if self._waiters:
             self._conditions.look_around()
 
-    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]], *, tells_stopped: bool = False) -> None:
+    def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]], *, tells_stopped: bool = False) -> None:
         """Run ids that a router takes back, both ends included: what waits never starts, what runs is cancelled.
 
         A handler that is `def` runs to its end, and so does a batch, for the sake of the others in it; but one that
@@ -174,11 +174,11 @@ class Engine:
         if self._waiters:
             self._conditions.look_around()
 
-    def take(self, link: Link, run_ids: Iterable[int], counts: Iterable[int]) -> None:
+    def take(self, link: RouterPeer, run_ids: Iterable[int], counts: Iterable[int]) -> None:
         """So many values of handlers that yield, by run ids, were taken: these may go on."""
         self._executors.generators.take(link, run_ids, counts)
 
-    async def finish(self, link: Link) -> None:
+    async def finish(self, link: RouterPeer) -> None:
         """The router sends nothing more: returns when all of its calls have been answered.
 
         As it cannot say any more what it takes of the values of handlers that yield, they are taken once they leave.
@@ -187,7 +187,7 @@ class Engine:
         self._executors.generators.take_all(link)
         await self._conditions.until(lambda: not (link.unkeyed or link.keyed or self.sessions.owes(link)))
 
-    def close(self, link: Link) -> None:
+    def close(self, link: RouterPeer) -> None:
         """The router's stream has ended, however."""
         outbox = self._links.pop(link, None)
         if outbox is not None:
@@ -270,7 +270,7 @@ class Engine:
 
     # -- what must not start any more ------------------------------------------------------------------------------
 
-    def _fence_runs(self, runs: Sequence[Run]) -> None:
+    def _fence_runs(self, runs: Sequence[ReplicaRun]) -> None:
         """Sessions went on elsewhere: what of these runs has not started is handed back."""
         self._recalls.hold(runs)
         # What waits goes before what executors give back: that makes room, and whatever waits then would start.
@@ -279,7 +279,7 @@ class Engine:
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
-    def post(self, event: Event) -> None:
+    def post(self, event: ReplicaEvent) -> None:
         """The one way into the scheduler: carries out what it decides, sets the timer, and looks around."""
         scheduler = self.scheduler
         if commands := scheduler.step(event, self._now()):
@@ -290,7 +290,7 @@ class Engine:
         if self._waiters:
             self._conditions.look_around()
 
-    def _carry_out(self, commands: list[Command]) -> None:
+    def _carry_out(self, commands: list[ReplicaCommand]) -> None:
         for command in commands:
             match command:
                 case StartTurn() | StartCalls():
@@ -320,7 +320,7 @@ class Engine:
                     link.outbox.tell_capacity()
 
     @staticmethod
-    def _no_upload(run: Run, lo: int) -> None:
+    def _no_upload(run: ReplicaRun, lo: int) -> None:
         """Calls of the run from index `lo` on are answered: one that waits for its payload is alone."""
         if (uploads := run.link.uploads) is not None:
             uploads.forget(run.first + lo)

@@ -10,26 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.events import Ended
 from replica_service.core.sessions.records import Mark
-from replica_service.shell.counters import Counters
+from replica_service.shell.counters import ReplicaCounters
 from replica_service.shell.executors.encoding import Encoding
 from replica_service.shell.handler.failures import too_large
 from replica_service.shell.sessions import Sessions
 from slotmesh.errors import Executed, Failure
 
 
-class Outcomes(Encoding):
+class OutcomeReporter(Encoding):
     """Brings outcomes to callers, and the ends of work to the scheduler."""
 
-    def __init__(self, counters: Counters, sessions: Sessions, post: Callable[[Ended], None]) -> None:
+    def __init__(self, counters: ReplicaCounters, sessions: Sessions, post: Callable[[Ended], None]) -> None:
         """`post` tells the scheduler what has ended."""
         self.post = post
         self._counters = counters
         self._sessions = sessions
 
-    def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
+    def payloads(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
         if run.options.no_reply:
             self._done(run, lo, len(payloads))
             return
@@ -53,13 +53,13 @@ class Outcomes(Encoding):
         else:
             self._sessions.results(run, run.record, lo, payloads, size)
 
-    def values(self, run: Run, index: int, payloads: Sequence[bytes]) -> None:
+    def values(self, run: ReplicaRun, index: int, payloads: Sequence[bytes]) -> None:
         run.link.outbox.values(run.first + index, payloads, sum(map(len, payloads)), run.options.content_type)
 
-    def streamed(self, run: Run, index: int) -> None:
+    def streamed(self, run: ReplicaRun, index: int) -> None:
         self._done(run, index, 1)
 
-    def _done(self, run: Run, lo: int, count: int) -> None:
+    def _done(self, run: ReplicaRun, lo: int, count: int) -> None:
         """Calls have ended well whose results, if anybody wanted any, were values."""
         self._counters.calls += count
         if run.record is None:
@@ -67,7 +67,7 @@ class Outcomes(Encoding):
         else:
             self._sessions.ended(run, run.record, lo, count, Mark.DONE)
 
-    def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
+    def failed(self, run: ReplicaRun, lo: int, count: int, failure: Failure) -> None:
         if failure.executed is Executed.YES:
             self._counters.calls += count
         self._counters.failures[failure.reason] += count

@@ -17,16 +17,16 @@ from replica_service.core.health.lifecycle import LifecycleEvent, State, next_st
 from replica_service.core.sessions.session_table import RESUME_TTL_S
 from replica_service.shell.drain import Drain
 from replica_service.shell.engine import Engine
-from replica_service.shell.handler.asking import asks_for_contexts
 from replica_service.shell.handler.block_reports import BlockReports
+from replica_service.shell.handler.context_use import asks_for_contexts
 from replica_service.shell.handler.handler_loop import HandlerLoop, OwnLoop, SharedLoop
 from replica_service.shell.handler.health import Upkeep
 from replica_service.shell.handler.hooks import Hooks
 from replica_service.shell.handler.loading import Handler, LoadHandler, construct, load_handler
 from replica_service.shell.handler.loop_watch import LoopWatch
-from replica_service.shell.handler.methods import Method, bind_methods
+from replica_service.shell.handler.methods import HandlerMethod, bind_methods
 from replica_service.shell.handler.tracebacks import users_traceback
-from replica_service.shell.links.controller_link import Report
+from replica_service.shell.links.controller_link import MemberReport
 from slotmesh.handlers import HandlerDescription, describe
 from slotmesh.handlers.context import asking
 from slotmesh.runtime.clock import Clock, MonotonicClock
@@ -35,7 +35,7 @@ from slotmesh.runtime.tasks import Supervisor
 from slotmesh.spec.model import Backend
 from slotmesh.telemetry.log import get_logger
 
-MakeEngine = Callable[[dict[str, Method], int, int, HandlerLoop], Engine]
+MakeEngine = Callable[[dict[str, HandlerMethod], int, int, HandlerLoop], Engine]
 """From methods, `max_ongoing`, `prefetch`, and where `async def` methods run."""
 
 REPLACED_WITHIN_S = 30.0
@@ -43,7 +43,7 @@ REPLACED_WITHIN_S = 30.0
 _log = get_logger(__name__)
 
 
-class Replica:
+class HostedReplica:
     """Hosts one copy of a handler."""
 
     def __init__(
@@ -90,9 +90,9 @@ class Replica:
 
     # -- a member of the mesh --------------------------------------------------------------------------------------
 
-    def report(self) -> Report:
+    def report(self) -> MemberReport:
         scheduler = self.engine.scheduler if self.engine is not None else None
-        return Report(
+        return MemberReport(
             state=self.state,
             address=self.address if self.state in {State.READY, State.DRAINING} else "",
             max_ongoing=scheduler.max_ongoing if scheduler is not None else 0,
@@ -289,7 +289,7 @@ class _Constructed(NamedTuple):
     """A handler that is ready to be called."""
 
     handler: Any
-    methods: dict[str, Method]
+    methods: dict[str, HandlerMethod]
     hooks: Hooks
 
 

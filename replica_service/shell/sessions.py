@@ -12,11 +12,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from replica_service.core import failures
-from replica_service.core.calls import Link, Run, RunRecord
+from replica_service.core.calls import ReplicaRun, RouterPeer, RunRecord
 from replica_service.core.lanes.lane_history import note_failure
 from replica_service.core.sessions.kept_outcomes import bytes_of
-from replica_service.core.sessions.records import Mark, Outcome
-from replica_service.core.sessions.session_table import Report, SessionTable
+from replica_service.core.sessions.records import KeptOutcome, Mark
+from replica_service.core.sessions.session_table import SessionReport, SessionTable
 from slotmesh.errors import Executed, Failure
 from slotmesh.wire.ranges import Range, common, merged
 
@@ -32,7 +32,7 @@ class Sessions:
 
     def __init__(
         self,
-        hand_back: Callable[[Sequence[Run]], None],
+        hand_back: Callable[[Sequence[ReplicaRun]], None],
         now: Callable[[], float],
         ttl_s: float,
     ) -> None:
@@ -55,9 +55,9 @@ class Sessions:
 
     # -- runs ------------------------------------------------------------------------------------------------------
 
-    def admit(self, runs: Iterable[Run]) -> list[Run]:
+    def admit(self, runs: Iterable[ReplicaRun]) -> list[ReplicaRun]:
         """Those that are to be executed. The others are answered, now or when what they ask for has ended."""
-        admitted: list[Run] = []
+        admitted: list[ReplicaRun] = []
         table = self._table
         met: tuple[str, int] | None = None
         for run in runs:
@@ -93,7 +93,7 @@ class Sessions:
             self._hand_back(overtaken.runs)
         return True
 
-    def _answer_known(self, run: Run, asking: RunRecord) -> list[Run]:
+    def _answer_known(self, run: ReplicaRun, asking: RunRecord) -> list[ReplicaRun]:
         """Calls that are known are answered, or join those that run. Returns what is left of the run."""
         stretches = self._table.find(asking)
         if not asking.recovers and (lost := self._table.lost_to(run.link, stretches)):
@@ -102,7 +102,7 @@ class Sessions:
         if not asking.recovers and all(record is None for _, _, record, _ in stretches):
             self._table.add(run)
             return [run]
-        left: list[Run] = []
+        left: list[ReplicaRun] = []
         for lo, hi, record, index in stretches:
             if record is not None:
                 pieces = self._table.take(record, index, index + hi - lo, run.link, run.first + lo)
@@ -116,14 +116,14 @@ class Sessions:
                 left.append(self._cut_out(run, lo, hi))
         return left
 
-    def _cut_out(self, run: Run, lo: int, hi: int) -> Run:
+    def _cut_out(self, run: ReplicaRun, lo: int, hi: int) -> ReplicaRun:
         part = run.cut_out(lo, hi)
         self._table.add(part)
         return part
 
     # -- outcomes --------------------------------------------------------------------------------------------------
 
-    def results(self, run: Run, record: RunRecord, lo: int, payloads: Sequence[bytes], size: int) -> None:
+    def results(self, run: ReplicaRun, record: RunRecord, lo: int, payloads: Sequence[bytes], size: int) -> None:
         """Calls have results, `size` bytes in all."""
         link = run.link
         if record.link is link and not record.takers:
@@ -132,7 +132,7 @@ class Sessions:
             self._deliver(run, record, lo, len(payloads), payloads)
         self._table.ended(record, lo, lo + len(payloads), payloads, size)
 
-    def ended(self, run: Run, record: RunRecord, lo: int, count: int, outcome: Failure | Mark) -> None:
+    def ended(self, run: ReplicaRun, record: RunRecord, lo: int, count: int, outcome: Failure | Mark) -> None:
         """Calls that had started have ended without results.
 
         Those whose caller takes several results do not outlive their connection: nothing of them is kept.
@@ -144,7 +144,7 @@ class Sessions:
         self._deliver(run, record, lo, count, outcome)
         self._table.ended(record, lo, lo + count, outcome, 0)
 
-    def failed(self, run: Run, record: RunRecord, lo: int, count: int, failure: Failure) -> None:
+    def failed(self, run: ReplicaRun, record: RunRecord, lo: int, count: int, failure: Failure) -> None:
         """Calls failed. Of those that had not started nothing is kept."""
         if run.options.stop_generation and not (run.link.closed and failure.executed is Executed.NO):
             # What never started because its link is closed has not failed: it is sent again.
@@ -155,7 +155,7 @@ class Sessions:
         else:
             self.ended(run, record, lo, count, Mark.DONE if run.options.no_reply else failure)
 
-    def refused(self, run: Run, record: RunRecord, lo: int, count: int, failure: Failure) -> None:
+    def refused(self, run: ReplicaRun, record: RunRecord, lo: int, count: int, failure: Failure) -> None:
         """Calls are handed back."""
         run.link.outbox.refused(run.first + lo, count, failure)
         for taker in record.takers:
@@ -168,7 +168,7 @@ class Sessions:
         """These calls will not start; who waits for them is told later."""
         self._table.unstarted(record, lo, hi)
 
-    def _deliver(self, run: Run, record: RunRecord, lo: int, count: int, outcome: Outcome) -> None:
+    def _deliver(self, run: ReplicaRun, record: RunRecord, lo: int, count: int, outcome: KeptOutcome) -> None:
         """To whoever asked for it last. An open link that is not told owes its caller nothing, and hears just that."""
         link = run.link
         is_told = False
@@ -181,27 +181,27 @@ class Sessions:
 
     # -- routers ---------------------------------------------------------------------------------------------------
 
-    def reconcile(self, questions: Iterable[Question]) -> list[tuple[str, int, Report]]:
+    def reconcile(self, questions: Iterable[Question]) -> list[tuple[str, int, SessionReport]]:
         """What became of calls; from now on nothing starts that was sent at older epochs."""
-        answers: list[tuple[str, int, Report]] = []
+        answers: list[tuple[str, int, SessionReport]] = []
         for session_id, epoch, asked in questions:
             self._meet(session_id, epoch)
             answers.append((session_id, epoch, self._table.reconcile(session_id, epoch, asked)))
         return answers
 
-    def acknowledge(self, link: Link, ranges: Iterable[Range]) -> None:
+    def acknowledge(self, link: RouterPeer, ranges: Iterable[Range]) -> None:
         self._table.acknowledge(link, ranges, self._now())
 
-    def close(self, link: Link) -> None:
+    def close(self, link: RouterPeer) -> None:
         self._table.close(link)
 
-    def owes(self, link: Link) -> bool:
+    def owes(self, link: RouterPeer) -> bool:
         """Whether calls that the router has joined still run."""
         return any(True for _ in self._table.joined(link))
 
-    def running_of(self, link: Link, ranges: Iterable[Range]) -> list[tuple[Run, int, int, int]]:
+    def running_of(self, link: RouterPeer, ranges: Iterable[Range]) -> list[tuple[ReplicaRun, int, int, int]]:
         """Calls that the router has joined under these run ids: run, first and last index, and run id of the first."""
-        out: list[tuple[Run, int, int, int]] = []
+        out: list[tuple[ReplicaRun, int, int, int]] = []
         wanted = merged(ranges)
         for at, taker in list(self._table.joined(link)):
             for first, last in common(at, at + taker.hi - taker.lo - 1, wanted):
@@ -216,7 +216,7 @@ class Sessions:
             self._timer = self._loop.call_later(self._sweep_s, self._sweep)
 
 
-def _tell(link: Link, first: int, count: int, outcome: Outcome, size: int, content_type: str) -> None:
+def _tell(link: RouterPeer, first: int, count: int, outcome: KeptOutcome, size: int, content_type: str) -> None:
     """Puts an outcome into the link's outbox, under its run ids."""
     if isinstance(outcome, Failure):
         link.outbox.failed(first, count, outcome)

@@ -13,17 +13,17 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from replica_service import convert
-from replica_service.convert import Granted, Issuer, Released
-from replica_service.core.calls import Link, Run
+from replica_service.convert import Granted, Issuer, SlotReleased
+from replica_service.core.calls import ReplicaRun, RouterPeer
 from replica_service.core.commands import AnswerRenewal, Fail, Grant
-from replica_service.core.events import DispatchCame, Event, ReleaseCame, RenewalCame, RunsCame
-from replica_service.core.scheduler import Scheduler
-from replica_service.core.slots.slot_table import Slot
+from replica_service.core.events import DispatchCame, ReleaseCame, RenewalCame, ReplicaEvent, RunsCame
+from replica_service.core.scheduler import ReplicaScheduler
+from replica_service.core.slots.slot_table import ReservedSlot
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import replica_service_pb2
 
 
-class ReservationOutcome(StrEnum):
+class ReservationEnd(StrEnum):
     """How a reservation ends here. The values are those of the metric."""
 
     GRANTED = "granted"
@@ -40,15 +40,15 @@ class Slots:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: ReplicaScheduler,
         issuer: Issuer,
         now: Callable[[], float],
-        post: Callable[[Event], None],
-        fail: Callable[[Run, Failure], None],
+        post: Callable[[ReplicaEvent], None],
+        fail: Callable[[ReplicaRun, Failure], None],
     ) -> None:
         """`fail` answers a call that fails as it is."""
         self.issuer = issuer
-        self.reservations: Counter[ReservationOutcome] = Counter()
+        self.reservations: Counter[ReservationEnd] = Counter()
         self._scheduler = scheduler
         self._now = now
         self._post = post
@@ -56,7 +56,7 @@ class Slots:
 
     # -- in --------------------------------------------------------------------------------------------------------
 
-    def handle(self, frame: replica_service_pb2.SlotOps, link: Link) -> None:
+    def handle(self, frame: replica_service_pb2.SlotOps, link: RouterPeer) -> None:
         """A router's operations.
 
         Raises:
@@ -78,30 +78,30 @@ class Slots:
                 case convert.RejectedOp():
                     outbox.slot_answer(op.op_id, op.failure)
 
-    def release(self, secret: bytes) -> Released:
+    def release(self, secret: bytes) -> SlotReleased:
         """Gives a slot back, if it is still reserved."""
         self._post(ReleaseCame(secret))
-        return Released(self._scheduler.in_use, self._scheduler.max_ongoing)
+        return SlotReleased(self._scheduler.in_use, self._scheduler.max_ongoing)
 
     # -- commands, as the engine carries them out ------------------------------------------------------------------
 
     def granted(self, command: Grant) -> None:
         """A reservation has become a slot."""
-        self.reservations[ReservationOutcome.GRANTED] += 1
+        self.reservations[ReservationEnd.GRANTED] += 1
         command.run.link.outbox.slot_answer(command.run.first, Granted(command.slot, command.ongoing))
 
     def renewed(self, command: AnswerRenewal) -> None:
         """A lease was prolonged or shortened, or is over."""
         answer = command.answer
-        granted = Granted(answer, self._scheduler.in_use) if isinstance(answer, Slot) else answer
+        granted = Granted(answer, self._scheduler.in_use) if isinstance(answer, ReservedSlot) else answer
         command.link.outbox.slot_answer(command.op_id, granted)
 
     def refused(self) -> None:
         """A reservation was handed back."""
-        self.reservations[ReservationOutcome.REFUSED] += 1
+        self.reservations[ReservationEnd.REFUSED] += 1
 
     def failed(self, command: Fail) -> None:
         """A reservation will not become a slot."""
         is_late = command.failure.reason is Reason.DEADLINE_IN_QUEUE
-        self.reservations[ReservationOutcome.TIMED_OUT if is_late else ReservationOutcome.CANCELLED] += 1
+        self.reservations[ReservationEnd.TIMED_OUT if is_late else ReservationEnd.CANCELLED] += 1
         command.run.link.outbox.slot_answer(command.run.first, command.failure)

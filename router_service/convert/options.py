@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from router_service.core.calls import CallOptions
+from router_service.core.calls import RouterCallOptions
 from slotmesh.call_options import wire as stated
 from slotmesh.call_options.option import Reader
 from slotmesh.call_options.rules import bad_option, key_problem, option_mistake
@@ -27,12 +27,12 @@ MAX_OPTIONS_BYTES = 64 * 1024
 """More than method, keys and metadata can have: calls with larger options fail."""
 
 
-def options_from_wire(wire: call_pb2.CallOptions) -> CallOptions | Failure:
+def options_from_wire(wire: call_pb2.CallOptions) -> RouterCallOptions | Failure:
     """The options of a batch, or why its calls fail."""
     return _shared(wire.SerializeToString())
 
 
-def options_by_key(wire: call_pb2.CallOptions) -> Callable[[str], CallOptions | Failure]:
+def options_by_key(wire: call_pb2.CallOptions) -> Callable[[str], RouterCallOptions | Failure]:
     """The options of a batch with a column of ordering keys: those of each key, which stands in place of their own."""
     if wire.ordering_key:
         wire = call_pb2.CallOptions.FromString(wire.SerializeToString())
@@ -41,17 +41,17 @@ def options_by_key(wire: call_pb2.CallOptions) -> Callable[[str], CallOptions | 
     return partial(_keyed, raw) if len(raw) <= MAX_KNOWN_KEYED_BYTES else partial(_with_key, _shared(raw))
 
 
-def _keyed(raw: bytes, key: str) -> CallOptions | Failure:
+def _keyed(raw: bytes, key: str) -> RouterCallOptions | Failure:
     is_small = len(raw) + len(key) <= MAX_KNOWN_KEYED_BYTES
     return _known_with_key(raw, key) if is_small else _with_key(_shared(raw), key)
 
 
 @lru_cache(maxsize=32_768)
-def _known_with_key(raw: bytes, key: str) -> CallOptions | Failure:
+def _known_with_key(raw: bytes, key: str) -> RouterCallOptions | Failure:
     return _with_key(_shared(raw), key)
 
 
-def _with_key(options: CallOptions | Failure, key: str) -> CallOptions | Failure:
+def _with_key(options: RouterCallOptions | Failure, key: str) -> RouterCallOptions | Failure:
     """The options with this ordering key. All that differ in the key alone share what replicas get."""
     if isinstance(options, Failure) or not key:
         return options
@@ -60,7 +60,7 @@ def _with_key(options: CallOptions | Failure, key: str) -> CallOptions | Failure
     return replace(options, ordering_key=key, partition=partition_of(key), shard_key="")
 
 
-def _shared(raw: bytes) -> CallOptions | Failure:
+def _shared(raw: bytes) -> RouterCallOptions | Failure:
     """What all calls with these options have."""
     if len(raw) > MAX_OPTIONS_BYTES:
         problem = f"options: at most {MAX_OPTIONS_BYTES} bytes in all, got {len(raw)}"
@@ -69,11 +69,11 @@ def _shared(raw: bytes) -> CallOptions | Failure:
 
 
 @lru_cache(maxsize=16_384)
-def _known_options(raw: bytes) -> CallOptions | Failure:
+def _known_options(raw: bytes) -> RouterCallOptions | Failure:
     return _options(raw)
 
 
-def _options(raw: bytes) -> CallOptions | Failure:
+def _options(raw: bytes) -> RouterCallOptions | Failure:
     wire = call_pb2.CallOptions.FromString(raw)
     if failure := option_mistake(wire):
         return failure
@@ -82,10 +82,10 @@ def _options(raw: bytes) -> CallOptions | Failure:
     if wire.ordering_key:
         said["shard_key"] = ""
         said["partition"] = partition_of(wire.ordering_key)
-    return CallOptions(**said, wire=stated.for_replicas(wire, raw))
+    return RouterCallOptions(**said, wire=stated.for_replicas(wire, raw))
 
 
-def with_relative_slo(options: CallOptions, time_of_day: float) -> CallOptions:
+def with_relative_slo(options: RouterCallOptions, time_of_day: float) -> RouterCallOptions:
     """The same options with an absolute SLO made relative to now, Unix seconds. One in the past is due at once."""
     if options.slo_at is None:
         return options

@@ -10,7 +10,7 @@ from itertools import islice
 from math import inf
 
 from router_service.core.calls import CallPayload
-from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.frames import OutgoingBatch
 from router_service.core.replicas.slicing import MethodTime
 from router_service.core.streaming.credits import CREDITS
@@ -153,9 +153,9 @@ def failures_of(frame: call_pb2.ResultFrame) -> list[tuple[list[int], Failure]]:
     return [(list(errors.call_ids), from_wire(errors.failure)) for errors in frame.errors]
 
 
-def capacity_from_wire(wire: call_pb2.Capacity) -> Capacity:
+def capacity_from_wire(wire: call_pb2.Capacity) -> ReportedCapacity:
     """A replica's report."""
-    return Capacity(
+    return ReportedCapacity(
         max_ongoing=max(1, wire.max_ongoing),
         prefetch=wire.prefetch,
         others=wire.others,

@@ -10,8 +10,8 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from router_service.convert.spans import Spans, asked_of
 from router_service.core.routing.rosters import RosterVersion
-from router_service.core.sessions.found_calls import Found
-from router_service.core.sessions.session import Session
+from router_service.core.sessions.found_calls import FoundCalls
+from router_service.core.sessions.session import SessionConnection
 from slotmesh.errors import Failure, Reason
 from slotmesh.id_ranges import ranges_from_wire
 from slotmesh.v1 import replica_service_pb2, router_service_pb2
@@ -27,7 +27,7 @@ _SESSION_ID = re.compile("[0-9a-f]{32}")
 
 def session_of(
     opening: router_service_pb2.OpenStream, window_calls: int = 0
-) -> Generator[None, None, Session | Failure | None]:
+) -> Generator[None, None, SessionConnection | Failure | None]:
     """The connection that a client opens; None where it wants no session. `window_calls`: how large its window is.
 
     In steps.
@@ -58,7 +58,7 @@ def session_of(
             before = last
     rosters = [*map(roster_from_wire, opening.rosters)]
     says_all = RESENT_ALL in opening.features
-    return Session(opening.session_id, opening.epoch, unanswered, rosters, says_when_all_are_resent=says_all)
+    return SessionConnection(opening.session_id, opening.epoch, unanswered, rosters, says_when_all_are_resent=says_all)
 
 
 def roster_to_wire(version: RosterVersion) -> router_service_pb2.RosterVersion:
@@ -84,7 +84,7 @@ def _too_many(opening: router_service_pb2.OpenStream, most_ranges: int) -> Failu
     return None
 
 
-def reconcile_of(sessions: Iterable[Session]) -> replica_service_pb2.Reconcile:
+def reconcile_of(sessions: Iterable[SessionConnection]) -> replica_service_pb2.Reconcile:
     """The question to a replica."""
     frame = replica_service_pb2.Reconcile()
     for session in sessions:
@@ -93,12 +93,12 @@ def reconcile_of(sessions: Iterable[Session]) -> replica_service_pb2.Reconcile:
     return frame
 
 
-def found_of(answer: replica_service_pb2.Reconciled) -> Iterator[tuple[str, int, Found]]:
+def found_of(answer: replica_service_pb2.Reconciled) -> Iterator[tuple[str, int, FoundCalls]]:
     """Session id, epoch and what the replica knows, of each session that it was asked about."""
     kept, evicted = _by_session(answer.kept), _by_session(answer.evicted)
     forgotten = frozenset(answer.forgotten)
     for key, running in _by_session(answer.joined).items():
-        yield *key, Found(running, kept.get(key, ()), evicted.get(key, ()), forgotten=key[0] in forgotten)
+        yield *key, FoundCalls(running, kept.get(key, ()), evicted.get(key, ()), forgotten=key[0] in forgotten)
 
 
 def _by_session(

@@ -14,7 +14,7 @@ from math import inf
 from google.protobuf import duration_pb2
 
 from router_service.convert.options import options_from_wire
-from router_service.core.calls import CallOptions
+from router_service.core.calls import RouterCallOptions
 from router_service.core.slots.frames import (
     OutgoingDispatch,
     OutgoingOp,
@@ -22,7 +22,7 @@ from router_service.core.slots.frames import (
     OutgoingRenew,
     OutgoingReserve,
 )
-from router_service.core.slots.slot import Released, Reserve, Slot, SlotAnswer
+from router_service.core.slots.slot import LeasedSlot, OperationAnswer, ReleasedSlot, Reserve
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_of
 from slotmesh.status import from_wire
@@ -30,7 +30,7 @@ from slotmesh.v1 import call_pb2, replica_service_pb2, slot_service_pb2
 from slotmesh.wire.chunks import joined
 
 
-def reservation_from_wire(wire: slot_service_pb2.ReserveSlotRequest) -> tuple[CallOptions, Reserve] | Failure:
+def reservation_from_wire(wire: slot_service_pb2.ReserveSlotRequest) -> tuple[RouterCallOptions, Reserve] | Failure:
     """What a reservation asks for, or what is wrong with it. Its options are for routing: a slot serves any method."""
     if failure := reservation_mistake(wire):
         return failure
@@ -44,7 +44,7 @@ def reservation_from_wire(wire: slot_service_pb2.ReserveSlotRequest) -> tuple[Ca
 
 def dispatch_from_wire(
     wire: slot_service_pb2.DispatchRequest | slot_service_pb2.DispatchStreamingRequest, *, streaming: bool
-) -> CallOptions | Failure:
+) -> RouterCallOptions | Failure:
     """The options of a call into a slot, or what is wrong with it. `streaming`: the rpc takes several results."""
     if failure := dispatch_mistake(wire, streaming=streaming):
         return failure
@@ -53,7 +53,7 @@ def dispatch_from_wire(
     return options_from_wire(wire.options)
 
 
-def slot_to_wire(slot: Slot) -> slot_service_pb2.Slot:
+def slot_to_wire(slot: LeasedSlot) -> slot_service_pb2.Slot:
     """A slot, for the client."""
     wire = slot_service_pb2.Slot(
         token=slot.token,
@@ -88,14 +88,17 @@ def add_op(frame: replica_service_pb2.SlotOps, outgoing: OutgoingOp, now: float)
             op.release.token = outgoing.token
 
 
-def slot_answers_of(wire: replica_service_pb2.SlotResults) -> Iterator[SlotAnswer]:
+def slot_answers_of(wire: replica_service_pb2.SlotResults) -> Iterator[OperationAnswer]:
     """Operation ids, and what became of each."""
     for result in wire.results:
         match result.WhichOneof("outcome"):
             case "slot":
                 yield result.op_id, _slot(result.slot)
             case "released":
-                yield result.op_id, Released(ongoing=result.released.ongoing, max_ongoing=result.released.max_ongoing)
+                yield (
+                    result.op_id,
+                    ReleasedSlot(ongoing=result.released.ongoing, max_ongoing=result.released.max_ongoing),
+                )
             case "failure":
                 yield result.op_id, from_wire(result.failure)
             case _:
@@ -103,7 +106,7 @@ def slot_answers_of(wire: replica_service_pb2.SlotResults) -> Iterator[SlotAnswe
                 yield result.op_id, Failure(reason=Reason.INTERNAL, message=told)
 
 
-def _routing_options(wire: call_pb2.CallOptions) -> CallOptions | Failure:
+def _routing_options(wire: call_pb2.CallOptions) -> RouterCallOptions | Failure:
     """Whether the call that follows repeats, streams or answers says nothing about the reservation."""
     options = options_from_wire(wire)
     if isinstance(options, Failure) or not (options.idempotent or options.no_reply or options.streaming):
@@ -111,8 +114,8 @@ def _routing_options(wire: call_pb2.CallOptions) -> CallOptions | Failure:
     return replace(options, idempotent=False, no_reply=False, streaming=False)
 
 
-def _slot(wire: slot_service_pb2.Slot) -> Slot:
-    return Slot(
+def _slot(wire: slot_service_pb2.Slot) -> LeasedSlot:
+    return LeasedSlot(
         token=wire.token,
         backend=wire.backend,
         replica_id=wire.replica_id,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from router_service.core.routing.rosters import Covered, Departure, ReplicaKey, Roster, RosterVersion
+from router_service.core.routing.rosters import KnownDeparture, KnownGeneration, ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.spec.model import Backend
 from slotmesh.spec.wire import backend_from_wire, backend_within
@@ -24,14 +24,14 @@ def table_from_wire(wire: membership_service_pb2.RoutingTable) -> RoutingTable:
         endpoints={each.name: _endpoint(each) for each in wire.endpoints},
         backends={each.name: _backend(each) for each in wire.backends},
         router_addresses=tuple(wire.router_addresses),
-        roster=Roster(
+        roster=TableRoster(
             RosterVersion(wire.generation, wire.roster_revision),
             tuple(
-                Departure((each.replica_id, each.incarnation), RosterVersion(each.generation, each.revision))
+                KnownDeparture((each.replica_id, each.incarnation), RosterVersion(each.generation, each.revision))
                 for each in wire.departed
             ),
             wire.departed_since,
-            tuple(Covered(each.generation, each.revision, each.departed_since) for each in wire.covers),
+            tuple(KnownGeneration(each.generation, each.revision, each.departed_since) for each in wire.covers),
         ),
     )
 

@@ -11,17 +11,21 @@ from router_service.core import cancellation
 
 if TYPE_CHECKING:
     from router_service.core.events import CallerLeft, CallsCancelled
-    from router_service.core.outcomes import Outcomes
-    from router_service.core.slots.operations import SlotOperations
-    from router_service.core.uploads.uploads import Uploads
-    from router_service.core.withdrawals import Withdrawals
+    from router_service.core.outcomes import CallerOutcomes
+    from router_service.core.slots.operations import RoutedSlotOperations
+    from router_service.core.uploads.uploads import HeldUploads
+    from router_service.core.withdrawals import WithdrawalFollowUp
 
 
 class CallerCancels:
     """Ends what nobody waits for any more."""
 
     def __init__(
-        self, outcomes: Outcomes, withdrawals: Withdrawals, uploads: Uploads, operations: SlotOperations
+        self,
+        outcomes: CallerOutcomes,
+        withdrawals: WithdrawalFollowUp,
+        uploads: HeldUploads,
+        operations: RoutedSlotOperations,
     ) -> None:
         self._outcomes = outcomes
         self._withdrawals = withdrawals

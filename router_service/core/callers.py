@@ -27,8 +27,8 @@ from slotmesh.wire.limits import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from router_service.core.runs import Run
-    from router_service.core.sessions.session import Session
+    from router_service.core.runs import RouterRun
+    from router_service.core.sessions.session import SessionConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Caller:
         self,
         window: Window,
         flow: Flow | None = None,
-        session: Session | None = None,
+        session: SessionConnection | None = None,
         *,
         max_value_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
@@ -86,7 +86,7 @@ class Caller:
         self.large = 0
         """Bytes of the one call that is larger than the window; 0 where none is unanswered."""
         self.last_id = 0
-        self.runs: dict[Run, None] = {}
+        self.runs: dict[RouterRun, None] = {}
         """Runs with calls that have no outcome, in order of arrival."""
         self.stops: dict[str, dict[int, int]] = {}
         """Where calls that stop after a failure have stopped: ordering key -> generation -> id of the first failure."""

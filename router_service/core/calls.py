@@ -16,7 +16,7 @@ from slotmesh.wire.chunks import Announced, Payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallOptions(StatedOptions):
+class RouterCallOptions(StatedOptions):
     """What the calls of a batch share, as far as routing reads it."""
 
     timeout_s: float = inf
@@ -27,12 +27,12 @@ class CallOptions(StatedOptions):
     """The options as the replica gets them. Opaque here: made at the edge, once for each distinct value."""
 
 
-NO_OPTIONS = CallOptions()
+NO_OPTIONS = RouterCallOptions()
 
 CallPayload = Payload | Announced
 """What a call carries, or will."""
 
-Batch = tuple[CallOptions, Sequence[int], Sequence[CallPayload]]
+Batch = tuple[RouterCallOptions, Sequence[int], Sequence[CallPayload]]
 """Options, call ids and payloads of calls that arrived together; ids and payloads are parallel. A payload that is still
 to come is alone in its batch."""
 
@@ -45,7 +45,7 @@ Failures = tuple[list[int], Failure]
 NO_CALLS: Sequence[int] = range(0)
 
 
-class Origin(NamedTuple):
+class FirstAttempt(NamedTuple):
     """Where calls without a session were at their first attempt: so they are told for the same at the next one."""
 
     stream_id: str

@@ -2,7 +2,7 @@
 
 Invariants: what no frame has carried is withdrawn and was never executed; what a replica has is abandoned: the caller
 hears of it now, the replica is told, and its answer is dropped. But where a lane stops at failures, whether a call has
-failed is decided where it runs: the replica is asked, and the caller hears what it says (`Outcomes.ask`).
+failed is decided where it runs: the replica is asked, and the caller hears what it says (`CallerOutcomes.ask`).
 Owner: the scheduler.
 """
 
@@ -18,9 +18,9 @@ from slotmesh.wire.ranges import holds, merged
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from router_service.core.outcomes import Outcomes
-    from router_service.core.replicas.replica import Replica
-    from router_service.core.runs import CallerBook, Run, Sent, SliceHolder
+    from router_service.core.outcomes import CallerOutcomes
+    from router_service.core.replicas.replica import RoutedReplica
+    from router_service.core.runs import CallerBook, RouterRun, Sent, SliceHolder
     from slotmesh.errors import Failure
     from slotmesh.wire.ranges import Range
 
@@ -37,14 +37,18 @@ class Withdrawn:
 
     slices: list[Sent] = field(default_factory=list)
     """Their replicas have room again."""
-    survivors: list[Run] = field(default_factory=list)
+    survivors: list[RouterRun] = field(default_factory=list)
     """Calls of these slices that go on, as runs of their own, whose deadlines must be watched."""
-    asked: list[Run] = field(default_factory=list)
+    asked: list[RouterRun] = field(default_factory=list)
     """Runs whose replicas were asked, who are not waited for for ever."""
 
 
 def end_run(
-    run: Run, outcomes: Outcomes, unsent: Failure, sent: Callable[[SliceHolder], Failure], withdrawn: Withdrawn
+    run: RouterRun,
+    outcomes: CallerOutcomes,
+    unsent: Failure,
+    sent: Callable[[SliceHolder], Failure],
+    withdrawn: Withdrawn,
 ) -> None:
     """Ends every open call of the run: `unsent` for what never left, `sent` for what is at a replica."""
     drop_waiting(run, outcomes, unsent)
@@ -61,7 +65,7 @@ def end_run(
             withdrawn.slices.append(each)
 
 
-def cancel_caller(caller: CallerBook, outcomes: Outcomes) -> Withdrawn:
+def cancel_caller(caller: CallerBook, outcomes: CallerOutcomes) -> Withdrawn:
     """Ends all that the caller has not heard of."""
     withdrawn = Withdrawn()
     for run in list(caller.runs):
@@ -69,7 +73,7 @@ def cancel_caller(caller: CallerBook, outcomes: Outcomes) -> Withdrawn:
     return withdrawn
 
 
-def leave(caller: CallerBook, outcomes: Outcomes) -> Withdrawn:
+def leave(caller: CallerBook, outcomes: CallerOutcomes) -> Withdrawn:
     """The connection of a session is gone. What replicas have goes on there; what they have not will be sent again.
 
     Calls that stream their values end with the connection.
@@ -92,7 +96,7 @@ def leave(caller: CallerBook, outcomes: Outcomes) -> Withdrawn:
     return withdrawn
 
 
-def cancel_calls(caller: CallerBook, ranges: Iterable[Range], outcomes: Outcomes) -> Withdrawn:
+def cancel_calls(caller: CallerBook, ranges: Iterable[Range], outcomes: CallerOutcomes) -> Withdrawn:
     """Ends the calls whose ids are in one of the ranges, both ends included; unknown and ended ones are left alone."""
     wanted = merged(ranges)
     withdrawn = Withdrawn()
@@ -111,7 +115,7 @@ def cancel_calls(caller: CallerBook, ranges: Iterable[Range], outcomes: Outcomes
     return withdrawn
 
 
-def stop_after(caller: CallerBook, key: str, outcomes: Outcomes) -> Withdrawn:
+def stop_after(caller: CallerBook, key: str, outcomes: CallerOutcomes) -> Withdrawn:
     """A call has failed: later ones of its key and generation that no frame has carried fail, too. A replica knows."""
     withdrawn = Withdrawn()
     failed = caller.stops[key]
@@ -126,13 +130,13 @@ def stop_after(caller: CallerBook, key: str, outcomes: Outcomes) -> Withdrawn:
     return withdrawn
 
 
-def drop_waiting(run: Run, outcomes: Outcomes, failure: Failure) -> None:
+def drop_waiting(run: RouterRun, outcomes: CallerOutcomes, failure: Failure) -> None:
     """Fails all that waits."""
     uncharge(run)
     outcomes.fail_waiting(run, failure)
 
 
-def uncharge(run: Run) -> None:
+def uncharge(run: RouterRun) -> None:
     """The run's waiting calls no longer wait where they were charged."""
     if run.account is not None:
         if run.waiting:
@@ -140,7 +144,7 @@ def uncharge(run: Run) -> None:
         run.account = None
 
 
-def stop_asking(replica: Replica, ranges: Iterable[Range], outcomes: Outcomes) -> None:
+def stop_asking(replica: RoutedReplica, ranges: Iterable[Range], outcomes: CallerOutcomes) -> None:
     """Nothing starts any more behind these calls, by run ids, of lanes that stop: their callers hear of failures."""
     wanted = merged(ranges)
     for sent in list(replica.inflight.values()):
@@ -148,13 +152,13 @@ def stop_asking(replica: Replica, ranges: Iterable[Range], outcomes: Outcomes) -
             outcomes.stop_asking(sent, [at for at in sent.asked if holds(wanted, sent.first + at)])
 
 
-def _is_asked_first(run: Run) -> bool:
+def _is_asked_first(run: RouterRun) -> bool:
     """Whether replicas say what becomes of its calls, before their caller hears that they have failed."""
     return run.options.stop_generation > 0 and run.session is not None and run.shadow_of is None and not run.has_left
 
 
 def _ask(
-    sent: Sent, outcomes: Outcomes, failure: Failure, withdrawn: Withdrawn, lo: int = 0, count: int | None = None
+    sent: Sent, outcomes: CallerOutcomes, failure: Failure, withdrawn: Withdrawn, lo: int = 0, count: int | None = None
 ) -> None:
     if outcomes.ask(sent, failure, lo, count):
         withdrawn.asked.append(sent.run)
@@ -165,9 +169,9 @@ def _cancelled_at(_: SliceHolder) -> Failure:
 
 
 def _end_some(
-    run: Run,
+    run: RouterRun,
     spans: Sequence[Span],
-    outcomes: Outcomes,
+    outcomes: CallerOutcomes,
     withdrawn: Withdrawn,
     unsent: Failure,
     sent: Failure | None = None,
@@ -196,7 +200,9 @@ def _end_some(
             account.charge_all(run)
 
 
-def _take_out(sent: Sent, spans: Sequence[Span], outcomes: Outcomes, withdrawn: Withdrawn, failure: Failure) -> None:
+def _take_out(
+    sent: Sent, spans: Sequence[Span], outcomes: CallerOutcomes, withdrawn: Withdrawn, failure: Failure
+) -> None:
     """Takes these calls, by offset, out of a slice that no frame has carried; the rest keeps its place."""
     run = sent.run
     parts: list[Sent] = []

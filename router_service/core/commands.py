@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router_service.core.calls import CallOptions, CallPayload
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.calls import CallPayload, RouterCallOptions
+    from router_service.core.replicas.replica import RoutedReplica
     from router_service.core.routing.rosters import RosterVersion
     from router_service.core.runs import CallerBook, Sent, SliceHolder
-    from router_service.core.sessions.session import Session
-    from router_service.core.slots.slot import Released, Slot
+    from router_service.core.sessions.session import SessionConnection
+    from router_service.core.slots.slot import LeasedSlot, ReleasedSlot
     from slotmesh.errors import Failure
     from slotmesh.wire.chunks import Payload
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Flush:
     """The replica's outbox, or its slot operations, were empty: cut frames until both are empty again."""
 
-    replica: Replica
+    replica: RoutedReplica
 
 
 @dataclass(slots=True, eq=False)
@@ -39,8 +39,8 @@ class CancelRun:
 class AskReconcile:
     """Ask the replica what became of the session's unanswered calls, and to start nothing of its older epochs."""
 
-    replica: Replica
-    session: Session
+    replica: RoutedReplica
+    session: SessionConnection
 
 
 @dataclass(slots=True, eq=False)
@@ -51,14 +51,14 @@ class DeliverResults:
     ids: Sequence[int]
     payloads: Sequence[Payload]
     content_type: str
-    replica: Replica
+    replica: RoutedReplica
     size: int
     """Payload bytes of the calls that were answered: what the window gets back."""
     first: int
     """Run id of the first of them at the replica, from where they follow one by one."""
     links: int
     """Links to the replica that had been lost when it answered: the run ids are those of the next one."""
-    options: CallOptions
+    options: RouterCallOptions
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +95,7 @@ class DeliverFailure:
     """As in DeliverResults."""
 
 
-Outcome = DeliverResults | DeliverDone | DeliverFailure
+CallDelivery = DeliverResults | DeliverDone | DeliverFailure
 
 
 @dataclass(slots=True, eq=False)
@@ -107,14 +107,14 @@ class DeliverValues:
     payloads: list[CallPayload]
     """Parallel to `ids`."""
     content_type: str
-    replica: Replica
+    replica: RoutedReplica
     run_ids: list[int]
     """Parallel to `ids`: which run each value is of."""
     links: int
     """As in DeliverResults."""
 
 
-Delivery = Outcome | DeliverValues
+Delivery = CallDelivery | DeliverValues
 """What a caller hears."""
 
 
@@ -123,7 +123,7 @@ class DeliverSlot:
     """Tell the caller of its slot: reserved or renewed, or released. It was its one operation."""
 
     caller: CallerBook
-    answer: Slot | Released
+    answer: LeasedSlot | ReleasedSlot
 
 
 @dataclass(slots=True, eq=False)
@@ -138,7 +138,7 @@ class NameRoster:
 class TakeValues:
     """Tell the replica that so many values of the run were taken: nobody reads them."""
 
-    replica: Replica
+    replica: RoutedReplica
     run_id: int
     count: int
 
@@ -147,14 +147,14 @@ class TakeValues:
 class OpenLink:
     """Connect to the replica, and stay connected until told otherwise."""
 
-    replica: Replica
+    replica: RoutedReplica
 
 
 @dataclass(slots=True, eq=False)
 class RetryLink:
     """Connect to the replica again after `delay_s` seconds."""
 
-    replica: Replica
+    replica: RoutedReplica
     delay_s: float
 
 
@@ -162,10 +162,10 @@ class RetryLink:
 class CloseLink:
     """The replica is no longer of use: disconnect."""
 
-    replica: Replica
+    replica: RoutedReplica
 
 
 OfLink = Flush | CancelRun | AskReconcile | TakeValues | OpenLink | RetryLink | CloseLink
 """What the link to a replica does."""
 
-Command = Delivery | DeliverSlot | NameRoster | OfLink
+RouterCommand = Delivery | DeliverSlot | NameRoster | OfLink

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from router_service.core import cancellation
 
 if TYPE_CHECKING:
-    from router_service.core.commands import Command
-    from router_service.core.outcomes import Outcomes
-    from router_service.core.slots.operations import SlotOperations
+    from router_service.core.commands import RouterCommand
+    from router_service.core.outcomes import CallerOutcomes
+    from router_service.core.slots.operations import RoutedSlotOperations
     from router_service.core.submissions import Submissions
-    from router_service.core.uploads.uploads import Uploads
-    from router_service.core.withdrawals import Withdrawals
+    from router_service.core.uploads.uploads import HeldUploads
+    from router_service.core.withdrawals import WithdrawalFollowUp
 
 
 class Conclusions:
@@ -26,11 +26,11 @@ class Conclusions:
 
     def __init__(
         self,
-        out: list[Command],
-        outcomes: Outcomes,
-        withdrawals: Withdrawals,
-        operations: SlotOperations,
-        uploads: Uploads,
+        out: list[RouterCommand],
+        outcomes: CallerOutcomes,
+        withdrawals: WithdrawalFollowUp,
+        operations: RoutedSlotOperations,
+        uploads: HeldUploads,
         submissions: Submissions,
     ) -> None:
         self._out = out
@@ -43,7 +43,7 @@ class Conclusions:
         self._stopped, self._unbrought = outcomes.stopped, outcomes.unbrought
         self._pending = operations.requests.pending
 
-    def commands(self, now: float) -> list[Command]:
+    def commands(self, now: float) -> list[RouterCommand]:
         """What was decided, once all that follows from it was."""
         while self._stopped:
             caller, key = self._stopped.pop()

@@ -15,7 +15,7 @@ from slotmesh.errors import Reason
 from slotmesh.histogram import Histogram
 
 if TYPE_CHECKING:
-    from router_service.core.runs import Run
+    from router_service.core.runs import RouterRun
     from slotmesh.errors import Failure
 
 UNKNOWN = ""
@@ -32,7 +32,7 @@ class ShadowOutcome(Enum):
     """There was no free slot."""
 
 
-class ReservationOutcome(Enum):
+class ReservationAnswer(Enum):
     """What callers heard of their reservations."""
 
     GRANTED = "granted"
@@ -46,9 +46,9 @@ class ReservationOutcome(Enum):
 
 
 _OUTCOME_OF = {
-    Reason.NO_SLOT: ReservationOutcome.NO_SLOT,
-    Reason.QUEUE_FULL: ReservationOutcome.REFUSED,
-    Reason.CANCELLED: ReservationOutcome.CANCELLED,
+    Reason.NO_SLOT: ReservationAnswer.NO_SLOT,
+    Reason.QUEUE_FULL: ReservationAnswer.REFUSED,
+    Reason.CANCELLED: ReservationAnswer.CANCELLED,
 }
 
 
@@ -66,7 +66,7 @@ class BackendCounts:
         """From the arrival of a reservation to its grant."""
 
 
-class Counters:
+class RouterCounters:
     """Totals since the start of the process."""
 
     def __init__(self) -> None:
@@ -96,15 +96,15 @@ class Counters:
         """The endpoint as metrics name it."""
         return endpoint if endpoint in self.endpoints else UNKNOWN
 
-    def granted(self, run: Run, counts: BackendCounts, now: float) -> None:
+    def granted(self, run: RouterRun, counts: BackendCounts, now: float) -> None:
         """The reservation has its slot, at a replica of the backend whose `counts` these are."""
-        self.reservations[self.label(run.endpoint), ReservationOutcome.GRANTED.value] += 1
+        self.reservations[self.label(run.endpoint), ReservationAnswer.GRANTED.value] += 1
         counts.reserve_time.observe(now - run.arrived, 1)
 
-    def failed(self, run: Run, failure: Failure, count: int) -> None:
+    def failed(self, run: RouterRun, failure: Failure, count: int) -> None:
         """`count` calls of the run failed alike."""
         label = self.label(run.endpoint)
         if run.reserves:
-            self.reservations[label, _OUTCOME_OF.get(failure.reason, ReservationOutcome.FAILED).value] += 1
+            self.reservations[label, _OUTCOME_OF.get(failure.reason, ReservationAnswer.FAILED).value] += 1
             return
         self.failures[label, failure.metadata.get("backend", ""), failure.reason.value] += count

@@ -1,7 +1,7 @@
 """What happens to the router's calls and callers: the events that no other room has.
 
-Purpose: an event is the only way into the scheduler (`Scheduler.step`). Rooms have those of their own in files of this
-name: `replicas/`, `routing/`, `sessions/`, `slots/`, `streaming/`, `uploads/`.
+Purpose: an event is the only way into the scheduler (`RouterScheduler.step`). Rooms have those of their own in files of
+this name: `replicas/`, `routing/`, `sessions/`, `slots/`, `streaming/`, `uploads/`.
 Invariants: events carry no behaviour, and are made once a frame, never once a call. Each class has one handler, which
 `scheduler.py` names.
 Owner: the shell makes them, the scheduler reads them.
@@ -70,5 +70,5 @@ class ResultsRequested(RouterEvent):
 
 
 @dataclass(slots=True, eq=False)
-class TimePassed(RouterEvent):
-    """The moment that `Scheduler.next_deadline` named has come: what is overdue ends."""
+class RouterTimePassed(RouterEvent):
+    """The moment that `RouterScheduler.next_deadline` named has come: what is overdue ends."""

@@ -15,7 +15,7 @@ from slotmesh.errors import Executed, Failure, Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router_service.core.runs import Run, SliceHolder
+    from router_service.core.runs import RouterRun, SliceHolder
 
 STALE_TABLE_DELAY_S = 1.0
 """By when a newer table may have come."""
@@ -57,7 +57,7 @@ NOT_COVERED = Failure(
 NO_FREE_SLOT = Failure(reason=Reason.NO_SLOT, message="a shadow takes free slots only, and there was none")
 
 
-def no_slot(run: Run, now: float) -> Failure:
+def no_slot(run: RouterRun, now: float) -> Failure:
     """No replica has granted a slot in time."""
     account, where, way_out = run.account, "", "more replicas, or a higher max_ongoing"
     if (wish := constraint_of(run)) is not None:
@@ -81,7 +81,7 @@ def room_full(backend: str, full: Failure) -> Failure:
     return replace(full, message=f"too many reservations that name replicas wait for {backend}: try again later")
 
 
-def no_such_replica(run: Run, replica_id: str) -> Failure:
+def no_such_replica(run: RouterRun, replica_id: str) -> Failure:
     """The replica that a reservation wants is none of its endpoint's."""
     return Failure(
         reason=Reason.REPLICA_GONE,
@@ -190,7 +190,7 @@ def upload_stalled(patience_s: float) -> Failure:
     )
 
 
-def deadline_in_queue(run: Run) -> Failure:
+def deadline_in_queue(run: RouterRun) -> Failure:
     """The deadline passed before anything was sent."""
     return Failure(
         reason=Reason.DEADLINE_IN_QUEUE,
@@ -198,7 +198,7 @@ def deadline_in_queue(run: Run) -> Failure:
     )
 
 
-def too_late(run: Run, left_s: float) -> Failure:
+def too_late(run: RouterRun, left_s: float) -> Failure:
     """So little of the calls' time is left that no replica would answer in time."""
     return Failure(
         reason=Reason.DEADLINE_IN_QUEUE,
@@ -209,7 +209,7 @@ def too_late(run: Run, left_s: float) -> Failure:
     )
 
 
-def deadline_running(run: Run, replica: SliceHolder) -> Failure:
+def deadline_running(run: RouterRun, replica: SliceHolder) -> Failure:
     """The deadline passed while a replica had the calls."""
     return Failure(
         reason=Reason.DEADLINE_RUNNING,
@@ -219,7 +219,7 @@ def deadline_running(run: Run, replica: SliceHolder) -> Failure:
     )
 
 
-def queue_timeout(run: Run, limit_s: float) -> Failure:
+def queue_timeout(run: RouterRun, limit_s: float) -> Failure:
     """The calls waited for longer than their backend allows."""
     return Failure(
         reason=Reason.QUEUE_TIMEOUT,

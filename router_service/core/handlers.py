@@ -16,7 +16,7 @@ from router_service.core.events import (
     CallsSubmitted,
     ResultsRequested,
     RouterEvent,
-    TimePassed,
+    RouterTimePassed,
 )
 from router_service.core.queueing.events import BrakeChanged
 from router_service.core.replicas.events import (
@@ -80,7 +80,7 @@ def handlers_of(parts: Parts) -> Handlers:
     add(CallerLeft, parts.caller_cancels.caller_left)
     add(ResultsRequested, parts.submissions.results_requested)
     add(StreamedOutcomesLeft, parts.outcomes.streamed_left)
-    add(TimePassed, parts.timers.expire)
+    add(RouterTimePassed, parts.timers.expire)
     # Payloads in chunks.
     add(ChunkArrived, parts.upload_arrivals.chunk_arrived)
     add(UploadCompleted, parts.upload_arrivals.completed)

@@ -16,42 +16,42 @@ from typing import TYPE_CHECKING
 from router_service.core import failures
 from router_service.core.commands import (
     CancelRun,
-    Command,
     DeliverDone,
     DeliverFailure,
     DeliverResults,
     DeliverSlot,
+    RouterCommand,
 )
 from router_service.core.counters import ShadowOutcome
-from router_service.core.slots.slot import Release, Released
+from router_service.core.slots.slot import Release, ReleasedSlot
 from slotmesh.errors import Executed, Failure, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from router_service.core.counters import Counters
-    from router_service.core.replicas.replica import Replica
-    from router_service.core.runs import CallerBook, Run, Sent, SliceHolder
-    from router_service.core.slots.slot import Slot
+    from router_service.core.counters import RouterCounters
+    from router_service.core.replicas.replica import RoutedReplica
+    from router_service.core.runs import CallerBook, RouterRun, Sent, SliceHolder
+    from router_service.core.slots.slot import LeasedSlot
     from router_service.core.streaming.events import StreamedOutcomesLeft
     from slotmesh.wire.chunks import Payload
 
 
-class Outcomes:
+class CallerOutcomes:
     """Writes deliveries into `out`, the scheduler's list of commands."""
 
-    def __init__(self, out: list[Command], counters: Counters) -> None:
+    def __init__(self, out: list[RouterCommand], counters: RouterCounters) -> None:
         self._out = out
         self._counters = counters
         self._open: DeliverResults | None = None
         """The delivery that has lists of its own, to which results of other runs can be added."""
         self.stopped: list[tuple[CallerBook, str]] = []
         """Callers and ordering keys of which a call has failed, where later ones stop: they are to fail, too."""
-        self.unbrought: list[Run] = []
+        self.unbrought: list[RouterRun] = []
         """Calls that have ended before their payloads were there: what waits behind them may go on."""
 
     def results(
-        self, sent: Sent, lo: int, count: int, payloads: Sequence[Payload], content_type: str, replica: Replica
+        self, sent: Sent, lo: int, count: int, payloads: Sequence[Payload], content_type: str, replica: RoutedReplica
     ) -> None:
         """`count` calls of the slice, from offset `lo`, ended well."""
         run = sent.run
@@ -91,15 +91,15 @@ class Outcomes:
         replica = sent.replica
         self._out.append(DeliverDone(run.caller, ids, size, replica, sent.first + lo, replica.links))
 
-    def slot(self, run: Run, answer: Slot | Released) -> None:
+    def slot(self, run: RouterRun, answer: LeasedSlot | ReleasedSlot) -> None:
         """The operation on a slot ended well."""
         self._settle(run, 1)
         self._out.append(DeliverSlot(run.caller, answer))
 
-    def gone(self, run: Run, replica_id: str, why: str) -> None:
+    def gone(self, run: RouterRun, replica_id: str, why: str) -> None:
         """The replica that gave a slot has ended: nothing is held there for this caller."""
         if isinstance(run.slot, Release):
-            self.slot(run, Released())
+            self.slot(run, ReleasedSlot())
         else:
             self._fail(run, 0, 1, failures.replica_gone(replica_id, why))
 
@@ -120,7 +120,7 @@ class Outcomes:
         """The credit of these calls is their caller's again."""
         event.caller.streamed(event.ids)
 
-    def forget(self, run: Run) -> None:
+    def forget(self, run: RouterRun) -> None:
         """Nobody is told of anything about the run any more: the next router asks for it."""
         run.has_left = True
         if run.unanswered:
@@ -195,7 +195,7 @@ class Outcomes:
         keeper = None if run.options.streaming else sent.replica
         self._fail(run, sent.lo + at, 1, replace(failure, executed=executed), keeper, sent.first + at)
 
-    def fail_waiting(self, run: Run, failure: Failure, keep: int = 0) -> None:
+    def fail_waiting(self, run: RouterRun, failure: Failure, keep: int = 0) -> None:
         """All waiting calls of the run but the first `keep` fail; they are charged to nobody."""
         count = run.waiting - keep
         if count > 0:
@@ -203,20 +203,20 @@ class Outcomes:
             self._fail(run, begin, count, failure)
             run.ids, run.payloads = run.ids[:begin], run.payloads[:begin]
 
-    def fail_some_waiting(self, run: Run, spans: Sequence[tuple[int, int]], failure: Failure) -> None:
+    def fail_some_waiting(self, run: RouterRun, spans: Sequence[tuple[int, int]], failure: Failure) -> None:
         """The waiting calls at these indices (from, to) of the run fail; they are charged to nobody."""
         for lo, hi in spans:
             self._fail(run, lo, hi - lo, failure)
         run.drop_waiting([at for span in spans for at in range(*span)])
 
-    def replaced(self, run: Run, count: int, part: Run) -> None:
+    def replaced(self, run: RouterRun, count: int, part: RouterRun) -> None:
         """`count` calls of the run live on in another one, `part`."""
         part.caller.runs[part] = None
         self._settle(run, count)
 
     def _fail(
         self,
-        run: Run,
+        run: RouterRun,
         begin: int,
         count: int,
         failure: Failure,
@@ -245,7 +245,7 @@ class Outcomes:
         else:
             self._out.append(DeliverFailure(run.caller, ids, failure, size, replica, first, links))
 
-    def _settle(self, run: Run, count: int) -> None:
+    def _settle(self, run: RouterRun, count: int) -> None:
         run.unanswered -= count
         if not run.unanswered:
             run.alarm = inf
@@ -254,7 +254,7 @@ class Outcomes:
                 self.unbrought.append(run)
 
 
-def _follows(last: DeliverResults, run: Run, first: int, content_type: str, replica: Replica) -> bool:
+def _follows(last: DeliverResults, run: RouterRun, first: int, content_type: str, replica: RoutedReplica) -> bool:
     """Whether results of the run, from this run id on, can be one delivery with the last ones."""
     return (
         last.first + len(last.ids) == first

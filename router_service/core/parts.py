@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from router_service.core.caller_cancels import CallerCancels
 from router_service.core.conclusions import Conclusions
-from router_service.core.counters import Counters
-from router_service.core.outcomes import Outcomes
+from router_service.core.counters import RouterCounters
+from router_service.core.outcomes import CallerOutcomes
 from router_service.core.queueing.expiry import Expiry
 from router_service.core.replicas.answers import Answers
 from router_service.core.replicas.link_changes import LinkChanges
 from router_service.core.replicas.refusals import Refusals
 from router_service.core.replicas.sender import Sender
-from router_service.core.routing.intake import Intake
+from router_service.core.routing.intake import RoutingIntake
 from router_service.core.routing.table_changes import TableChanges
 from router_service.core.routing.topology import Topology
 from router_service.core.sessions.acknowledgements import Acknowledgements
@@ -26,19 +26,19 @@ from router_service.core.sessions.connections import SessionConnections
 from router_service.core.sessions.resumption import Resumptions
 from router_service.core.sessions.suspension import SuspendedRuns
 from router_service.core.slots.answers import SlotAnswers
-from router_service.core.slots.operations import SlotOperations
-from router_service.core.slots.wishes import SlotWishes
+from router_service.core.slots.operations import RoutedSlotOperations
+from router_service.core.slots.submissions import SlotSubmissions
 from router_service.core.submissions import Submissions
 from router_service.core.timers import Timers
 from router_service.core.uploads.arrivals import UploadArrivals
-from router_service.core.uploads.uploads import Uploads
-from router_service.core.withdrawals import Withdrawals
+from router_service.core.uploads.uploads import HeldUploads
+from router_service.core.withdrawals import WithdrawalFollowUp
 from slotmesh.wire.deadline_heap import DeadlineHeap
 
 if TYPE_CHECKING:
-    from router_service.core.commands import Command
+    from router_service.core.commands import RouterCommand
     from router_service.core.routing.sampling import Chance
-    from router_service.core.runs import Run
+    from router_service.core.runs import RouterRun
 
 
 class Parts:
@@ -46,24 +46,24 @@ class Parts:
 
     def __init__(self, chance: Chance, max_upload_bytes: int) -> None:
         """`chance` draws uniformly from [0, 1)."""
-        out: list[Command] = []
+        out: list[RouterCommand] = []
         numbers = count(1)
         """Ages of runs."""
         # What is kept.
-        self.counters = counters = Counters()
+        self.counters = counters = RouterCounters()
         self.topology = topology = Topology(out, counters, chance)
         self.suspended = suspended = SuspendedRuns()
-        self.uploads = uploads = Uploads(max_upload_bytes)
-        deadlines: DeadlineHeap[Run] = DeadlineHeap(sweep_from=1024)
+        self.uploads = uploads = HeldUploads(max_upload_bytes)
+        deadlines: DeadlineHeap[RouterRun] = DeadlineHeap(sweep_from=1024)
         # The way of a call.
-        self.outcomes = outcomes = Outcomes(out, counters)
+        self.outcomes = outcomes = CallerOutcomes(out, counters)
         self.sender = sender = Sender(out, topology)
-        self.intake = intake = Intake(topology, outcomes, deadlines, sender, suspended, chance)
+        self.intake = intake = RoutingIntake(topology, outcomes, deadlines, sender, suspended, chance)
         self.answers = answers = Answers(out, counters, outcomes, sender, intake)
-        withdrawals = Withdrawals(topology, sender, intake, answers)
+        withdrawals = WithdrawalFollowUp(topology, sender, intake, answers)
         self.resumptions = resumptions = Resumptions(out, topology, outcomes, intake)
         acknowledgements = Acknowledgements(out, topology, outcomes, intake, suspended)
-        self.slot_operations = operations = SlotOperations(out, topology, outcomes, deadlines, sender)
+        self.slot_operations = operations = RoutedSlotOperations(out, topology, outcomes, deadlines, sender)
         self.submissions = submissions = Submissions(
             numbers, counters, topology, outcomes, intake, resumptions, uploads
         )
@@ -75,7 +75,7 @@ class Parts:
         self.session_connections = SessionConnections(
             outcomes, sender, withdrawals, uploads, resumptions, acknowledgements
         )
-        self.slot_wishes = SlotWishes(numbers, counters, outcomes, intake, operations)
+        self.slot_wishes = SlotSubmissions(numbers, counters, outcomes, intake, operations)
         self.slot_answers = SlotAnswers(
             counters, outcomes, sender, intake, answers, operations, withdrawals=withdrawals, expiry=expiry
         )

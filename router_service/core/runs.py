@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from router_service.core.calls import Origin
+from router_service.core.calls import FirstAttempt
 from router_service.core.replicas.slicing import UNKNOWN_NS
 from router_service.core.slots.slot import Reserve
 
 if TYPE_CHECKING:
-    from router_service.core.calls import CallOptions, CallPayload
+    from router_service.core.calls import CallPayload, RouterCallOptions
     from router_service.core.flows import Flow
     from router_service.core.queueing.admission import Account
     from router_service.core.replicas.slicing import MethodTime
     from router_service.core.routing.rosters import ReplicaKey, RosterVersion
-    from router_service.core.sessions.session import Session
+    from router_service.core.sessions.session import SessionConnection
     from router_service.core.slots.slot import SlotWork
     from slotmesh.errors import Failure
 
@@ -35,8 +35,8 @@ class CallerBook(Protocol):
     """The books of a run's caller, as far as runs are written into them. Compared by identity."""
 
     flow: Flow
-    session: Session | None
-    runs: dict[Run, None]
+    session: SessionConnection | None
+    runs: dict[RouterRun, None]
     stops: dict[str, dict[int, int]]
     max_value_bytes: int
 
@@ -92,11 +92,11 @@ class SliceHolder(Protocol):
     def withdraw(self, sent: Sent, parts: Sequence[Sent] = ()) -> None:
         """No frame will carry the slice, but `parts` of it in its place."""
 
-    def part_of(self, sent: Sent, run: Run) -> Sent:
+    def part_of(self, sent: Sent, run: RouterRun) -> Sent:
         """A slice that no frame has carried has become smaller: what remains of it is all of `run`."""
 
 
-class Run:
+class RouterRun:
     """Consecutive calls of one caller that share their options."""
 
     __slots__ = (
@@ -111,7 +111,7 @@ class Run:
         seq: int,
         caller: CallerBook,
         endpoint: str,
-        options: CallOptions,
+        options: RouterCallOptions,
         ids: Sequence[int],
         payloads: Sequence[CallPayload],
         arrived: float,
@@ -134,7 +134,7 @@ class Run:
         self.attempt = 0
         self.awaits = False
         """Its payload is under way; it is one call, then."""
-        self.origin: Origin | None = None
+        self.origin: FirstAttempt | None = None
         """Of calls without a session that run once more."""
         self.cursor = 0
         self.unanswered = len(payloads)
@@ -184,9 +184,9 @@ class Run:
         slo_s = self.options.slo_s
         return self.arrived + (SLO_UNLESS_STATED_S if slo_s is None else slo_s)
 
-    def slice(self, lo: int, hi: int, *, attempt: int | None = None) -> Run:
+    def slice(self, lo: int, hi: int, *, attempt: int | None = None) -> RouterRun:
         """A new run of some of the calls, as old as this one, with nothing sent."""
-        part = Run(
+        part = RouterRun(
             self.seq,
             self.caller,
             self.endpoint,
@@ -198,7 +198,7 @@ class Run:
         )
         part.attempt = self.attempt if attempt is None else attempt
         if self.origin is not None:
-            part.origin = Origin(self.origin.stream_id, self.origin.run_ids[lo:hi])
+            part.origin = FirstAttempt(self.origin.stream_id, self.origin.run_ids[lo:hi])
         part.partition = self.partition
         part.shadow_of = self.shadow_of
         part.may_have_run, part.was_answered = self.may_have_run, self.was_answered
@@ -215,7 +215,7 @@ class Run:
         self.ids = [self.ids[at] for at in kept]
         self.payloads = [self.payloads[at] for at in kept]
         if self.origin is not None:
-            self.origin = Origin(self.origin.stream_id, [self.origin.run_ids[at] for at in kept])
+            self.origin = FirstAttempt(self.origin.stream_id, [self.origin.run_ids[at] for at in kept])
 
 
 OPEN, ANSWERED, ABANDONED = 0, 1, 2
@@ -235,7 +235,7 @@ class Sent:
     takes_room: ClassVar[bool] = True
     """It counts among what its replica said it can take."""
 
-    def __init__(self, run: Run, lo: int, count: int, replica: SliceHolder, owner_epoch: int, now: float) -> None:
+    def __init__(self, run: RouterRun, lo: int, count: int, replica: SliceHolder, owner_epoch: int, now: float) -> None:
         self.first = 0
         """Run id of the first call, consecutive from there; 0 until a frame carries it."""
         self.run = run

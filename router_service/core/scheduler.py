@@ -24,16 +24,16 @@ from router_service.core.slots import frames as slot_frames
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
 
 if TYPE_CHECKING:
-    from router_service.core.commands import Command
+    from router_service.core.commands import RouterCommand
     from router_service.core.events import RouterEvent
     from router_service.core.replicas.frames import OutgoingBatch
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.replica import RoutedReplica
     from router_service.core.routing.sampling import Chance
     from router_service.core.routing.table import RoutingTable
     from router_service.core.slots.frames import OutgoingOp
 
 
-class Scheduler:
+class RouterScheduler:
     """State of one router's data plane; single writer, never awaited inside.
 
     What happens comes in by `step`. What its next frame carries a link takes when it can write one, by `cut_frame` and
@@ -54,28 +54,28 @@ class Scheduler:
         self.topology = parts.topology
         """To be read: what the table in force names, and how loaded it is."""
 
-    def step(self, event: RouterEvent, now: float) -> list[Command]:
+    def step(self, event: RouterEvent, now: float) -> list[RouterCommand]:
         """Something has happened: returns what is to be done, in order."""
         self._handlers[type(event)](event, now)
         return self._commands(now)
 
     # -- what links take ---------------------------------------------------------------------------------------------
 
-    def cut_frame(self, replica: Replica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
+    def cut_frame(self, replica: RoutedReplica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
         """What the next frame to the replica carries; empty when there is nothing.
 
-        Where `next_deadline` has come, a step with `TimePassed` goes before.
+        Where `next_deadline` has come, a step with `RouterTimePassed` goes before.
         """
         return frames.cut_frame(replica, max_calls, max_bytes) if replica.outbox else []
 
-    def cut_ops(self, replica: Replica, max_bytes: int) -> list[OutgoingOp]:
+    def cut_ops(self, replica: RoutedReplica, max_bytes: int) -> list[OutgoingOp]:
         """What the next frame of slot operations carries; it goes ahead of runs. As `cut_frame` otherwise."""
         return slot_frames.cut_ops(replica, max_bytes)
 
     # -- what is known -----------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When the shell must step with `TimePassed`; None when nothing can expire."""
+        """When the shell must step with `RouterTimePassed`; None when nothing can expire."""
         return self._timers.next_deadline()
 
     @property

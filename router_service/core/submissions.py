@@ -11,20 +11,20 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from router_service.core import failures
-from router_service.core.runs import Run
+from router_service.core.runs import RouterRun
 from slotmesh.wire.chunks import Announced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from router_service.core.counters import Counters
+    from router_service.core.counters import RouterCounters
     from router_service.core.events import CallFailedAtEdge, CallsSubmitted, ResultsRequested
-    from router_service.core.outcomes import Outcomes
-    from router_service.core.routing.intake import Intake
+    from router_service.core.outcomes import CallerOutcomes
+    from router_service.core.routing.intake import RoutingIntake
     from router_service.core.routing.topology import Topology
     from router_service.core.sessions.events import CallsResent
     from router_service.core.sessions.resumption import Resumptions
-    from router_service.core.uploads.uploads import Uploads
+    from router_service.core.uploads.uploads import HeldUploads
 
 
 class Submissions:
@@ -33,12 +33,12 @@ class Submissions:
     def __init__(
         self,
         numbers: Iterator[int],
-        counters: Counters,
+        counters: RouterCounters,
         topology: Topology,
-        outcomes: Outcomes,
-        intake: Intake,
+        outcomes: CallerOutcomes,
+        intake: RoutingIntake,
         resumptions: Resumptions,
-        uploads: Uploads,
+        uploads: HeldUploads,
     ) -> None:
         """`numbers` are the ages of runs."""
         self._numbers = numbers
@@ -55,7 +55,7 @@ class Submissions:
         label, numbers, runs = (self._counters.label(endpoint),), self._numbers, caller.runs
         calls, uploads = self._counters.calls, self._uploads.lines
         for options, ids, payloads in event.batches:
-            run = Run(next(numbers), caller, endpoint, options, ids, payloads, now)
+            run = RouterRun(next(numbers), caller, endpoint, options, ids, payloads, now)
             calls[label] += len(payloads)
             runs[run] = None
             if run.deadline <= now:
@@ -68,7 +68,7 @@ class Submissions:
         caller, endpoint = event.caller, event.endpoint
         label = (self._counters.label(endpoint),)
         for options, ids, payloads in event.batches:
-            run = Run(next(self._numbers), caller, endpoint, options, ids, payloads, now - event.age_s)
+            run = RouterRun(next(self._numbers), caller, endpoint, options, ids, payloads, now - event.age_s)
             run.may_have_run = True
             run.first_roster = event.first_roster
             self._counters.calls[label] += len(payloads)
@@ -84,7 +84,7 @@ class Submissions:
         """Later calls of its key and generation fail when it is their turn to begin."""
         event.caller.stop(event.ordering_key, event.stop_generation, event.call_id)
 
-    def begin(self, run: Run, now: float) -> None:
+    def begin(self, run: RouterRun, now: float) -> None:
         """The run is complete, and its turn: to the replicas that may have it already, or to the one that gets it."""
         options, caller = run.options, run.caller
         if options.stop_generation and caller.has_stopped(options.ordering_key, options.stop_generation, run.ids[0]):
@@ -105,7 +105,7 @@ class Submissions:
         caller, answered = event.caller, event.answered
         options = replace(answered.options, partition=-1, timeout_s=inf)
         payloads = [b""] * len(answered.ids)
-        run = Run(next(self._numbers), caller, event.endpoint, options, answered.ids, payloads, now)
+        run = RouterRun(next(self._numbers), caller, event.endpoint, options, answered.ids, payloads, now)
         run.may_have_run = run.was_answered = True
         caller.runs[run] = None
         if answered.replica.linked:
@@ -113,7 +113,7 @@ class Submissions:
         else:
             self._outcomes.fail_waiting(run, failures.result_evicted(answered.replica))
 
-    def _holds_back(self, run: Run, now: float) -> bool:
+    def _holds_back(self, run: RouterRun, now: float) -> bool:
         """Whether the run waits for payloads, or fails as there is no room for them."""
         if failure := self._uploads.refuse(run):
             self._outcomes.fail_waiting(run, failure)

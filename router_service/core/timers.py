@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from router_service.core import cancellation
 
 if TYPE_CHECKING:
-    from router_service.core.events import TimePassed
-    from router_service.core.outcomes import Outcomes
+    from router_service.core.events import RouterTimePassed
+    from router_service.core.outcomes import CallerOutcomes
     from router_service.core.queueing.expiry import Expiry
     from router_service.core.replicas.sender import Sender
-    from router_service.core.runs import Run
+    from router_service.core.runs import RouterRun
     from router_service.core.sessions.acknowledgements import Acknowledgements
     from router_service.core.sessions.resumption import Resumptions
-    from router_service.core.slots.operations import SlotOperations
-    from router_service.core.uploads.uploads import Uploads
-    from router_service.core.withdrawals import Withdrawals
+    from router_service.core.slots.operations import RoutedSlotOperations
+    from router_service.core.uploads.uploads import HeldUploads
+    from router_service.core.withdrawals import WithdrawalFollowUp
     from slotmesh.wire.deadline_heap import DeadlineHeap
 
 
@@ -28,14 +28,14 @@ class Timers:
 
     def __init__(
         self,
-        deadlines: DeadlineHeap[Run],
-        outcomes: Outcomes,
+        deadlines: DeadlineHeap[RouterRun],
+        outcomes: CallerOutcomes,
         sender: Sender,
-        withdrawals: Withdrawals,
+        withdrawals: WithdrawalFollowUp,
         expiry: Expiry,
         *,
-        operations: SlotOperations,
-        uploads: Uploads,
+        operations: RoutedSlotOperations,
+        uploads: HeldUploads,
         resumptions: Resumptions,
         acknowledgements: Acknowledgements,
     ) -> None:
@@ -58,7 +58,7 @@ class Timers:
             return due
         return min(each for each in (due, asked, over, join, stalled) if each is not None)
 
-    def expire(self, _: TimePassed, now: float) -> None:
+    def expire(self, _: RouterTimePassed, now: float) -> None:
         """Fails every call whose deadline or queue time has passed, and ends all other waiting that is over."""
         self._withdrawals.follow_up(self._expiry.end_overdue(now), now)
         for alone in self._operations.expire(now):

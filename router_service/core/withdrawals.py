@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from router_service.core.cancellation import Withdrawn
     from router_service.core.replicas.answers import Answers
     from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.intake import Intake
+    from router_service.core.routing.intake import RoutingIntake
     from router_service.core.routing.topology import Topology
 
 
-class Withdrawals:
+class WithdrawalFollowUp:
     """Follows up what `cancellation` has done."""
 
-    def __init__(self, topology: Topology, sender: Sender, intake: Intake, answers: Answers) -> None:
+    def __init__(self, topology: Topology, sender: Sender, intake: RoutingIntake, answers: Answers) -> None:
         self._topology = topology
         self._sender = sender
         self._intake = intake

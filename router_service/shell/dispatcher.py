@@ -17,7 +17,6 @@ from router_service.core.commands import (
     AskReconcile,
     CancelRun,
     CloseLink,
-    Command,
     DeliverDone,
     DeliverFailure,
     DeliverResults,
@@ -27,18 +26,19 @@ from router_service.core.commands import (
     NameRoster,
     OpenLink,
     RetryLink,
+    RouterCommand,
     TakeValues,
 )
-from router_service.core.events import CallerLeft, RouterEvent, TimePassed
+from router_service.core.events import CallerLeft, RouterEvent, RouterTimePassed
 from router_service.core.replicas.frames import OutgoingBatch
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.runs import CallerBook
-from router_service.core.scheduler import Scheduler
+from router_service.core.scheduler import RouterScheduler
 from router_service.core.sessions.events import SessionConnected, SessionDisconnected
 from router_service.core.slots.frames import OutgoingOp
 from router_service.shell.first_table import FirstTable
 from router_service.shell.frame_counts import FrameCounts
-from router_service.shell.receivers import Link, SessionSink, Sink, SlotSink
+from router_service.shell.receivers import CallerSink, ReplicaReceiver, SessionSink, SlotSink
 from router_service.shell.replicas.open_links import OpenLinks
 from slotmesh.runtime.clock import Clock
 
@@ -46,7 +46,12 @@ from slotmesh.runtime.clock import Clock
 class Dispatcher:
     """Events in, effects out."""
 
-    def __init__(self, scheduler: Scheduler, clock: Clock, open_link: Callable[[Replica, Dispatcher], Link]) -> None:
+    def __init__(
+        self,
+        scheduler: RouterScheduler,
+        clock: Clock,
+        open_link: Callable[[RoutedReplica, Dispatcher], ReplicaReceiver],
+    ) -> None:
         """`open_link` starts to connect to a replica and reports through the dispatcher."""
         self.scheduler = scheduler
         """For what it tells; events go through `post`."""
@@ -56,7 +61,7 @@ class Dispatcher:
         self.first_table = FirstTable()
         self.counts = FrameCounts()
         self._open_link = open_link
-        self._sinks: dict[CallerBook, Sink] = {}
+        self._sinks: dict[CallerBook, CallerSink] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -72,7 +77,7 @@ class Dispatcher:
 
     # -- callers -------------------------------------------------------------------------------------------------
 
-    def attach(self, caller: Caller, sink: Sink) -> None:
+    def attach(self, caller: Caller, sink: CallerSink) -> None:
         """Outcomes of the caller's calls go to `sink` from now on."""
         self._sinks[caller] = sink
         if caller.session is not None:
@@ -88,19 +93,19 @@ class Dispatcher:
 
     # -- links ---------------------------------------------------------------------------------------------------
 
-    def cut_frame(self, replica: Replica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
+    def cut_frame(self, replica: RoutedReplica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
         """What the next frame to the replica carries, without what has expired by now."""
         self._expire_due()
         return self.scheduler.cut_frame(replica, max_calls, max_bytes)
 
-    def cut_ops(self, replica: Replica, max_bytes: int) -> list[OutgoingOp]:
+    def cut_ops(self, replica: RoutedReplica, max_bytes: int) -> list[OutgoingOp]:
         """What the next frame of operations on slots carries, without what has expired by now."""
         self._expire_due()
         return self.scheduler.cut_ops(replica, max_bytes)
 
     # -- effects -------------------------------------------------------------------------------------------------
 
-    def _do(self, commands: list[Command]) -> None:
+    def _do(self, commands: list[RouterCommand]) -> None:
         for command in commands:
             match command:
                 case DeliverResults() | DeliverDone() | DeliverFailure() | DeliverValues():
@@ -135,7 +140,7 @@ class Dispatcher:
     def _expire_due(self) -> None:
         due = self.scheduler.next_deadline()
         if due is not None and due <= self.clock.now():
-            self.post(TimePassed())
+            self.post(RouterTimePassed())
 
     def _arm(self) -> None:
         """Wakes the scheduler at its next deadline; an earlier timer that is still needed stays."""
@@ -150,4 +155,4 @@ class Dispatcher:
 
     def _wake(self) -> None:
         self._timer = None
-        self.post(TimePassed())
+        self.post(RouterTimePassed())

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from router_service.core.scheduler import Scheduler
-from router_service.core.unread import Unread
+from router_service.core.scheduler import RouterScheduler
+from router_service.core.unread_results import Unread
 from router_service.shell.frame_counts import FrameCounts
 from slotmesh.telemetry import names
 from slotmesh.telemetry.instruments import Buckets, observe_counter, observe_gauge
 from slotmesh.telemetry.setup import MetricsServer
 
 
-def observe(metrics: MetricsServer, scheduler: Scheduler, counts: FrameCounts, unread: Unread) -> None:
+def observe(metrics: MetricsServer, scheduler: RouterScheduler, counts: FrameCounts, unread: Unread) -> None:
     """Registers the router's instruments."""
     counters, topology, meter = scheduler.counters, scheduler.topology, metrics.meter
     observe_counter(meter, names.ROUTER_CALLS, lambda: counters.calls)

@@ -9,31 +9,31 @@ from typing import Protocol
 
 from router_service.core.commands import CancelRun, DeliverSlot, Delivery
 from router_service.core.routing.rosters import RosterVersion
-from router_service.core.sessions.session import Session
+from router_service.core.sessions.session import SessionConnection
 
 
-class Sink(Protocol):
+class CallerSink(Protocol):
     """Where the outcomes of one caller go."""
 
     def deliver(self, delivery: Delivery) -> None:
         """Takes outcomes or values of some of the caller's calls; must not block."""
 
 
-class SessionSink(Sink, Protocol):
+class SessionSink(CallerSink, Protocol):
     """Where the outcomes of a session go, and what else its client must hear."""
 
     def name_roster(self, version: RosterVersion) -> None:
         """Tells the client which roster is in force; must not block."""
 
 
-class SlotSink(Sink, Protocol):
+class SlotSink(CallerSink, Protocol):
     """Where the outcome of one operation on a slot goes."""
 
     def deliver_slot(self, delivery: DeliverSlot) -> None:
         """Takes what became of the operation, where it did not fail; must not block."""
 
 
-class Link(Protocol):
+class ReplicaReceiver(Protocol):
     """The way to one replica."""
 
     def flush(self) -> None:
@@ -42,7 +42,7 @@ class Link(Protocol):
     def cancel(self, command: CancelRun) -> None:
         """Tells the replica that nobody waits for these calls of a slice."""
 
-    def reconcile(self, session: Session) -> None:
+    def reconcile(self, session: SessionConnection) -> None:
         """Asks the replica what became of the session's unanswered calls."""
 
     def retry_in(self, delay_s: float) -> None:

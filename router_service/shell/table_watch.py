@@ -27,7 +27,7 @@ from slotmesh.version import VERSION
 
 Request = membership_service_pb2.AttachRouterRequest
 Response = membership_service_pb2.AttachRouterResponse
-Call = grpc.aio.StreamStreamCall[Request, Response]
+AttachRouterCall = grpc.aio.StreamStreamCall[Request, Response]
 
 REPORT_EVERY_S = 1.0
 
@@ -78,7 +78,7 @@ class TableWatch:
             await asyncio.sleep(REPORT_EVERY_S)
             self.report_soon()
 
-    async def _converse(self, call: Call) -> str:
+    async def _converse(self, call: AttachRouterCall) -> str:
         """One stream, from hello to its end; returns why it ended."""
         self._pump = StreamPump(call.write, self._next_frame)
         try:
@@ -92,7 +92,7 @@ class TableWatch:
             self._pump = None
         return "the controller ended the stream"
 
-    async def _read(self, call: Call) -> None:
+    async def _read(self, call: AttachRouterCall) -> None:
         while (response := await read_frame(call)) is not None:
             if response.WhichOneof("frame") == "table":
                 self._backoff.reset()

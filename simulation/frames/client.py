@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from random import Random
 
     from simulation.frames.machine import Machine, Then
-    from simulation.frames.settings import Settings
+    from simulation.frames.settings import FramesSettings
     from simulation.kernel import Kernel
 
 
-class Client:
+class FramesClient:
     """Its ids count up from 1."""
 
-    def __init__(self, kernel: Kernel, machine: Machine, settings: Settings, draws: Random) -> None:
+    def __init__(self, kernel: Kernel, machine: Machine, settings: FramesSettings, draws: Random) -> None:
         """`draws`: what the times between its calls are drawn from, where it makes them at a rate."""
         self.process = Process(machine)
         self.submit: Callable[[range], None] = lambda _: None

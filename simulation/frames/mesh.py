@@ -11,12 +11,12 @@ from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING
 
-from router_service.core.routing.rosters import Roster, RosterVersion
+from router_service.core.routing.rosters import RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from simulation.frames.client import Client
+from simulation.frames.client import FramesClient
 from simulation.frames.machine import Machine
-from simulation.frames.replica import Replica, Wire
-from simulation.frames.router import ENDPOINT, Router
+from simulation.frames.replica import FramesReplica, Wire
+from simulation.frames.router import ENDPOINT, FramesRouter
 from simulation.kernel import Kernel
 from simulation.payloads import call_of
 from simulation.queues.figures import quantile
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from simulation.frames.pump import Pump
-    from simulation.frames.settings import Settings
+    from simulation.frames.settings import FramesSettings
 
 _BACKEND = "backend"
 
@@ -54,17 +54,19 @@ class FrameFigures:
 class FrameMesh:
     """Clients, routers and replicas, each a process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: FramesSettings) -> None:
         self._settings = settings
         self._kernel = Kernel()
         machine = Machine(self._kernel, settings.cores)
         services, routers, arrivals = (
             Random(f"{settings.seed} {name}") for name in ("services", "routers", "arrivals")
         )
-        self._clients = [Client(self._kernel, machine, settings, arrivals) for _ in range(settings.clients)]
-        self._routers = [Router(self._kernel, machine, settings.costs, routers.random) for _ in range(settings.routers)]
+        self._clients = [FramesClient(self._kernel, machine, settings, arrivals) for _ in range(settings.clients)]
+        self._routers = [
+            FramesRouter(self._kernel, machine, settings.costs, routers.random) for _ in range(settings.routers)
+        ]
         draw = partial(services.expovariate, 1.0 / settings.service_s)
-        self._replicas = [Replica(self._kernel, machine, settings, draw) for _ in range(settings.replicas)]
+        self._replicas = [FramesReplica(self._kernel, machine, settings, draw) for _ in range(settings.replicas)]
         self._wires: list[Wire] = []
         self._connect()
 
@@ -112,7 +114,7 @@ class FrameMesh:
             generation="simulation",
             endpoints={ENDPOINT: EndpointRoute(name=ENDPOINT, weights={_BACKEND: 1.0})},
             backends={_BACKEND: BackendRoute(settings=Backend(name=_BACKEND, max_queued_calls=2**30), replicas=routes)},
-            roster=Roster(RosterVersion("simulation", 1)),
+            roster=TableRoster(RosterVersion("simulation", 1)),
         )
         replica_of = {route.key: replica for route, replica in zip(routes, self._replicas, strict=True)}
         for router in self._routers:

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link as Near
-from replica_service.core.calls import Run
-from replica_service.core.commands import Command, StartCalls
-from replica_service.core.events import CallsEnded, RunsCame, TimePassed
-from replica_service.core.scheduler import Scheduler
-from router_service.core.replicas.capacity import Capacity
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun
+from replica_service.core.calls import RouterPeer as Near
+from replica_service.core.commands import ReplicaCommand, StartCalls
+from replica_service.core.events import CallsEnded, ReplicaTimePassed, RunsCame
+from replica_service.core.scheduler import ReplicaScheduler
+from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.slicing import MethodTime
 from simulation.frames.machine import Process
 from simulation.frames.pump import Pump
@@ -21,23 +21,25 @@ from slotmesh.wire.chunks import joined
 
 if TYPE_CHECKING:
     from router_service.core.replicas.frames import OutgoingBatch
-    from router_service.core.replicas.replica import Replica as Far
+    from router_service.core.replicas.replica import RoutedReplica as Far
     from simulation.frames.machine import Machine, Then
-    from simulation.frames.router import Router
-    from simulation.frames.settings import Settings
+    from simulation.frames.router import FramesRouter
+    from simulation.frames.settings import FramesSettings
     from simulation.kernel import Kernel
 
-_OPTIONS = CallOptions()
+_OPTIONS = ReplicaCallOptions()
 _STEP_S = 0.005
 """After this long the executor lets the rest of the process have the processor."""
 
-Results = tuple[list[int], list[bytes], Capacity, dict[str, MethodTime]]
+ExecutedResults = tuple[list[int], list[bytes], ReportedCapacity, dict[str, MethodTime]]
 
 
 class Wire:
     """A router's stream to the replica, this end of it."""
 
-    def __init__(self, replica: Replica, router: Router, far: Far, kernel: Kernel, settings: Settings) -> None:
+    def __init__(
+        self, replica: FramesReplica, router: FramesRouter, far: Far, kernel: Kernel, settings: FramesSettings
+    ) -> None:
         self.near = Near(self)
         self._replica = replica
         self._settings = settings
@@ -45,10 +47,10 @@ class Wire:
         self._payloads: list[bytes] = []
         self._times_told = 0
 
-        def send(frame: Results) -> None:
+        def send(frame: ExecutedResults) -> None:
             kernel.at(kernel.now + settings.costs.travel_s, lambda _: router.answered(far, *frame), None)
 
-        self.outbox: Pump[Results] = Pump(kernel, replica.process, self._waiting, self._cut, send)
+        self.outbox: Pump[ExecutedResults] = Pump(kernel, replica.process, self._waiting, self._cut, send)
         router.link(
             far,
             replica.capacity(self.near),
@@ -57,7 +59,7 @@ class Wire:
             ),
         )
 
-    def ended(self, run: Run, lo: int, hi: int) -> None:
+    def ended(self, run: ReplicaRun, lo: int, hi: int) -> None:
         """These calls have ended well."""
         self._run_ids.extend(range(run.first + lo, run.first + hi))
         self._payloads.extend(run.payloads[lo:hi])
@@ -67,7 +69,7 @@ class Wire:
         core = self._replica.core
         return len(self._run_ids), core.about_to_end(self.near), core.service_times.are_quick
 
-    def _cut(self, _most: int) -> tuple[Results, float]:
+    def _cut(self, _most: int) -> tuple[ExecutedResults, float]:
         costs, known = self._settings.costs, self._replica.core.service_times
         cost_s = costs.message_s + len(self._run_ids) * costs.replica_s
         times: dict[str, MethodTime] = {}
@@ -80,13 +82,15 @@ class Wire:
         return frame, cost_s
 
 
-class Replica:
+class FramesReplica:
     """Executes calls, one after another or beside one another."""
 
-    def __init__(self, kernel: Kernel, machine: Machine, settings: Settings, service_s: Callable[[], float]) -> None:
+    def __init__(
+        self, kernel: Kernel, machine: Machine, settings: FramesSettings, service_s: Callable[[], float]
+    ) -> None:
         """`service_s` draws the time of a call."""
         self.process = Process(machine)
-        self.core = Scheduler({"": None}, max_ongoing=settings.slots)
+        self.core = ReplicaScheduler({"": None}, max_ongoing=settings.slots)
         self.started_at: list[tuple[bytes, float]] = []
         """Payload of each call, and when its service began."""
         self._kernel = kernel
@@ -96,10 +100,10 @@ class Replica:
         self._is_at_work = False
         self._timer_at: float | None = None
 
-    def capacity(self, near: Near) -> Capacity:
+    def capacity(self, near: Near) -> ReportedCapacity:
         """What the router is told."""
         told = self.core.capacity(near)
-        return Capacity(told.max_ongoing, told.prefetch, told.others, told.keyed_window, told.draining)
+        return ReportedCapacity(told.max_ongoing, told.prefetch, told.others, told.keyed_window, told.draining)
 
     def receive(self, near: Near, batches: Sequence[OutgoingBatch]) -> None:
         """A frame arrives."""
@@ -109,14 +113,16 @@ class Replica:
         def submit() -> None:
             now = self._kernel.now
             runs = [
-                Run(near, each.first_run_id, [*map(joined, each.payloads)], _OPTIONS, each.endpoint, now, each.deadline)
+                ReplicaRun(
+                    near, each.first_run_id, [*map(joined, each.payloads)], _OPTIONS, each.endpoint, now, each.deadline
+                )
                 for each in batches
             ]
             self._carry_out(self.core.step(RunsCame(runs), now))
 
         self.process.do(lambda: (cost_s, submit))
 
-    def _carry_out(self, commands: Sequence[Command]) -> None:
+    def _carry_out(self, commands: Sequence[ReplicaCommand]) -> None:
         for command in commands:
             if not isinstance(command, StartCalls):
                 raise Violation(f"{command} without lanes, batches and other routers")
@@ -150,15 +156,15 @@ class Replica:
             return spent_s, self._go_on
         return spent_s, lambda: self._ended(run, lo, at)
 
-    def _waited(self, call: tuple[Run, int]) -> None:
+    def _waited(self, call: tuple[ReplicaRun, int]) -> None:
         run, at = call
         self.process.do(lambda: (0.0, lambda: self._end(run, at, at + 1, waited=True)))
 
-    def _ended(self, run: Run, lo: int, hi: int) -> None:
+    def _ended(self, run: ReplicaRun, lo: int, hi: int) -> None:
         self._end(run, lo, hi)
         self._go_on()
 
-    def _end(self, run: Run, lo: int, hi: int, *, waited: bool = False) -> None:
+    def _end(self, run: ReplicaRun, lo: int, hi: int, *, waited: bool = False) -> None:
         run.link.outbox.ended(run, lo, hi)
         self._carry_out(self.core.step(CallsEnded(run, hi - lo, waited=waited), self._kernel.now))
 
@@ -171,4 +177,4 @@ class Replica:
     def _time_passed(self, when: float) -> None:
         if when == self._timer_at:
             self._timer_at = None
-            self._carry_out(self.core.step(TimePassed(), self._kernel.now))
+            self._carry_out(self.core.step(ReplicaTimePassed(), self._kernel.now))

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from simulation.frames.mesh import FrameFigures, FrameMesh
-from simulation.frames.settings import Settings
+from simulation.frames.settings import FramesSettings
 
 SERVICES_S: Final = (5e-6, 20e-6, 100e-6, 500e-6, 2e-3, 10e-3, 100e-3)
 REPLICAS: Final = (1, 8)
@@ -23,18 +23,18 @@ _HEADINGS: Final = (
 class FramesOutcome:
     """One mesh, and what it came to."""
 
-    settings: Settings
+    settings: FramesSettings
     figures: FrameFigures
 
 
-def configurations(calls: int) -> Iterator[Settings]:
+def configurations(calls: int) -> Iterator[FramesSettings]:
     """A mesh for each service time, number of replicas, and number of calls in flight. It begins in frames of one."""
     for service_s in SERVICES_S:
         # What takes long needs no more calls to be told: there are that many rounds of them all the same.
         few = max(1, round(calls * min(1.0, 1e-3 / service_s)))
         for replicas in REPLICAS:
             for in_flight in IN_FLIGHT:
-                yield Settings(
+                yield FramesSettings(
                     replicas=replicas,
                     service_s=service_s,
                     in_flight=in_flight,

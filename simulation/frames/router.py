@@ -7,27 +7,27 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import CallOptions
-from router_service.core.commands import Command, DeliverResults, Flush, OpenLink
-from router_service.core.events import CallsSubmitted, TimePassed
+from router_service.core.calls import RouterCallOptions
+from router_service.core.commands import DeliverResults, Flush, OpenLink, RouterCommand
+from router_service.core.events import CallsSubmitted, RouterTimePassed
 from router_service.core.replicas.events import LinkOpened, RunsCompleted, ServiceTimesReported
 from router_service.core.replicas.frames import pending
 from router_service.core.routing.events import TableReceived
 from router_service.core.runs import CallerBook
-from router_service.core.scheduler import Scheduler
+from router_service.core.scheduler import RouterScheduler
 from simulation.frames.machine import Process
 from simulation.frames.pump import Pump
 from simulation.ledger import Violation
 from simulation.payloads import payload_of
 
 if TYPE_CHECKING:
-    from router_service.core.replicas.capacity import Capacity
+    from router_service.core.replicas.capacity import ReportedCapacity
     from router_service.core.replicas.frames import OutgoingBatch
-    from router_service.core.replicas.replica import Replica as Far
+    from router_service.core.replicas.replica import RoutedReplica as Far
     from router_service.core.replicas.slicing import MethodTime
     from router_service.core.routing.sampling import Chance
     from router_service.core.routing.table import RoutingTable
-    from simulation.frames.client import Client
+    from simulation.frames.client import FramesClient
     from simulation.frames.machine import Machine, Then
     from simulation.frames.settings import Costs
     from simulation.kernel import Kernel
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 ENDPOINT = "endpoint"
 _MAX_FRAME_CALLS = 16_384
 _MAX_FRAME_BYTES = 1024 * 1024
-_OPTIONS = CallOptions()
+_OPTIONS = RouterCallOptions()
 
 Batches = list["OutgoingBatch"]
 
 
-class Router:
+class FramesRouter:
     """Between clients and replicas."""
 
     def __init__(self, kernel: Kernel, machine: Machine, costs: Costs, chance: Chance) -> None:
         self.process = Process(machine)
-        self.core = Scheduler(chance)
+        self.core = RouterScheduler(chance)
         self.to_clients: list[Pump[list[int]]] = []
         self.to_replicas: list[Pump[Batches]] = []
         self._kernel = kernel
@@ -61,7 +61,7 @@ class Router:
         commands = self.core.step(TableReceived(table), self._kernel.now)
         return [command.replica for command in commands if isinstance(command, OpenLink)]
 
-    def connect(self, client: Client) -> None:
+    def connect(self, client: FramesClient) -> None:
         """Takes the client's calls from now on."""
         caller = Caller(Window(calls=2**53, bytes=2**53))
         ids: list[int] = []
@@ -82,7 +82,7 @@ class Router:
         self._outcomes[caller] = ids, pump
         client.submit = lambda frame: self.process.do(lambda: self._take(caller, frame))
 
-    def link(self, far: Far, capacity: Capacity, send: Callable[[Batches], None]) -> None:
+    def link(self, far: Far, capacity: ReportedCapacity, send: Callable[[Batches], None]) -> None:
         """The replica is connected; `send` brings it frames."""
 
         def waiting() -> tuple[int, int, bool]:
@@ -97,7 +97,12 @@ class Router:
         self._carry_out(self.core.step(LinkOpened(far, capacity), self._kernel.now))
 
     def answered(
-        self, far: Far, run_ids: list[int], payloads: list[bytes], capacity: Capacity, times: dict[str, MethodTime]
+        self,
+        far: Far,
+        run_ids: list[int],
+        payloads: list[bytes],
+        capacity: ReportedCapacity,
+        times: dict[str, MethodTime],
     ) -> None:
         """A frame of results arrives, perhaps with what the replica says of its methods."""
 
@@ -125,7 +130,7 @@ class Router:
     def _cost(self, calls: int) -> float:
         return self._costs.message_s + calls * self._costs.router_s
 
-    def _carry_out(self, commands: Sequence[Command]) -> None:
+    def _carry_out(self, commands: Sequence[RouterCommand]) -> None:
         for command in commands:
             match command:
                 case Flush(replica=far):
@@ -144,4 +149,4 @@ class Router:
     def _expire(self, when: float) -> None:
         if when == self._timer_at:
             self._timer_at = inf
-            self._carry_out(self.core.step(TimePassed(), self._kernel.now))
+            self._carry_out(self.core.step(RouterTimePassed(), self._kernel.now))

@@ -21,7 +21,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class FramesSettings:
     """One mesh, and what its clients do."""
 
     clients: int = 1

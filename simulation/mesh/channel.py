@@ -13,7 +13,7 @@ from typing import Final
 from simulation.mesh.client_rpc import SimCall
 from simulation.mesh.cython import cygrpc
 from simulation.mesh.loop import NodeLoop
-from simulation.mesh.network import Connection, Network
+from simulation.mesh.network import Network, SimulatedConnection
 
 _STATE: Final = cygrpc.ConnectivityState
 _CODE: Final = cygrpc.StatusCode
@@ -28,7 +28,7 @@ class SimChannel:
         self.network = network
         self._target = target.decode()
         self._state: int = _STATE.idle
-        self._connection: Connection | None = None
+        self._connection: SimulatedConnection | None = None
         self._calls: dict[SimCall, None] = {}
         self._waiting: list[SimCall] = []
         """Calls that wait for a connection."""
@@ -119,7 +119,7 @@ class SimChannel:
             self._set(_STATE.connecting)
         self.network.connect(self.loop, self._target, self._connected)
 
-    def _connected(self, connection: Connection | None, why: str) -> None:
+    def _connected(self, connection: SimulatedConnection | None, why: str) -> None:
         self._is_connecting = False
         if self._state == _STATE.shutdown:
             if connection is not None:
@@ -148,7 +148,7 @@ class SimChannel:
             self._calls[call] = None
             call.started(connection)
 
-    def goes_away(self, connection: Connection) -> None:
+    def goes_away(self, connection: SimulatedConnection) -> None:
         """The server takes no new rpcs on this connection; those under way go on."""
         if self._connection is connection:
             self._connection = None

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from simulation.mesh.cython import cygrpc
-from simulation.mesh.network import Connection
-from simulation.mesh.rpc import FRAME_BYTES, Flow, Inbox, Metadata
+from simulation.mesh.network import SimulatedConnection
+from simulation.mesh.rpc import FRAME_BYTES, Inbox, Metadata, SendingHalf
 from simulation.mesh.server import ServerRpc
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ class SimCall:
         self._status_waiters: list[asyncio.Future[None]] = []
         self._metadata_waiters: list[asyncio.Future[None]] = []
         self._on_start: asyncio.Future[None] | None = None
-        self._connection: Connection | None = None
+        self._connection: SimulatedConnection | None = None
         self._server: ServerRpc | None = None
-        self._flow: Flow | None = None
+        self._flow: SendingHalf | None = None
         self._inbox = Inbox(self._loop, self._read)
         self._metadata: Metadata = ()
         self._timer: Any = None
@@ -134,13 +134,13 @@ class SimCall:
         """Whether its connection is still there."""
         return self._connection is None or self._connection.near.is_open
 
-    def started(self, connection: Connection) -> None:
+    def started(self, connection: SimulatedConnection) -> None:
         """There is a connection: the rpc begins."""
         if self._status is not None:
             return
         self._connection = connection
         server = self._server = ServerRpc(connection, self.method, self._metadata, self.time_remaining(), self)
-        self._flow = Flow(self._loop, connection.out, server.message)
+        self._flow = SendingHalf(self._loop, connection.out, server.message)
         connection.out.send(2 * FRAME_BYTES, connection.accept, connection, server)
         if self._on_start is not None and not self._on_start.done():
             self._on_start.set_result(None)

@@ -15,7 +15,7 @@ import slotmesh
 from simulation.mesh.handlers import RAISE, SWALLOW
 from simulation.mesh.history import Recorder
 from simulation.mesh.node import Node
-from simulation.mesh.scenario import ENDPOINT, Client, Kind, Work
+from simulation.mesh.scenario import ENDPOINT, ClientPlan, WorkKind, WorkPlan
 from slotmesh.v1.router_service_pb2 import StreamCallsRequest
 from tests.history.model import Call
 
@@ -28,7 +28,7 @@ LARGE_BYTES: Final = 300_000
 VALUES: Final = 8
 
 
-async def run_client(node: Node, client: Client, addresses: list[str], until: float) -> None:
+async def run_client(node: Node, client: ClientPlan, addresses: list[str], until: float) -> None:
     """Makes calls until then, and hears all outcomes."""
     mesh = slotmesh.connect(addresses, connect_timeout=client.patience_s, close_grace=5.0)
     try:
@@ -51,7 +51,7 @@ class _Worker:
     """One kind of work of one client."""
 
     def __init__(
-        self, node: Node, client: str, number: int, work: Work, endpoint: slotmesh.Endpoint, until: float
+        self, node: Node, client: str, number: int, work: WorkPlan, endpoint: slotmesh.Endpoint, until: float
     ) -> None:
         self._world = node.world
         self._asks_again = node.world.scenario.asks_again
@@ -71,7 +71,7 @@ class _Worker:
         self._keys = [work.key if work.keys == 1 else f"{work.key}.{each}" for each in range(work.keys)]
         self._sequences = {key: node.world.sequence_of(client, key) for key in self._keys}
         self._lanes: dict[str, Any] = {
-            key: self._endpoint.ordered(key, after_failure="stop" if work.kind is Kind.STOP else "continue")
+            key: self._endpoint.ordered(key, after_failure="stop" if work.kind is WorkKind.STOP else "continue")
             if key
             else self._endpoint
             for key in self._keys
@@ -132,13 +132,13 @@ class _Worker:
             idempotent=work.idempotent,
             sent_at=now,
             # A slot takes several rpcs.
-            deadline=None if work.kind is Kind.SLOT or not isfinite(work.timeout_s) else now + work.timeout_s,
+            deadline=None if work.kind is WorkKind.SLOT or not isfinite(work.timeout_s) else now + work.timeout_s,
         )
-        self._recorder.called(call, stop_generation=self._generation if work.kind is Kind.STOP else 0)
+        self._recorder.called(call, stop_generation=self._generation if work.kind is WorkKind.STOP else 0)
         answer: asyncio.Future[Any]
-        if work.kind is Kind.STREAM:
+        if work.kind is WorkKind.STREAM:
             answer = asyncio.ensure_future(self._iterate(tag))
-        elif work.kind is Kind.SLOT:
+        elif work.kind is WorkKind.SLOT:
             answer = asyncio.ensure_future(self._in_a_slot(tag, how))
         else:
             answer = self._lanes[key].work(tag, key, work.run_s, how, b"x" * LARGE_BYTES if work.large else b"")
@@ -158,14 +158,14 @@ class _Worker:
     def _hear(self, tag: str, answer: asyncio.Future[Any]) -> None:
         self._unanswered.pop(answer, None)
         if answer.cancelled():
-            self._has_failed = self._work.kind is Kind.STOP
+            self._has_failed = self._work.kind is WorkKind.STOP
             self._recorder.heard(tag, reason="CANCELLED", executed="UNKNOWN")
             return
         error = answer.exception()
         if error is None:
             self._recorder.heard(tag, reply=answer.result())
         elif isinstance(error, slotmesh.SlotmeshError):
-            self._has_failed = self._work.kind is Kind.STOP
+            self._has_failed = self._work.kind is WorkKind.STOP
             self._recorder.heard(tag, reason=error.reason.value, executed=error.executed.name)
         else:
             raise error

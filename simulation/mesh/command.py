@@ -20,7 +20,7 @@ from simulation.mesh.patching import changed
 from simulation.mesh.plots import BY_NAME
 from simulation.mesh.scenario import Scenario
 from simulation.mesh.shrink import shrink
-from simulation.mesh.workers import HASH_SEED, Found, run_seeds
+from simulation.mesh.workers import HASH_SEED, SeedVerdict, run_seeds
 from simulation.mesh.world import Result, run
 
 SECONDS: Final = 5.0
@@ -84,7 +84,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _many(seeds: range, within: float, seconds: float, plot: str, processes: int) -> int:
     """`within`: so many seconds are used, whatever `seeds` take."""
     began, done, cpu_s, virtual_s, calls = time.monotonic(), 0, 0.0, 0.0, 0
-    failed: list[Found] = []
+    failed: list[SeedVerdict] = []
     digests: dict[int, str] = {}
     for found in run_seeds(_with_more(seeds, began + within), seconds, plot, processes):
         done, cpu_s, virtual_s, calls = done + 1, cpu_s + found.cpu_s, virtual_s + found.virtual_s, calls + found.calls
@@ -118,7 +118,7 @@ def _with_more(seeds: range, until: float) -> Iterator[int]:
         yield seed
 
 
-def _tell_failure(found: Found, seconds: float, plot: str) -> None:
+def _tell_failure(found: SeedVerdict, seconds: float, plot: str) -> None:
     name, text = found.violations[0]
     more = f" (and {len(found.violations) - 1} more)" if len(found.violations) > 1 else ""
     sys.stdout.write(f"seed {found.seed}: {name}: {text}{more}\n")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from simulation.mesh.patching import Change
+from simulation.mesh.patching import SourceChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Defect:
     """Of docs/guarantees.md: what does not hold with it."""
     plots: tuple[str, ...]
     """The stories that are made for it, which are tried in turn."""
-    changes: tuple[Change, ...]
+    changes: tuple[SourceChange, ...]
 
 
 ONCE: Final = "at most once"
@@ -33,7 +33,7 @@ EPOCHS: Final = "epochs go on above every epoch"
 
 
 def _defect(name: str, breaks: str, promise: str, plots: str, *changes: tuple[str, str, str]) -> Defect:
-    return Defect(name, breaks, promise, tuple(plots.split()), tuple(Change(*each) for each in changes))
+    return Defect(name, breaks, promise, tuple(plots.split()), tuple(SourceChange(*each) for each in changes))
 
 
 _ROUTER: Final = (
@@ -64,7 +64,7 @@ _ROUTER: Final = (
         "a replica that has departed since a call was first sent counts as one that had not seen it",
         ONCE,
         "replica_departs",
-        ("router_service.core.routing.rosters:Roster.lost_since", "return key[0]", "continue"),
+        ("router_service.core.routing.rosters:TableRoster.lost_since", "return key[0]", "continue"),
     ),
     _defect(
         "forgotten_is_unseen",
@@ -108,7 +108,7 @@ _ROUTER: Final = (
         TRUE,
         "hasty router_leaves",
         (
-            "router_service.core.runs:Run.slice",
+            "router_service.core.runs:RouterRun.slice",
             "part.may_have_run, part.was_answered = self.may_have_run, self.was_answered",
             "part.was_answered = self.was_answered",
         ),
@@ -118,7 +118,7 @@ _ROUTER: Final = (
         "calls that were sent before, and fail here, fail as not executed",
         TRUE,
         "hasty router_leaves",
-        ("router_service.core.outcomes:Outcomes._fail", "(run.attempt or run.may_have_run)", "run.attempt"),
+        ("router_service.core.outcomes:CallerOutcomes._fail", "(run.attempt or run.may_have_run)", "run.attempt"),
     ),
     _defect(
         "lost_is_retried",
@@ -144,7 +144,7 @@ _ROUTER: Final = (
         ONCE,
         "generations_differ",
         (
-            "router_service.core.routing.rosters:Roster.covers_all",
+            "router_service.core.routing.rosters:TableRoster.covers_all",
             "known.get(version.generation, -1)",
             "max(known.values())",
         ),
@@ -316,7 +316,7 @@ _REPLICA: Final = (
         ORDER,
         "keys_move",
         (
-            "replica_service.core.lanes.ownership:Ownership.admit",
+            "replica_service.core.lanes.ownership:ServedEpochs.admit",
             "if epoch < floor:\n        return False",
             "if epoch < floor:\n        return True",
         ),
@@ -345,7 +345,7 @@ _REPLICA: Final = (
         ORDER,
         "owners_change keys_move",
         (
-            "replica_service.core.scheduler:Scheduler.is_emptied",
+            "replica_service.core.scheduler:ReplicaScheduler.is_emptied",
             "not self._state.lanes.is_left(endpoint, partition)",
             "True",
         ),
@@ -403,7 +403,7 @@ _CONTROLLER: Final = (
         ONCE,
         "replica_departs",
         (
-            "controller_service.core.roster:Roster.listing",
+            "controller_service.core.roster:IncarnationRoster.listing",
             "changed._with_departures(left, generation=generation, now=now)",
             "changed",
         ),
@@ -443,7 +443,7 @@ _CONTROLLER: Final = (
         ONCE,
         "departures_forgotten",
         (
-            "controller_service.core.roster:Roster.learning",
+            "controller_service.core.roster:IncarnationRoster.learning",
             "told = [it if it.generation in trusted else as_of_now(it) for it in news]",
             "told = [it for it in news if False]",
         ),

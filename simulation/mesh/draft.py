@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from simulation.mesh.scenario import CALM_S, SETTLE_S, Blow, Client, Fault, Kind, Moment, Replica, Router, Work
+from simulation.mesh.scenario import (
+    CALM_S,
+    SETTLE_S,
+    Blow,
+    ClientPlan,
+    Fault,
+    Moment,
+    ReplicaPlan,
+    RouterPlan,
+    WorkKind,
+    WorkPlan,
+)
 
 
 @dataclass(slots=True)
@@ -14,9 +25,9 @@ class Draft:
 
     chance: Random
     seconds: float
-    routers: list[Router]
-    replicas: list[Replica]
-    clients: list[Client]
+    routers: list[RouterPlan]
+    replicas: list[ReplicaPlan]
+    clients: list[ClientPlan]
     faults: list[Fault]
     asks_again: bool = False
     """Each key is asked again at the end, whatever chance says."""
@@ -58,13 +69,13 @@ class Draft:
     def join(self, at_s: float, *, max_ongoing: int = 4) -> str:
         """One more replica, from then on."""
         name = f"replica{len(self.replicas)}"
-        self.replicas.append(Replica(name=name, begins_s=max(0.0, at_s), max_ongoing=max_ongoing))
+        self.replicas.append(ReplicaPlan(name=name, begins_s=max(0.0, at_s), max_ongoing=max_ongoing))
         return name
 
     def need_routers(self, count: int) -> None:
         """So many at least, all of them there from the beginning, and known to the clients."""
         while len(self.routers) < count:
-            self.routers.append(Router(name=f"router{len(self.routers)}"))
+            self.routers.append(RouterPlan(name=f"router{len(self.routers)}"))
         self.routers = [replace(it, begins_s=0.0) for it in self.routers]
         names = [it.name for it in self.routers]
         self.clients = [
@@ -76,15 +87,15 @@ class Draft:
         while sum(it.begins_s < SETTLE_S for it in self.replicas) < count:
             self.join(0.0)
 
-    def add_work(self, *work: Work) -> None:
+    def add_work(self, *work: WorkPlan) -> None:
         """For the first client."""
         first = self.clients[0]
         self.clients[0] = replace(first, work=(*first.work, *work))
 
     def press(self) -> None:
         """Calls wait at routers, patiently: few permits, and calls that take long."""
-        kind, key = self.chance.choice(((Kind.UNKEYED, ""), (Kind.UNKEYED, ""), (Kind.KEYED, "pressed")))
-        self.add_work(Work(kind=kind, key=key, keys=4 if key else 1, run_s=0.2, burst=4, pause_s=0.3))
+        kind, key = self.chance.choice(((WorkKind.UNKEYED, ""), (WorkKind.UNKEYED, ""), (WorkKind.KEYED, "pressed")))
+        self.add_work(WorkPlan(kind=kind, key=key, keys=4 if key else 1, run_s=0.2, burst=4, pause_s=0.3))
         self.replicas = [replace(it, max_ongoing=self.chance.choice((1, 2))) for it in self.replicas]
         run_s = self.chance.choice((0.1, 0.2, 0.4))
         self.clients[0] = replace(

@@ -7,16 +7,16 @@ from random import Random
 
 from simulation.mesh.draft import Draft
 from simulation.mesh.plots import BY_NAME, PLOTS
-from simulation.mesh.scenario import SETTLE_S, Client, Kind, Replica, Router, Scenario, Work
+from simulation.mesh.scenario import SETTLE_S, ClientPlan, ReplicaPlan, RouterPlan, Scenario, WorkKind, WorkPlan
 from simulation.mesh.storm import storm
 
 
 def generate(seed: int, seconds: float = 5.0, plot_name: str = "") -> Scenario:
     """The scenario of a seed; with a plot of that name, if one is wanted."""
     chance = Random(f"scenario {seed}")
-    routers = [Router(name=f"router{n}") for n in range(chance.choice((1, 2, 2, 2, 3)))]
+    routers = [RouterPlan(name=f"router{n}") for n in range(chance.choice((1, 2, 2, 2, 3)))]
     if len(routers) > 1 and chance.random() < 0.2:
-        routers[-1] = Router(name=routers[-1].name, begins_s=chance.uniform(1.0, seconds))
+        routers[-1] = RouterPlan(name=routers[-1].name, begins_s=chance.uniform(1.0, seconds))
     names = [it.name for it in routers]
     clients = [_client(chance, number, names) for number in range(chance.choice((1, 1, 2, 2, 3)))]
     draft = Draft(chance, seconds, routers, _replicas(chance, seconds), clients, [])
@@ -38,13 +38,15 @@ def generate(seed: int, seconds: float = 5.0, plot_name: str = "") -> Scenario:
     )
 
 
-def _replicas(chance: Random, seconds: float) -> list[Replica]:
+def _replicas(chance: Random, seconds: float) -> list[ReplicaPlan]:
     there = [
-        Replica(name=f"replica{n}", begins_s=chance.choice((0.0, 0.0, 0.1)), max_ongoing=chance.choice((1, 2, 4, 8)))
+        ReplicaPlan(
+            name=f"replica{n}", begins_s=chance.choice((0.0, 0.0, 0.1)), max_ongoing=chance.choice((1, 2, 4, 8))
+        )
         for n in range(chance.choice((0, 1, 1, 2, 2, 3)))
     ]
     later = [
-        Replica(
+        ReplicaPlan(
             name=f"replica{len(there) + n}",
             begins_s=chance.uniform(SETTLE_S, seconds - 0.5),
             max_ongoing=chance.choice((1, 2, 4, 8)),
@@ -54,33 +56,41 @@ def _replicas(chance: Random, seconds: float) -> list[Replica]:
     return [*there, *later]
 
 
-def _client(chance: Random, number: int, routers: list[str]) -> Client:
+def _client(chance: Random, number: int, routers: list[str]) -> ClientPlan:
     order = routers[:]
     chance.shuffle(order)
     work = tuple(_work(chance, f"key{number}-{at}") for at in range(chance.choice((1, 2, 2, 3))))
     work = tuple({it.key or at: it for at, it in enumerate(work)}.values())  # a key has one lane at a client
     begins_s = SETTLE_S + chance.choice((0.0, 0.0, chance.random()))
-    return Client(name=f"client{number}", routers=tuple(order), work=work, begins_s=begins_s)
+    return ClientPlan(name=f"client{number}", routers=tuple(order), work=work, begins_s=begins_s)
 
 
-def _work(chance: Random, own_key: str) -> Work:
-    kinds = (Kind.UNKEYED, Kind.UNKEYED, Kind.KEYED, Kind.KEYED, Kind.STOP, Kind.STREAM, Kind.SLOT)
+def _work(chance: Random, own_key: str) -> WorkPlan:
+    kinds = (
+        WorkKind.UNKEYED,
+        WorkKind.UNKEYED,
+        WorkKind.KEYED,
+        WorkKind.KEYED,
+        WorkKind.STOP,
+        WorkKind.STREAM,
+        WorkKind.SLOT,
+    )
     kind = chance.choice(kinds)
     key = ""
-    if kind in {Kind.KEYED, Kind.STOP}:
+    if kind in {WorkKind.KEYED, WorkKind.STOP}:
         # Calls of one key from two clients never overlap, but have no order.
         key = f"shared{chance.randint(0, 1)}" if chance.random() < 0.3 else own_key
     run_s = chance.choice((0.0, 0.001, 0.01, 0.05, 0.3))
     is_hasty = chance.random() < 0.25
-    return Work(
+    return WorkPlan(
         kind=kind,
         key=key,
-        keys=chance.choice((1, 2, 6)) if kind is Kind.KEYED else 1,
+        keys=chance.choice((1, 2, 6)) if kind is WorkKind.KEYED else 1,
         burst=chance.choice((1, 2, 4)),
         pause_s=chance.choice((0.15, 0.3, 0.6)) + run_s,
         run_s=run_s,
         timeout_s=max(0.005, run_s * chance.uniform(0.8, 3.0)) if is_hasty else chance.choice((20.0, 20.0, 20.0, inf)),
-        fails=0.1 if kind is Kind.STOP or chance.random() < 0.2 else 0.0,
+        fails=0.1 if kind is WorkKind.STOP or chance.random() < 0.2 else 0.0,
         swallows=chance.choice((0.0, 0.0, 0.5)),
         gives_up=chance.choice((0.0, 0.0, 0.15)),
         idempotent=chance.random() < 0.15,

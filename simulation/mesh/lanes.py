@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulation.mesh.draft import Draft
-from simulation.mesh.scenario import Blow, Kind, Work
+from simulation.mesh.scenario import Blow, WorkKind, WorkPlan
 from simulation.mesh.storm import storm
 
 
@@ -11,7 +11,7 @@ def keys_move(draft: Draft) -> None:
     """Owners of keys come, go, are cut off and come back."""
     chance, at_s = draft.chance, draft.begins_s
     draft.need_replicas(2)
-    draft.add_work(Work(kind=Kind.KEYED, key="moving", keys=8, run_s=chance.choice((0.02, 0.2)), burst=4))
+    draft.add_work(WorkPlan(kind=WorkKind.KEYED, key="moving", keys=8, run_s=chance.choice((0.02, 0.2)), burst=4))
     draft.join(at_s + chance.uniform(-0.5, 0.5))
     name = draft.some_replica()
     for other in ("controller", *(it.name for it in draft.routers)):
@@ -39,7 +39,7 @@ def key_overtaken(draft: Draft) -> None:
     chance, at_s = draft.chance, draft.begins_s
     draft.need_routers(2)
     draft.need_replicas(1)
-    draft.add_work(Work(kind=Kind.KEYED, key="overtaken", run_s=0.15, burst=4, pause_s=0.2))
+    draft.add_work(WorkPlan(kind=WorkKind.KEYED, key="overtaken", run_s=0.15, burst=4, pause_s=0.2))
     first, client = draft.router(), draft.clients[0].name
     draft.strike(Blow.STALL, at_s, first, client, for_s=6.0)
     for replica in draft.replicas:
@@ -54,8 +54,8 @@ def stop_lanes(draft: Draft) -> None:
     for number in range(chance.randint(1, 2)):
         run_s = chance.choice((0.02, 0.05, 0.1, 0.3))
         draft.add_work(
-            Work(
-                kind=Kind.STOP,
+            WorkPlan(
+                kind=WorkKind.STOP,
                 key=f"stop{number}",
                 run_s=run_s,
                 burst=chance.choice((3, 5)),
@@ -77,8 +77,8 @@ def stop_lanes_apart(draft: Draft) -> None:
     draft.need_replicas(1)
     run_s = chance.choice((0.05, 0.1, 0.3))
     draft.add_work(
-        Work(
-            kind=Kind.STOP,
+        WorkPlan(
+            kind=WorkKind.STOP,
             key="apart",
             run_s=run_s,
             burst=5,
@@ -110,8 +110,8 @@ def stop_lanes_late(draft: Draft) -> None:
     for number in range(4):
         run_s = chance.choice((0.3, 0.5))
         draft.add_work(
-            Work(
-                kind=Kind.STOP,
+            WorkPlan(
+                kind=WorkKind.STOP,
                 key=f"late{number}",
                 run_s=run_s,
                 burst=1,

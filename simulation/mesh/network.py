@@ -45,10 +45,10 @@ class Way:
         return (self.latency_s + self.extra_s) * (1.0 + jitter * jitter) + size / BYTES_PER_S
 
 
-class Pipe:
+class SimulatedPipe:
     """One direction of one connection."""
 
-    def __init__(self, connection: Connection, way: Way, target: NodeLoop) -> None:
+    def __init__(self, connection: SimulatedConnection, way: Way, target: NodeLoop) -> None:
         self.way = way
         self._timeline = way.network.timeline
         self._target = target
@@ -114,10 +114,10 @@ class Pipe:
         self._held.clear()
 
 
-class End:
+class ConnectionEnd:
     """One end of a connection, in its process."""
 
-    def __init__(self, connection: Connection, loop: NodeLoop) -> None:
+    def __init__(self, connection: SimulatedConnection, loop: NodeLoop) -> None:
         self.loop = loop
         self.is_open = True
         self._connection = connection
@@ -131,26 +131,28 @@ class End:
             self.on_end(why)
 
 
-class Connection:
+class SimulatedConnection:
     """Between a process that has connected and one that listens."""
 
     def __init__(self, network: Network, client: NodeLoop, server: NodeLoop) -> None:
         self.network = network
-        self.near, self.far = End(self, client), End(self, server)
-        self.out = Pipe(self, network.way(client.name, server.name), server)
+        self.near, self.far = ConnectionEnd(self, client), ConnectionEnd(self, server)
+        self.out = SimulatedPipe(self, network.way(client.name, server.name), server)
         """What the client says."""
-        self.back = Pipe(self, network.way(server.name, client.name), client)
+        self.back = SimulatedPipe(self, network.way(server.name, client.name), client)
         """What the server says."""
         self.accept: Callable[..., None] = _nobody
         """Called at the server with the first frame of each rpc."""
-        self.goes_away: Callable[[Connection], None] = _nobody
+        self.goes_away: Callable[[SimulatedConnection], None] = _nobody
         """Called at the client when the server stops."""
 
-    def sides(self) -> tuple[tuple[End, Pipe, End], tuple[End, Pipe, End]]:
+    def sides(
+        self,
+    ) -> tuple[tuple[ConnectionEnd, SimulatedPipe, ConnectionEnd], tuple[ConnectionEnd, SimulatedPipe, ConnectionEnd]]:
         """Each end, what it says, and the other end."""
         return (self.near, self.out, self.far), (self.far, self.back, self.near)
 
-    def close(self, end: End, why: str) -> None:
+    def close(self, end: ConnectionEnd, why: str) -> None:
         """One side ends the connection; the other one hears of it when all before has arrived."""
         for own, pipe, other in self.sides():
             if own is end:
@@ -171,12 +173,12 @@ class Connection:
                 pipe.end(other.ended, "Socket closed", lost=lost)
         self.network.forget_if_over(self)
 
-    def time_out(self, end: End) -> None:
+    def time_out(self, end: ConnectionEnd) -> None:
         """A side has heard nothing for too long."""
         if end.is_open and not end.loop.is_dead:
             end.loop.deliver(self._timed_out, end)
 
-    def _timed_out(self, end: End) -> None:
+    def _timed_out(self, end: ConnectionEnd) -> None:
         if end.is_open:
             self.close(end, "Socket closed")
             end.on_end("keepalive watchdog timeout")
@@ -190,7 +192,7 @@ class Listener(NamedTuple):
     """Who listens at an address."""
 
     loop: NodeLoop
-    accept: Callable[[Connection], None]
+    accept: Callable[[SimulatedConnection], None]
     """Called in its process."""
 
 
@@ -200,7 +202,7 @@ class Network:
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self.listeners: dict[str, Listener] = {}
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[SimulatedConnection, None] = {}
         self.on_message: Callable[[str, str, str, bytes], None] = lambda *_: None
         """Each message as it is about to be read at the other end: from, to, rpc, bytes. Faults wait for moments."""
         self._ways: dict[tuple[str, str], Way] = {}
@@ -214,14 +216,14 @@ class Network:
 
     # -- what processes do -----------------------------------------------------------------------------------------
 
-    def connect(self, loop: NodeLoop, address: str, done: Callable[[Connection | None, str], None]) -> None:
+    def connect(self, loop: NodeLoop, address: str, done: Callable[[SimulatedConnection | None, str], None]) -> None:
         """`done` is called in the process of `loop`: with the connection, or with why there is none."""
         listener = self.listeners.get(address)
         if listener is None or listener.loop.is_dead:
             # The machine is there and says no; ways to nobody are not simulated.
             self.timeline.at(self.timeline.now + 0.0003, lambda _: loop.deliver(done, None, "Connection refused"))
             return
-        connection = Connection(self, loop, listener.loop)
+        connection = SimulatedConnection(self, loop, listener.loop)
         self.connections[connection] = None
         state = {"is_waiting": True}
 
@@ -260,7 +262,7 @@ class Network:
             self.timeline.now + CONNECT_TIMEOUT_S + 4 * self.way(loop.name, listener.loop.name).extra_s, late
         )
 
-    def forget_if_over(self, connection: Connection) -> None:
+    def forget_if_over(self, connection: SimulatedConnection) -> None:
         if not connection.near.is_open and not connection.far.is_open:
             self.connections.pop(connection, None)
 
@@ -314,14 +316,14 @@ class Network:
             if loop in (connection.near.loop, connection.far.loop):
                 connection.died(loop, lost)
 
-    def _between(self, one: str, other: str) -> list[Connection]:
+    def _between(self, one: str, other: str) -> list[SimulatedConnection]:
         return [it for it in self.connections if {it.near.loop.name, it.far.loop.name} == {one, other}]
 
-    def _watch(self, connection: Connection, lasts: Callable[[], bool], *ends: End) -> None:
+    def _watch(self, connection: SimulatedConnection, lasts: Callable[[], bool], *ends: ConnectionEnd) -> None:
         for end in ends:
             when = self.timeline.now + self._chance.uniform(*KEEPALIVE_S)
             self.timeline.at(when, partial(self._look, connection, end, lasts))
 
-    def _look(self, connection: Connection, end: End, lasts: Callable[[], bool], _: object) -> None:
+    def _look(self, connection: SimulatedConnection, end: ConnectionEnd, lasts: Callable[[], bool], _: object) -> None:
         if lasts():
             connection.time_out(end)

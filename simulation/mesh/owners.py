@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulation.mesh.draft import Draft
-from simulation.mesh.scenario import Blow, Kind, Moment, Replica, Work
+from simulation.mesh.scenario import Blow, Moment, ReplicaPlan, WorkKind, WorkPlan
 
 
 def _share_keys(draft: Draft, *, run_s: float = 0.1, others_begin_s: float = 0.6) -> list[str]:
@@ -18,7 +18,9 @@ def _share_keys(draft: Draft, *, run_s: float = 0.1, others_begin_s: float = 0.6
     draft.need_routers(2)
     draft.need_replicas(2)
     # A kind of work for each key: calls that wait for one owner keep none of another one's from being made.
-    work = tuple(Work(kind=Kind.KEYED, key=f"everybody{n}", run_s=run_s, burst=1, pause_s=0.2) for n in range(6))
+    work = tuple(
+        WorkPlan(kind=WorkKind.KEYED, key=f"everybody{n}", run_s=run_s, burst=1, pause_s=0.2) for n in range(6)
+    )
     names = [it.name for it in draft.routers]
     draft.clients = [
         replace(
@@ -92,9 +94,9 @@ def namesake(draft: Draft) -> None:
         _share_keys(draft, run_s=chance.choice((0.1, 0.3)))
     else:
         draft.need_replicas(1)
-        draft.add_work(Work(kind=Kind.KEYED, key="twins", keys=4, run_s=0.05, burst=4))
+        draft.add_work(WorkPlan(kind=WorkKind.KEYED, key="twins", keys=4, run_s=0.05, burst=4))
     name = draft.replicas[0].name
-    draft.replicas.append(Replica(name=f"{name}twin", begins_s=draft.begins_s, twin_of=name))
+    draft.replicas.append(ReplicaPlan(name=f"{name}twin", begins_s=draft.begins_s, twin_of=name))
     if chance.random() < 0.5:
         draft.strike(Blow.CUT, draft.begins_s, name, "controller", for_s=chance.choice((1.0, 4.0)))
 
@@ -103,7 +105,7 @@ def clock_goes_back(draft: Draft) -> None:
     """A controller forgets, with a clock that is behind; then an owner of keys ends, and they need another one."""
     chance, at_s = draft.chance, draft.begins_s
     draft.need_replicas(2)
-    draft.add_work(Work(kind=Kind.KEYED, key="behind", keys=6, run_s=0.05, burst=6))
+    draft.add_work(WorkPlan(kind=WorkKind.KEYED, key="behind", keys=6, run_s=0.05, burst=6))
     draft.strike(Blow.JUMP, at_s - 0.05, "controller", amount=chance.choice((-3600.0, -30.0)))
     draft.strike(Blow.KILL, at_s, "controller", for_s=0.05)
     draft.strike(Blow.TERMINATE, at_s + chance.uniform(0.5, 1.5), draft.some_replica(), for_s=0.5)

@@ -27,7 +27,7 @@ class Misfit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SourceChange:
     """One piece of one function."""
 
     where: str
@@ -47,7 +47,7 @@ class Reached:
 
 
 @contextmanager
-def changed(changes: Iterable[Change]) -> Iterator[Reached]:
+def changed(changes: Iterable[SourceChange]) -> Iterator[Reached]:
     """The code is changed as long as the context lasts. Raises Misfit where it cannot be."""
     reached = Reached()
     with ExitStack() as stack:
@@ -57,7 +57,7 @@ def changed(changes: Iterable[Change]) -> Iterator[Reached]:
 
 
 @contextmanager
-def _changed(change: Change, reached: Reached) -> Iterator[None]:
+def _changed(change: SourceChange, reached: Reached) -> Iterator[None]:
     function = _find(change.where)
     before, names = function.__code__, function.__globals__
     code = _code_of(change, function)
@@ -90,7 +90,7 @@ def _find(where: str) -> FunctionType:
     return function
 
 
-def _code_of(change: Change, function: FunctionType) -> CodeType:
+def _code_of(change: SourceChange, function: FunctionType) -> CodeType:
     source = textwrap.dedent(inspect.getsource(function))
     if (count := source.count(change.old)) != 1:
         raise Misfit(f"{change.where} has {change.old!r} {count} times, not once: adapt the defect to the code")

@@ -21,7 +21,7 @@ from simulation.mesh.owners import (
     owners_fenced,
     tables_late,
 )
-from simulation.mesh.scenario import Blow, Kind, Work
+from simulation.mesh.scenario import Blow, WorkKind, WorkPlan
 from simulation.mesh.storm import storm
 
 
@@ -33,7 +33,7 @@ def router_leaves(draft: Draft) -> None:
         draft.replicas.clear()
     draft.need_replicas(1)
     if chance.random() < 0.8:
-        draft.add_work(Work(kind=Kind.STREAM, run_s=0.3, burst=1, pause_s=0.4))
+        draft.add_work(WorkPlan(kind=WorkKind.STREAM, run_s=0.3, burst=1, pause_s=0.4))
     draft.press()
     gone = draft.router()
     match chance.choice(("terminate", "terminate", "terminate", "kill", "cut", "stall", "pause", "restart")):
@@ -85,7 +85,7 @@ def controller_forgets(draft: Draft) -> None:
     draft.need_replicas(2)
     if chance.random() < 0.5:
         draft.press()
-    draft.add_work(Work(kind=Kind.KEYED, key="owned", keys=8, run_s=0.05, burst=8, pause_s=0.2))
+    draft.add_work(WorkPlan(kind=WorkKind.KEYED, key="owned", keys=8, run_s=0.05, burst=8, pause_s=0.2))
     cut_s = chance.choice((2.0, 4.0, 7.0))
     away = [draft.some_replica()] if chance.random() < 0.8 else []
     if chance.random() < 0.7:
@@ -119,9 +119,9 @@ def hasty(draft: Draft) -> None:
     chance, at_s = draft.chance, draft.begins_s
     draft.need_routers(2)
     draft.need_replicas(1)
-    for kind, key in ((Kind.UNKEYED, ""), (Kind.KEYED, "hasty")):
+    for kind, key in ((WorkKind.UNKEYED, ""), (WorkKind.KEYED, "hasty")):
         draft.add_work(
-            Work(kind=kind, key=key, run_s=0.03, burst=4, pause_s=0.05, timeout_s=chance.uniform(0.03, 0.15))
+            WorkPlan(kind=kind, key=key, run_s=0.03, burst=4, pause_s=0.05, timeout_s=chance.uniform(0.03, 0.15))
         )
     for router in draft.routers:
         if chance.random() < 0.7:
@@ -133,7 +133,7 @@ def no_table(draft: Draft) -> None:
     """A router that has not heard from the controller yet is the only one left."""
     chance, at_s = draft.chance, draft.begins_s
     draft.need_routers(2)
-    draft.add_work(Work(kind=Kind.UNKEYED, run_s=0.2, burst=4, timeout_s=inf))
+    draft.add_work(WorkPlan(kind=WorkKind.UNKEYED, run_s=0.2, burst=4, timeout_s=inf))
     draft.strike(Blow.KILL, at_s, "controller", for_s=chance.choice((1.0, 4.0, 8.0, -1.0, -1.0)))
     for router in draft.routers[1:]:
         draft.strike(Blow.KILL, at_s + 0.05, router.name, for_s=0.1)
@@ -143,7 +143,7 @@ def no_table(draft: Draft) -> None:
 def slots_and_tables(draft: Draft) -> None:
     """Slots, while tables differ and replicas come and go."""
     draft.need_replicas(1)
-    draft.add_work(Work(kind=Kind.SLOT, run_s=0.1, burst=2), Work(kind=Kind.SLOT, run_s=0.3, burst=1))
+    draft.add_work(WorkPlan(kind=WorkKind.SLOT, run_s=0.1, burst=2), WorkPlan(kind=WorkKind.SLOT, run_s=0.3, burst=1))
     older_table(draft)
 
 
@@ -171,7 +171,7 @@ def replica_departs(draft: Draft) -> None:
     chance, at_s = draft.chance, draft.begins_s
     draft.need_routers(2)
     draft.need_replicas(2)
-    draft.add_work(Work(kind=Kind.UNKEYED, run_s=0.2, burst=6, pause_s=0.1))
+    draft.add_work(WorkPlan(kind=WorkKind.UNKEYED, run_s=0.2, burst=6, pause_s=0.1))
     first, gone = draft.router(), draft.some_replica()
     # What has begun is not answered: the router hears nothing of the replica, or the client nothing of the router.
     source, target = chance.choice(((gone, first), (first, draft.clients[0].name)))
@@ -220,7 +220,7 @@ def departures_forgotten(draft: Draft) -> None:
     chance, at_s = draft.chance, draft.begins_s
     draft.need_routers(2)
     draft.need_replicas(2)
-    draft.add_work(Work(kind=Kind.UNKEYED, run_s=0.1, burst=6, pause_s=0.1))
+    draft.add_work(WorkPlan(kind=WorkKind.UNKEYED, run_s=0.1, burst=6, pause_s=0.1))
     draft.seconds = max(draft.seconds, at_s + 6.0)
     first = draft.router()
     draft.strike(Blow.STALL, at_s, first, draft.clients[0].name, for_s=8.0)

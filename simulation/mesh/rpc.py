@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
-from simulation.mesh.network import Pipe
+from simulation.mesh.network import SimulatedPipe
 
 WINDOW_BYTES: Final = 1_500_000
 """What may be unread: the look-ahead of a stream, and a half more."""
@@ -28,10 +28,10 @@ def _next_turn() -> Generator[None, None, None]:
     yield
 
 
-class Flow:
+class SendingHalf:
     """The sending half of one direction."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pipe: Pipe, arrive: Callable[[bytes], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, pipe: SimulatedPipe, arrive: Callable[[bytes], None]) -> None:
         """`arrive` is called with each message in the process at the other end."""
         self._loop = loop
         self._pipe = pipe

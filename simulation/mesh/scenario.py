@@ -14,7 +14,7 @@ CALM_S: Final = 1.0
 """Nothing begins to go wrong in the last second of the load."""
 
 
-class Kind(Enum):
+class WorkKind(Enum):
     """What a lane of work does."""
 
     UNKEYED = "unkeyed"
@@ -25,10 +25,10 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class WorkPlan:
     """Calls that one client makes, burst by burst."""
 
-    kind: Kind
+    kind: WorkKind
     key: str = ""
     keys: int = 1
     """So many keys of that name, in turn."""
@@ -65,19 +65,19 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class ClientPlan:
     """One client with its sessions."""
 
     name: str
     routers: tuple[str, ...]
-    work: tuple[Work, ...]
+    work: tuple[WorkPlan, ...]
     begins_s: float = SETTLE_S
     patience_s: float = 10.0
     """How long calls wait where no router can be reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class ReplicaPlan:
     """One replica."""
 
     name: str
@@ -88,7 +88,7 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Router:
+class RouterPlan:
     """One router."""
 
     name: str
@@ -156,9 +156,9 @@ class Scenario:
     plot: str = ""
     seconds: float
     """How long clients make calls."""
-    routers: tuple[Router, ...]
-    replicas: tuple[Replica, ...]
-    clients: tuple[Client, ...]
+    routers: tuple[RouterPlan, ...]
+    replicas: tuple[ReplicaPlan, ...]
+    clients: tuple[ClientPlan, ...]
     faults: tuple[Fault, ...] = ()
     asks_again: bool = False
     """When all is whole again, each key gets one more call, which has to give a result."""

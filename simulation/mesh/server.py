@@ -16,8 +16,8 @@ import grpc
 
 from simulation.mesh.cython import cygrpc
 from simulation.mesh.loop import NodeLoop
-from simulation.mesh.network import Connection, Listener, Network
-from simulation.mesh.rpc import FRAME_BYTES, Flow, Inbox, Metadata
+from simulation.mesh.network import Listener, Network, SimulatedConnection
+from simulation.mesh.rpc import FRAME_BYTES, Inbox, Metadata, SendingHalf
 
 if TYPE_CHECKING:
     from simulation.mesh.client_rpc import SimCall
@@ -42,7 +42,7 @@ class SimServer:
         self.is_stopped = False
         self._handlers: list[Any] = []
         self._address = ""
-        self._connections: dict[Connection, dict[ServerRpc, None]] = {}
+        self._connections: dict[SimulatedConnection, dict[ServerRpc, None]] = {}
         self._is_stopping = False
         self._stopped: asyncio.Future[None] | None = None
         self._idle = asyncio.Event()
@@ -95,17 +95,17 @@ class SimServer:
             self._idle.clear()
             await self._idle.wait()
 
-    def _accept(self, connection: Connection) -> None:
+    def _accept(self, connection: SimulatedConnection) -> None:
         self._connections[connection] = {}
         connection.accept = self._begin
         connection.far.on_end = lambda _why: self._lost(connection)
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: SimulatedConnection) -> None:
         for rpc in list(self._connections.pop(connection, ())):
             rpc.cancelled_by_client()
         self._idle.set()
 
-    def _begin(self, connection: Connection, rpc: ServerRpc) -> None:
+    def _begin(self, connection: SimulatedConnection, rpc: ServerRpc) -> None:
         rpcs = self._connections.get(connection)
         if rpcs is None or not connection.far.is_open:
             return
@@ -122,14 +122,14 @@ class SimServer:
         rpc.attach(self)
         rpc.run(handler, lambda: self._ended(connection, rpc))
 
-    def _ended(self, connection: Connection, rpc: ServerRpc) -> None:
+    def _ended(self, connection: SimulatedConnection, rpc: ServerRpc) -> None:
         rpcs = self._connections.get(connection)
         if rpcs is not None:
             rpcs.pop(rpc, None)
         self._idle.set()
 
 
-def _go_away(connection: Connection) -> None:
+def _go_away(connection: SimulatedConnection) -> None:
     connection.goes_away(connection)
 
 
@@ -137,7 +137,12 @@ class ServerRpc:
     """One rpc, at its server. Made by the client's side, and carried there by its first frame."""
 
     def __init__(
-        self, connection: Connection, method: str, metadata: Metadata, time_left_s: float | None, client: SimCall
+        self,
+        connection: SimulatedConnection,
+        method: str,
+        metadata: Metadata,
+        time_left_s: float | None,
+        client: SimCall,
     ) -> None:
         self.method = method
         self.metadata = metadata
@@ -190,7 +195,7 @@ class ServerRpc:
     def attach(self, server: SimServer) -> None:
         """The first frame has arrived."""
         self.server = server
-        self.flow = Flow(self.loop, self.connection.back, self.client.message)
+        self.flow = SendingHalf(self.loop, self.connection.back, self.client.message)
         self.inbox = Inbox(self.loop, self._read)
         self._name = f"rpc {server.network.timeline.steps}"
         if self.time_left_s is not None:

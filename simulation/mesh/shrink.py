@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from simulation.mesh.scenario import Kind, Scenario
+from simulation.mesh.scenario import Scenario, WorkKind
 
 MAX_TRIES: Final = 400
 
@@ -67,7 +67,7 @@ def _simpler_work(scenario: Scenario) -> Iterator[Scenario]:
     for number, client in enumerate(scenario.clients):
         for at, work in enumerate(client.work):
             for change in (
-                {"fails": 0.0} if work.fails and work.kind is not Kind.STOP else {},
+                {"fails": 0.0} if work.fails and work.kind is not WorkKind.STOP else {},
                 {"swallows": 0.0} if work.swallows else {},
                 {"gives_up": 0.0} if work.gives_up else {},
                 {"burst": 1} if work.burst > 1 else {},

@@ -24,7 +24,7 @@ SEEDS_AT_A_TIME: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SeedVerdict:
     """What is told of one seed."""
 
     seed: int
@@ -82,7 +82,7 @@ class _Worker:
 
 def run_seeds(
     seeds: Iterable[int], seconds: float, plot: str, processes: int, defect: str = ""
-) -> Generator[Found, None, None]:
+) -> Generator[SeedVerdict, None, None]:
     """In no order. `plot`: a name, or several with commas between them, or empty; `defect`: a name, or empty."""
     left = iter(seeds)
     running: dict[int, _Worker] = {}
@@ -110,6 +110,6 @@ def run_seeds(
             worker.kill()
 
 
-def _read(line: bytes) -> Found:
+def _read(line: bytes) -> SeedVerdict:
     said = json.loads(line)
-    return Found(**{**said, "violations": [(name, text) for name, text in said["violations"]]})
+    return SeedVerdict(**{**said, "violations": [(name, text) for name, text in said["violations"]]})

@@ -29,7 +29,7 @@ from simulation.mesh.loop import NodeLoop
 from simulation.mesh.moments import Moments
 from simulation.mesh.network import Network
 from simulation.mesh.node import Main, Node
-from simulation.mesh.scenario import BACKEND, ENDPOINT, Blow, Client, Fault, Replica, Router, Scenario
+from simulation.mesh.scenario import BACKEND, ENDPOINT, Blow, ClientPlan, Fault, ReplicaPlan, RouterPlan, Scenario
 from simulation.mesh.timeline import Stuck, Timeline
 from slotmesh.spec import model
 from tests.history.model import Violation
@@ -223,7 +223,7 @@ class World:
             controller.server.set_serving()
             await node.stop.wait()
 
-    def _route(self, router: Router) -> Main:
+    def _route(self, router: RouterPlan) -> Main:
         async def main(node: Node) -> None:
             settings = RouterSettings(
                 host=node.address,
@@ -238,7 +238,7 @@ class World:
 
         return main
 
-    def _host(self, replica: Replica) -> Main:
+    def _host(self, replica: ReplicaPlan) -> Main:
         async def main(node: Node) -> None:
             settings = ReplicaSettings(
                 handler="simulation:Simulated",
@@ -256,7 +256,7 @@ class World:
 
         return main
 
-    def _call(self, client: Client) -> Main:
+    def _call(self, client: ClientPlan) -> Main:
         async def main(node: Node) -> None:
             addresses = [f"{self._addresses[name]}:{PORT}" for name in client.routers if name in self._addresses]
             await run_client(node, client, addresses, self.scenario.seconds)

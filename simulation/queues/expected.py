@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from simulation.queues.settings import Settings
+from simulation.queues.settings import QueuesSettings
 from slotmesh.spec.model import BalancerName
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ _BOUNDS = {8: Bounds(p99=0.3, refusals=0.5), 1: Bounds(p99=0.8, refusals=0.5)}
 """By the slots of a replica."""
 
 
-def bounds(settings: Settings) -> Bounds | None:
+def bounds(settings: QueuesSettings) -> Bounds | None:
     """The bounds for these settings, where there are any: how long is measured, and by which seed, does not matter."""
-    conditions = Settings(slots=settings.slots, balancer=BalancerName.LEAST_LOADED)
+    conditions = QueuesSettings(slots=settings.slots, balancer=BalancerName.LEAST_LOADED)
     measured = replace(settings, calls=conditions.calls, warm_up=conditions.warm_up, seed=conditions.seed)
     return _BOUNDS.get(settings.slots) if measured == conditions else None

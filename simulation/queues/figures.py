@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulation.ledger import Counted
-    from simulation.queues.settings import Settings
+    from simulation.queues.settings import QueuesSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Figures:
     """Events that happened, warm-up included."""
 
 
-def summarise(settings: Settings, waited: Sequence[float], failed: int, counted: Counted, events: int) -> Figures:
+def summarise(settings: QueuesSettings, waited: Sequence[float], failed: int, counted: Counted, events: int) -> Figures:
     """Sums up. `waited`: a queue time a measured call, negative where it never ran."""
     times = sorted(time for time in waited if time >= 0.0)
     slots = settings.replicas * settings.slots

@@ -10,24 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from replica_service.core.calls import Link as ReplicaSide
-from router_service.core.replicas.capacity import Capacity
+from replica_service.core.calls import RouterPeer as ReplicaSide
+from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.events import ServiceTimesReported
 from router_service.core.replicas.slicing import MethodTime
-from simulation.queues.replica import Replica
-from simulation.queues.router import Router
+from simulation.queues.replica import QueuesReplica
+from simulation.queues.router import QueuesRouter
 
 if TYPE_CHECKING:
     from router_service.core.replicas.frames import OutgoingBatch
-    from router_service.core.replicas.replica import Replica as RouterSide
+    from router_service.core.replicas.replica import RoutedReplica as RouterSide
     from simulation.kernel import Kernel
     from slotmesh.errors import Failure
 
 
-class Link:
+class QueuesLink:
     """Both ends, and what travels between them."""
 
-    def __init__(self, router: Router, far: RouterSide, replica: Replica, kernel: Kernel, delay: float) -> None:
+    def __init__(
+        self, router: QueuesRouter, far: RouterSide, replica: QueuesReplica, kernel: Kernel, delay: float
+    ) -> None:
         self.router = router
         self.far = far
         """The replica in the router's core."""
@@ -97,16 +99,18 @@ class Link:
             self._plan(self._bring, (self._results, self._failed, self._capacity()))
             self._results, self._failed = ([], []), []
 
-    def _tell(self, capacity: Capacity) -> None:
+    def _tell(self, capacity: ReportedCapacity) -> None:
         self.router.capacity_changed(self.far, capacity)
 
     def _tell_times(self, times: dict[str, MethodTime]) -> None:
         self.router.core.step(ServiceTimesReported(self.far, times), self._kernel.now)
 
-    def _hand_back(self, frame: tuple[list[int], Failure, Capacity]) -> None:
+    def _hand_back(self, frame: tuple[list[int], Failure, ReportedCapacity]) -> None:
         self.router.refused(self.far, *frame)
 
-    def _bring(self, frame: tuple[tuple[list[int], list[bytes]], list[tuple[list[int], Failure]], Capacity]) -> None:
+    def _bring(
+        self, frame: tuple[tuple[list[int], list[bytes]], list[tuple[list[int], Failure]], ReportedCapacity]
+    ) -> None:
         (run_ids, payloads), failed, capacity = frame
         self.router.completed(self.far, [(run_ids, payloads, "")] if run_ids else [], failed, capacity)
 
@@ -118,6 +122,6 @@ class Link:
     def _plan(self, action: Any, argument: Any) -> None:
         self._kernel.at(self._kernel.now + self._delay, action, argument)
 
-    def _capacity(self) -> Capacity:
+    def _capacity(self) -> ReportedCapacity:
         told = self.replica.core.capacity(self.near)
-        return Capacity(told.max_ongoing, told.prefetch, told.others, told.keyed_window, told.draining)
+        return ReportedCapacity(told.max_ongoing, told.prefetch, told.others, told.keyed_window, told.draining)

@@ -10,22 +10,22 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from router_service.core.routing.rosters import Roster, RosterVersion
+from router_service.core.routing.rosters import RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from simulation.kernel import Kernel
-from simulation.ledger import Ledger
+from simulation.ledger import SimulationLedger
 from simulation.queues.figures import Figures, summarise
-from simulation.queues.link import Link
-from simulation.queues.replica import Replica
-from simulation.queues.router import Router
+from simulation.queues.link import QueuesLink
+from simulation.queues.replica import QueuesReplica
+from simulation.queues.router import QueuesRouter
 from slotmesh.spec.model import Backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router_service.core.replicas.replica import Replica as Far
+    from router_service.core.replicas.replica import RoutedReplica as Far
     from router_service.core.routing.balancers import Balancer
-    from simulation.queues.settings import Settings
+    from simulation.queues.settings import QueuesSettings
 
 _ENDPOINT = "endpoint"
 _BACKEND = "backend"
@@ -33,18 +33,18 @@ _STEPS = 50
 """How often progress is told."""
 
 
-class Mesh:
+class QueuesMesh:
     """One simulation, all of its links open."""
 
-    def __init__(self, settings: Settings, balancer: Callable[[], Balancer[Far]] | None = None) -> None:
+    def __init__(self, settings: QueuesSettings, balancer: Callable[[], Balancer[Far]] | None = None) -> None:
         """`balancer` makes one for each router, in the place of the one that the settings name."""
         self._settings = settings
         self._kernel = Kernel()
-        self._ledger = Ledger(settings.slots * settings.replicas)
+        self._ledger = SimulationLedger(settings.slots * settings.replicas)
         self._arrivals = self._stream("arrivals")
         services, replicas = self._stream("services"), self._stream("replicas")
         self._replicas = [
-            Replica(
+            QueuesReplica(
                 self._kernel,
                 self._ledger,
                 slots=settings.slots,
@@ -56,7 +56,7 @@ class Mesh:
             for _ in range(settings.replicas)
         ]
         self._routers = [
-            Router(self._kernel, self._ledger, self._stream(f"router {number}").random)
+            QueuesRouter(self._kernel, self._ledger, self._stream(f"router {number}").random)
             for number in range(settings.routers)
         ]
         self._last: int | None = None
@@ -98,7 +98,7 @@ class Mesh:
             backends={
                 _BACKEND: BackendRoute(settings=Backend(name=_BACKEND, balancer=settings.balancer), replicas=routes)
             },
-            roster=Roster(RosterVersion("simulation", 1)),
+            roster=TableRoster(RosterVersion("simulation", 1)),
         )
         replica_of = {route.key: replica for route, replica in zip(routes, self._replicas, strict=True)}
         for router in self._routers:
@@ -106,7 +106,7 @@ class Mesh:
             if balancer is not None:
                 router.balance_by(balancer())
             for far in found:
-                link = Link(router, far, replica_of[far.key], self._kernel, settings.link_delay)
+                link = QueuesLink(router, far, replica_of[far.key], self._kernel, settings.link_delay)
                 router.links[far] = link
                 link.open()
 
@@ -116,11 +116,11 @@ class Mesh:
             for _ in range(int(self._settings.arrival_rate / self._settings.routers)):
                 router.submit(_ENDPOINT, self._ledger.arrive(1, self._kernel.now))
 
-    def _plan_arrival(self, router: Router) -> None:
+    def _plan_arrival(self, router: QueuesRouter) -> None:
         rate = self._settings.arrival_rate / self._settings.routers / self._settings.batch
         self._kernel.at(self._kernel.now + self._arrivals.expovariate(rate), self._arrive, router)
 
-    def _arrive(self, router: Router) -> None:
+    def _arrive(self, router: QueuesRouter) -> None:
         if not self._have_arrived(self._last):
             self._plan_arrival(router)
             router.submit(_ENDPOINT, self._ledger.arrive(self._settings.batch, self._kernel.now))

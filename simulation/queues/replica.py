@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link as Near
-from replica_service.core.calls import Run
-from replica_service.core.commands import Command, Fail, Refuse, StartCalls, TellCapacity
-from replica_service.core.events import CallsEnded, RunsCame, TimePassed
-from replica_service.core.scheduler import Scheduler
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun
+from replica_service.core.calls import RouterPeer as Near
+from replica_service.core.commands import Fail, Refuse, ReplicaCommand, StartCalls, TellCapacity
+from replica_service.core.events import CallsEnded, ReplicaTimePassed, RunsCame
+from replica_service.core.scheduler import ReplicaScheduler
 from simulation.ledger import Violation
 from simulation.payloads import call_of
 from slotmesh.wire.chunks import joined
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from router_service.core.replicas.frames import OutgoingBatch
     from simulation.kernel import Kernel
-    from simulation.ledger import Ledger
+    from simulation.ledger import SimulationLedger
 
-_OPTIONS = CallOptions()
+_OPTIONS = ReplicaCallOptions()
 
 
 class LinkToRouter(Protocol):
@@ -37,13 +37,13 @@ class LinkToRouter(Protocol):
         """All that is to be said leaves the replica."""
 
 
-class Replica:
+class QueuesReplica:
     """Runs calls."""
 
     def __init__(
         self,
         kernel: Kernel,
-        ledger: Ledger,
+        ledger: SimulationLedger,
         *,
         slots: int,
         travel: float,
@@ -52,7 +52,7 @@ class Replica:
         draws: Random,
     ) -> None:
         """`travel` is how long each call was on its way here. Times in mean service times."""
-        self.core = Scheduler({"": None}, max_ongoing=slots, capacity_gap_s=capacity_gap, chance=draws.random)
+        self.core = ReplicaScheduler({"": None}, max_ongoing=slots, capacity_gap_s=capacity_gap, chance=draws.random)
         self.ledger = ledger
         self.pending: list[LinkToRouter] = []
         """Links with something to say once the event is over."""
@@ -68,12 +68,14 @@ class Replica:
         """A frame arrives."""
         now = self._kernel.now
         runs = [
-            Run(near, batch.first_run_id, [*map(joined, batch.payloads)], _OPTIONS, batch.endpoint, now, batch.deadline)
+            ReplicaRun(
+                near, batch.first_run_id, [*map(joined, batch.payloads)], _OPTIONS, batch.endpoint, now, batch.deadline
+            )
             for batch in batches
         ]
         self._carry_out(self.core.step(RunsCame(runs), now))
 
-    def _carry_out(self, commands: list[Command]) -> None:
+    def _carry_out(self, commands: list[ReplicaCommand]) -> None:
         kernel, ledger = self._kernel, self.ledger
         now = kernel.now
         for command in commands:
@@ -104,7 +106,7 @@ class Replica:
             self._timer_at = when
             kernel.at(when, self._time_passed, when)
 
-    def _end(self, ended: tuple[Run, int]) -> None:
+    def _end(self, ended: tuple[ReplicaRun, int]) -> None:
         run, index = ended
         now = self._kernel.now
         self._running -= 1
@@ -115,4 +117,4 @@ class Replica:
     def _time_passed(self, when: float) -> None:
         if when == self._timer_at:
             self._timer_at = None
-            self._carry_out(self.core.step(TimePassed(), self._kernel.now))
+            self._carry_out(self.core.step(ReplicaTimePassed(), self._kernel.now))

@@ -10,7 +10,7 @@ from typing import Any
 
 from simulation.queues.expected import Bounds, bounds
 from simulation.queues.figures import Figures
-from simulation.queues.settings import Settings
+from simulation.queues.settings import QueuesSettings
 from simulation.queues.theory import Reference, references
 
 _HEADINGS = (
@@ -28,10 +28,10 @@ _HEADINGS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class QueuesOutcome:
     """One configuration, and what it came to."""
 
-    settings: Settings
+    settings: QueuesSettings
     figures: Figures
     seconds: float
     """Wall time."""
@@ -47,7 +47,7 @@ class Outcome:
         return self.bounds is None or self.bounds.hold(self.figures)
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def table(outcomes: Sequence[QueuesOutcome]) -> str:
     """One line a configuration, aligned; after the last one of a number of slots what theory says of it."""
     rows: list[Sequence[str]] = [_HEADINGS]
     for index, outcome in enumerate(outcomes):
@@ -59,7 +59,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(_aligned(row, widths) for row in rows)
 
 
-def conditions(settings: Settings) -> str:
+def conditions(settings: QueuesSettings) -> str:
     """What all lines of a table have in common."""
     return (
         f"{settings.replicas:,} replicas, {settings.routers} routers, {settings.load:.0%} load, links of "
@@ -69,7 +69,7 @@ def conditions(settings: Settings) -> str:
     )
 
 
-def document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def document(outcomes: Sequence[QueuesOutcome]) -> dict[str, Any]:
     """Everything the table says, in full."""
     return {
         "results": [
@@ -85,7 +85,7 @@ def document(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _row(outcome: Outcome) -> Sequence[str]:
+def _row(outcome: QueuesOutcome) -> Sequence[str]:
     figures, bounds = outcome.figures, outcome.bounds
     return (
         str(outcome.settings.slots),
@@ -101,7 +101,7 @@ def _row(outcome: Outcome) -> Sequence[str]:
     )
 
 
-def _reference_row(settings: Settings, reference: Reference) -> Sequence[str]:
+def _reference_row(settings: QueuesSettings, reference: Reference) -> Sequence[str]:
     return (
         str(settings.slots),
         f"theory: {reference.name}",

@@ -11,12 +11,12 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import CallOptions
-from router_service.core.commands import Command, DeliverFailure, DeliverResults, Flush, OpenLink
-from router_service.core.events import CallsSubmitted, TimePassed
+from router_service.core.calls import RouterCallOptions
+from router_service.core.commands import DeliverFailure, DeliverResults, Flush, OpenLink, RouterCommand
+from router_service.core.events import CallsSubmitted, RouterTimePassed
 from router_service.core.replicas.events import CapacityReported, LinkOpened, RunsCompleted, RunsRefused
 from router_service.core.routing.events import TableReceived
-from router_service.core.scheduler import Scheduler
+from router_service.core.scheduler import RouterScheduler
 from simulation.ledger import Violation
 from simulation.payloads import call_of, payload_of
 from slotmesh.wire.chunks import joined
@@ -24,18 +24,18 @@ from slotmesh.wire.chunks import joined
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router_service.core.replicas.capacity import Capacity
+    from router_service.core.replicas.capacity import ReportedCapacity
     from router_service.core.replicas.frames import OutgoingBatch
-    from router_service.core.replicas.replica import Replica as Far
+    from router_service.core.replicas.replica import RoutedReplica as Far
     from router_service.core.routing.balancers import Balancer
     from router_service.core.routing.table import RoutingTable
     from simulation.kernel import Kernel
-    from simulation.ledger import Ledger
+    from simulation.ledger import SimulationLedger
     from slotmesh.errors import Failure
 
 MAX_FRAME_CALLS = 16_384
 MAX_FRAME_BYTES = 1024 * 1024
-_OPTIONS = CallOptions()
+_OPTIONS = RouterCallOptions()
 
 
 class LinkToReplica(Protocol):
@@ -45,12 +45,12 @@ class LinkToReplica(Protocol):
         """A frame leaves the router."""
 
 
-class Router:
+class QueuesRouter:
     """Takes calls, and brings them to replicas."""
 
-    def __init__(self, kernel: Kernel, ledger: Ledger, chance: Callable[[], float]) -> None:
+    def __init__(self, kernel: Kernel, ledger: SimulationLedger, chance: Callable[[], float]) -> None:
         """`chance` draws uniformly from [0, 1)."""
-        self.core = Scheduler(chance)
+        self.core = RouterScheduler(chance)
         self.links: dict[Far, LinkToReplica] = {}
         self._kernel = kernel
         self._ledger = ledger
@@ -75,10 +75,10 @@ class Router:
 
     # -- replicas --------------------------------------------------------------------------------------------------
 
-    def link_up(self, replica: Far, capacity: Capacity) -> None:
+    def link_up(self, replica: Far, capacity: ReportedCapacity) -> None:
         self._carry_out(self.core.step(LinkOpened(replica, capacity), self._kernel.now))
 
-    def capacity_changed(self, replica: Far, capacity: Capacity) -> None:
+    def capacity_changed(self, replica: Far, capacity: ReportedCapacity) -> None:
         self._carry_out(self.core.step(CapacityReported(replica, capacity), self._kernel.now))
 
     def completed(
@@ -86,17 +86,17 @@ class Router:
         replica: Far,
         results: Sequence[tuple[list[int], list[bytes], str]],
         failed: Sequence[tuple[list[int], Failure]],
-        capacity: Capacity,
+        capacity: ReportedCapacity,
     ) -> None:
         self._carry_out(self.core.step(RunsCompleted(replica, results, failed, capacity), self._kernel.now))
 
-    def refused(self, replica: Far, run_ids: list[int], failure: Failure, capacity: Capacity) -> None:
+    def refused(self, replica: Far, run_ids: list[int], failure: Failure, capacity: ReportedCapacity) -> None:
         self._ledger.refused(len(run_ids), self._kernel.now)
         self._carry_out(self.core.step(RunsRefused(replica, run_ids, failure, capacity), self._kernel.now))
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, commands: list[Command]) -> None:
+    def _carry_out(self, commands: list[RouterCommand]) -> None:
         for command in commands:
             match command:
                 case Flush(replica=replica):
@@ -126,4 +126,4 @@ class Router:
     def _expire(self, when: float) -> None:
         if when == self._timer_at:
             self._timer_at = inf
-            self._carry_out(self.core.step(TimePassed(), self._kernel.now))
+            self._carry_out(self.core.step(RouterTimePassed(), self._kernel.now))

@@ -11,7 +11,7 @@ from slotmesh.spec.model import BalancerName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class QueuesSettings:
     """One configuration."""
 
     routers: int = 8

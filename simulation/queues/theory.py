@@ -7,7 +7,7 @@ from math import inf, log
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulation.queues.settings import Settings
+    from simulation.queues.settings import QueuesSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Reference:
     p99: float
 
 
-def references(settings: Settings) -> list[Reference]:
+def references(settings: QueuesSettings) -> list[Reference]:
     """Between which limits a mesh with these settings is.
 
     Nobody beats one queue for all, and a freed slot waits a round trip for its next call: with one slot a replica that

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final, TypedDict
 
-from slotmesh.call_options.option import Kind, Reader, option, options_of
+from slotmesh.call_options.option import OptionKind, Reader, option, options_of
 
 NO_METADATA: Final[Mapping[str, str]] = MappingProxyType({})
 _BOTH: Final = Reader.ROUTER | Reader.REPLICA
@@ -21,28 +21,28 @@ _BOTH: Final = Reader.ROUTER | Reader.REPLICA
 class StatedOptions:
     """What calls say of themselves. One object for all calls of a batch."""
 
-    method: str = option("", Kind.METHOD, read_by=_BOTH)
+    method: str = option("", OptionKind.METHOD, read_by=_BOTH)
     """Empty is `__call__`."""
-    content_type: str = option("", Kind.CONTENT_TYPE, read_by=_BOTH)
-    ordering_key: str = option("", Kind.KEY, read_by=_BOTH, stays=True)
+    content_type: str = option("", OptionKind.CONTENT_TYPE, read_by=_BOTH)
+    ordering_key: str = option("", OptionKind.KEY, read_by=_BOTH, stays=True)
     """Calls of one key run one after another. Batches have a field for it: one key for all calls, or one for each."""
-    shard_key: str = option("", Kind.KEY, read_by=Reader.ROUTER, stays=True)
+    shard_key: str = option("", OptionKind.KEY, read_by=Reader.ROUTER, stays=True)
     """Calls of one key go to one backend. Means nothing where there is an ordering key."""
-    timeout_s: float | None = option(None, Kind.DURATION, read_by=Reader.ROUTER)
+    timeout_s: float | None = option(None, OptionKind.DURATION, read_by=Reader.ROUTER)
     """From a call's arrival at the router to its deadline: what passes it is dropped. None: there is none."""
-    slo_s: float | None = option(None, Kind.DURATION, read_by=Reader.ROUTER, wire="relative_slo", stays=True)
+    slo_s: float | None = option(None, OptionKind.DURATION, read_by=Reader.ROUTER, wire="relative_slo", stays=True)
     """From a call's arrival at the router to when it should be answered: orders the queue, drops nothing."""
-    slo_at: datetime | None = option(None, Kind.TIME, read_by=Reader.ROUTER, wire="absolute_slo", stays=True)
+    slo_at: datetime | None = option(None, OptionKind.TIME, read_by=Reader.ROUTER, wire="absolute_slo", stays=True)
     """The same as a time of day. At most one of the two is set."""
-    idempotent: bool = option(False, Kind.FLAG, read_by=Reader.ROUTER)
+    idempotent: bool = option(False, OptionKind.FLAG, read_by=Reader.ROUTER)
     """Calls may be executed more than once."""
-    no_reply: bool = option(False, Kind.FLAG, read_by=_BOTH)
+    no_reply: bool = option(False, OptionKind.FLAG, read_by=_BOTH)
     """Callers hear only that a call has ended."""
-    streaming: bool = option(False, Kind.FLAG, read_by=_BOTH)
+    streaming: bool = option(False, OptionKind.FLAG, read_by=_BOTH)
     """Callers take each value that the handler yields. Such a call ends with its connection."""
-    stop_generation: int = option(0, Kind.COUNT, read_by=_BOTH)
+    stop_generation: int = option(0, OptionKind.COUNT, read_by=_BOTH)
     """Once a call of its ordering key and this generation has failed, none of these starts. 0: calls go on."""
-    metadata: Mapping[str, str] = option(NO_METADATA, Kind.METADATA, read_by=Reader.REPLICA)
+    metadata: Mapping[str, str] = option(NO_METADATA, OptionKind.METADATA, read_by=Reader.REPLICA)
     """Handed to the handler."""
 
 

@@ -16,7 +16,7 @@ _DECLARED: Final = "option"
 """Key in the metadata of a dataclass's field."""
 
 
-class Kind(Enum):
+class OptionKind(Enum):
     """What values an option has."""
 
     METHOD = auto()
@@ -47,7 +47,7 @@ class Option:
 
     attribute: str
     """Name of the field in Python."""
-    kind: Kind
+    kind: OptionKind
     read_by: Reader
     wire: str = ""
     """Name of the field of the message where it is another one than `argument`."""
@@ -57,7 +57,7 @@ class Option:
     @property
     def argument(self) -> str:
         """What callers say it by."""
-        return self.attribute.removesuffix("_s") if self.kind is Kind.DURATION else self.attribute
+        return self.attribute.removesuffix("_s") if self.kind is OptionKind.DURATION else self.attribute
 
     @property
     def name(self) -> str:
@@ -67,16 +67,16 @@ class Option:
     @property
     def has_presence(self) -> bool:
         """Whether the message tells what was not said from what has the value 0."""
-        return self.kind in {Kind.DURATION, Kind.TIME}
+        return self.kind in {OptionKind.DURATION, OptionKind.TIME}
 
 
-def option(default: ValueT, kind: Kind, *, read_by: Reader, wire: str = "", stays: bool = False) -> ValueT:
+def option(default: ValueT, kind: OptionKind, *, read_by: Reader, wire: str = "", stays: bool = False) -> ValueT:
     """Declares a field of a dataclass: what `Option` says of each argument."""
     metadata = {_DECLARED: {"kind": kind, "read_by": read_by, "wire": wire, "stays": stays}}
     # Dataclasses take no mapping for a default, be it a read-only one, and a mapping has no hash.
     made: Any = (
         field(default_factory=lambda: default, metadata=metadata, hash=False)
-        if kind is Kind.METADATA
+        if kind is OptionKind.METADATA
         else field(default=default, metadata=metadata)
     )
     return made  # type: ignore[no-any-return]  # dataclasses make an attribute of the default's type of it

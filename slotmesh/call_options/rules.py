@@ -13,7 +13,7 @@ from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.message import Message
 
 from slotmesh.call_options.model import OPTIONS
-from slotmesh.call_options.option import Kind
+from slotmesh.call_options.option import OptionKind
 from slotmesh.codec import CONTENT_TYPES
 from slotmesh.errors import Failure, Reason
 from slotmesh.units import MAX_DURATION_S
@@ -101,13 +101,13 @@ def _count_problem(count: int) -> str | None:
     return f"must not be negative, got {count}" if count < 0 else None
 
 
-_PROBLEM_OF: Final[dict[Kind, Callable[[Any], str | None]]] = {
-    Kind.CONTENT_TYPE: _content_type_problem,
-    Kind.KEY: key_problem,
-    Kind.DURATION: _duration_problem,
-    Kind.TIME: _timestamp_problem,
-    Kind.COUNT: _count_problem,
-    Kind.METADATA: _metadata_problem,
+_PROBLEM_OF: Final[dict[OptionKind, Callable[[Any], str | None]]] = {
+    OptionKind.CONTENT_TYPE: _content_type_problem,
+    OptionKind.KEY: key_problem,
+    OptionKind.DURATION: _duration_problem,
+    OptionKind.TIME: _timestamp_problem,
+    OptionKind.COUNT: _count_problem,
+    OptionKind.METADATA: _metadata_problem,
 }
 """What may be wrong with a value. A method has another reason; a flag is always right."""
 _PROBLEMS: Final = tuple(

@@ -12,13 +12,13 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from slotmesh.call_options.model import NO_METADATA, OPTIONS, StatedOptions
-from slotmesh.call_options.option import Kind, Reader
+from slotmesh.call_options.option import OptionKind, Reader
 from slotmesh.v1 import call_pb2
 
-_READ: Final[dict[Kind, Callable[[Any], Any]]] = {
-    Kind.DURATION: lambda wire: wire.ToNanoseconds() / 1e9,
-    Kind.TIME: lambda wire: wire.ToDatetime(tzinfo=UTC),
-    Kind.METADATA: dict,
+_READ: Final[dict[OptionKind, Callable[[Any], Any]]] = {
+    OptionKind.DURATION: lambda wire: wire.ToNanoseconds() / 1e9,
+    OptionKind.TIME: lambda wire: wire.ToDatetime(tzinfo=UTC),
+    OptionKind.METADATA: dict,
 }
 """How values are read that are not what the message has."""
 _READ_BY: Final = {
@@ -29,10 +29,10 @@ _READ_BY: Final = {
     )
     for reader in Reader
 }
-_WRITE: Final[dict[Kind, Callable[[Any, Any], object]]] = {
-    Kind.DURATION: lambda wire, value: wire.FromNanoseconds(round(value * 1e9)),
-    Kind.TIME: lambda wire, value: wire.FromDatetime(value),
-    Kind.METADATA: lambda wire, value: wire.update(value),
+_WRITE: Final[dict[OptionKind, Callable[[Any, Any], object]]] = {
+    OptionKind.DURATION: lambda wire, value: wire.FromNanoseconds(round(value * 1e9)),
+    OptionKind.TIME: lambda wire, value: wire.FromDatetime(value),
+    OptionKind.METADATA: lambda wire, value: wire.update(value),
 }
 """How values are written that are not what the message has."""
 _WRITTEN: Final = tuple((name, each.attribute, _WRITE.get(each.kind)) for name, each in OPTIONS.items())

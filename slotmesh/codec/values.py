@@ -26,7 +26,7 @@ _BYTES: Final = {bytes}
 
 Encode = Callable[[Any], bytes]
 """Raises EncodeError."""
-Decode = Callable[[bytes], Any]
+DecodeFunction = Callable[[bytes], Any]
 """Raises DecodeError."""
 
 _UNDECODABLE = (msgspec.DecodeError, BrokenArray, ProtobufDecodeError, RecursionError, UnicodeDecodeError)
@@ -54,7 +54,7 @@ def decode(content_type: str, payload: bytes) -> Any:
 
 
 @cache
-def _any_decoder(content_type: str) -> Decode:
+def _any_decoder(content_type: str) -> DecodeFunction:
     return decoder(content_type)
 
 
@@ -94,7 +94,7 @@ def _encode_rows(content_type: str, array: Any) -> list[bytes]:
     return encode_each(content_type, array.tolist())
 
 
-def decoder(content_type: str, wanted: Any = Any) -> Decode:
+def decoder(content_type: str, wanted: Any = Any) -> DecodeFunction:
     """The function that decodes into `wanted`; take it once for many payloads.
 
     Raises:
@@ -143,7 +143,7 @@ def _small_arrays(payloads: list[bytes], wanted: Any) -> list[Any] | None:
     return None if rows is None else arrays_in(rows)
 
 
-def _second_attempt(raw: Decode, payload: bytes, error: Exception, content_type: str) -> Any:
+def _second_attempt(raw: DecodeFunction, payload: bytes, error: Exception, content_type: str) -> Any:
     if content_type == MSGPACK:
         try:
             return decode_again(raw, payload)
@@ -157,7 +157,7 @@ def is_message(wanted: Any) -> bool:
     return isinstance(wanted, type) and issubclass(wanted, Message)
 
 
-def _raw_decoder(content_type: str, wanted: Any) -> Decode:
+def _raw_decoder(content_type: str, wanted: Any) -> DecodeFunction:
     """Raises one of `_UNDECODABLE` where a payload is not what it should be."""
     if content_type == MSGPACK:
         return msgpack_decoder(wanted, may_import=True)
@@ -170,7 +170,7 @@ def _raw_decoder(content_type: str, wanted: Any) -> Decode:
     if content_type == PROTOBUF:
         if not is_message(wanted):
             raise TypeError(f"{PROTOBUF} needs the class of the message, got {_name(wanted)}")
-        parse: Decode = wanted.FromString
+        parse: DecodeFunction = wanted.FromString
         return parse
     raise DecodeError(unknown_content_type(content_type), reason=Reason.BAD_REQUEST, field="content_type")
 

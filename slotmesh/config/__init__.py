@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from slotmesh.config.fields import FlagOnly, Kind
+from slotmesh.config.fields import FieldKind, FlagOnly
 from slotmesh.config.reading import Reading, SettingsError
 from slotmesh.units import (
     format_duration,
@@ -63,14 +63,14 @@ def _normal_host_port(text: str) -> str:
 
 
 Duration = Annotated[
-    timedelta, _read(parse_duration), Kind("a duration", "DURATION", format_duration, "250ms, 30s or 2m")
+    timedelta, _read(parse_duration), FieldKind("a duration", "DURATION", format_duration, "250ms, 30s or 2m")
 ]
 """A time span, written with its unit."""
 
-Size = Annotated[int, _read(parse_size), Kind("a size", "SIZE", format_size, "64KiB or 4MiB")]
+Size = Annotated[int, _read(parse_size), FieldKind("a size", "SIZE", format_size, "64KiB or 4MiB")]
 """Bytes, written with their unit."""
 
-HostPort = Annotated[str, _read(_normal_host_port), Kind("HOST:PORT", "HOST:PORT")]
+HostPort = Annotated[str, _read(_normal_host_port), FieldKind("HOST:PORT", "HOST:PORT")]
 """An address to connect to."""
 
 

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FieldKind:
     """How a setting is written: what is expected, its placeholder in the help, its values as text, examples."""
 
     expects: str
@@ -30,23 +30,23 @@ class FlagOnly:
 
 
 _KINDS = {
-    bool: Kind("true or false", "BOOL"),
-    int: Kind("a whole number", "N"),
-    float: Kind("a number", "NUMBER"),
-    Path: Kind("a path", "PATH"),
+    bool: FieldKind("true or false", "BOOL"),
+    int: FieldKind("a whole number", "N"),
+    float: FieldKind("a number", "NUMBER"),
+    Path: FieldKind("a path", "PATH"),
 }
 
 
-def kind_of(field: FieldInfo) -> Kind:
+def kind_of(field: FieldInfo) -> FieldKind:
     """The kind that the field's type was annotated with, or that follows from its type."""
     for each in _metadata(field):
-        if isinstance(each, Kind):
+        if isinstance(each, FieldKind):
             return each
     plain = plain_type(field)
     if get_origin(plain) is Literal:
         choices = [str(each) for each in get_args(plain)]
-        return Kind(f"one of {', '.join(choices)}", "{" + ",".join(choices) + "}")
-    return _KINDS.get(plain, Kind("text", "TEXT"))
+        return FieldKind(f"one of {', '.join(choices)}", "{" + ",".join(choices) + "}")
+    return _KINDS.get(plain, FieldKind("text", "TEXT"))
 
 
 def expects(field: FieldInfo) -> str:

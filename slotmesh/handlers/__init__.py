@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slotmesh.handlers.batching import BatchControl, BatchState, RunningBatch
 from slotmesh.handlers.decorators import batch, batch_control, deployment
-from slotmesh.handlers.description import CALL, HandlerDescription, Kind, MethodDescription, describe
+from slotmesh.handlers.description import CALL, HandlerDescription, MethodDescription, MethodKind, describe
 from slotmesh.handlers.settings import BatchSettings, DeploymentSettings
 
 __all__ = [
@@ -14,8 +14,8 @@ __all__ = [
     "BatchState",
     "DeploymentSettings",
     "HandlerDescription",
-    "Kind",
     "MethodDescription",
+    "MethodKind",
     "RunningBatch",
     "batch",
     "batch_control",

@@ -28,7 +28,7 @@ DEFAULT_MAX_ONGOING_ASYNC = 512
 DEFAULT_MAX_ONGOING_THREADS = 8
 
 
-class Kind(StrEnum):
+class MethodKind(StrEnum):
     """How a method is run."""
 
     ASYNC = "async"
@@ -43,14 +43,14 @@ class Kind(StrEnum):
     @property
     def is_async(self) -> bool:
         """Whether it runs on the event loop."""
-        return self in {Kind.ASYNC, Kind.ASYNC_GENERATOR}
+        return self in {MethodKind.ASYNC, MethodKind.ASYNC_GENERATOR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodDescription:
     """One method that can be called."""
 
-    kind: Kind
+    kind: MethodKind
     batch: BatchSettings | None = None
     """Set for a batch method."""
 
@@ -157,13 +157,13 @@ def _found(handler: type, name: str) -> Any:
 
 def _describe_function(function: Callable[..., Any]) -> MethodDescription:
     if inspect.isasyncgenfunction(function):
-        kind = Kind.ASYNC_GENERATOR
+        kind = MethodKind.ASYNC_GENERATOR
     elif inspect.isgeneratorfunction(function):
-        kind = Kind.GENERATOR
+        kind = MethodKind.GENERATOR
     elif inspect.iscoroutinefunction(function):
-        kind = Kind.ASYNC
+        kind = MethodKind.ASYNC
     else:
-        kind = Kind.DEF
+        kind = MethodKind.DEF
     return MethodDescription(kind=kind, batch=batch_settings(function))
 
 

@@ -18,7 +18,7 @@ from slotmesh.runtime.large_frames import LargeFrame
 from slotmesh.runtime.pump import StreamPump
 
 T = TypeVar("T")
-Frame = TypeVar("Frame")
+ReadFrameT = TypeVar("ReadFrameT")
 
 LAST_WRITE_S = 0.5
 """How long the write under way may take when the stream ends."""
@@ -26,13 +26,13 @@ LAST_WRITE_S = 0.5
 _TRANSPORT = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
 
 
-async def read_frame(call: grpc.aio.StreamStreamCall[Any, Frame]) -> Frame | None:
+async def read_frame(call: grpc.aio.StreamStreamCall[Any, ReadFrameT]) -> ReadFrameT | None:
     """The peer's next frame; None at the end of the stream."""
     frame: Any = await call.read()
     return None if frame is grpc.aio.EOF else frame
 
 
-async def read_request(context: grpc.aio.ServicerContext[Frame, Any]) -> Frame | None:
+async def read_request(context: grpc.aio.ServicerContext[ReadFrameT, Any]) -> ReadFrameT | None:
     """The client's next frame; None after half-close. The only way to read where frames are guarded."""
     frame: Any = await context.read()
     if type(frame) is LargeFrame:

@@ -28,7 +28,7 @@ OVERALL = ""
 """The name that asks for the whole server."""
 
 
-class Health(health_pb2_grpc.HealthServicer):
+class ServerHealth(health_pb2_grpc.HealthServicer):
     """State of the services of one server, and the rpcs that tell it."""
 
     def __init__(self) -> None:

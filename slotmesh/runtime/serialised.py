@@ -17,7 +17,7 @@ BehaviorT = TypeVar("BehaviorT", bound=Callable[..., Any])
 _MARK = "writes_bytes"
 
 
-class Frame(Protocol):
+class SerialisableFrame(Protocol):
     """A message."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
@@ -35,11 +35,11 @@ def writes_bytes(behavior: object) -> bool:
     return hasattr(behavior, _MARK)
 
 
-def write_as_bytes(context: grpc.aio.ServicerContext[Any, Any]) -> Callable[[Frame], Awaitable[object]]:
+def write_as_bytes(context: grpc.aio.ServicerContext[Any, Any]) -> Callable[[SerialisableFrame], Awaitable[object]]:
     """Writes frames of the rpc; once it was called the frame is of no more use."""
     write = context.write
 
-    def write_frame(frame: Frame) -> Awaitable[object]:
+    def write_frame(frame: SerialisableFrame) -> Awaitable[object]:
         return write(frame.SerializeToString())
 
     return write_frame

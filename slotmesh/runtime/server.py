@@ -62,7 +62,7 @@ class GrpcServer:
         self._so_reuseport = so_reuseport
         self._servicers: list[tuple[Callable[[Any, Any], None], Any]] = []
         self._server: grpc.aio.Server | None = None
-        self._health: health.Health | None = None
+        self._health: health.ServerHealth | None = None
         self._bound_port = 0
         self.turns = StepQueue()
         """For what streams bring and one step cannot deal with."""
@@ -83,7 +83,7 @@ class GrpcServer:
         registration = GuardedRegistration(server, self._name, self.turns)
         for register, servicer in self._servicers:
             register(servicer, registration)
-        state = health.Health()
+        state = health.ServerHealth()
         state.register(registration)
         state.add(registration.services)
         reflection.register(registration.services, registration)

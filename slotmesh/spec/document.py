@@ -23,7 +23,7 @@ from pydantic_core import ErrorDetails
 
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes, number, show
-from slotmesh.spec.setting import Kind, Setting, choices
+from slotmesh.spec.setting import Setting, SettingKind, choices
 from slotmesh.units import parse_duration, parse_size
 
 MAX_SPEC_BYTES = 4 * 2**20
@@ -39,13 +39,13 @@ def _written(parse: Callable[[str], Any], example: str) -> BeforeValidator:
     return BeforeValidator(read)
 
 
-_TYPES: Mapping[Kind, Any] = {
-    Kind.HANDLER: str,
-    Kind.INTEGER: int | None,
-    Kind.SIZE: Annotated[int, _written(parse_size, "64KiB or 256MiB")] | None,
-    Kind.DURATION: Annotated[timedelta, _written(parse_duration, "250ms, 30s or 2m")] | None,
-    Kind.FLAG: bool | None,
-    Kind.JSON: dict[str, Any],  # the rules say what is JSON
+_TYPES: Mapping[SettingKind, Any] = {
+    SettingKind.HANDLER: str,
+    SettingKind.INTEGER: int | None,
+    SettingKind.SIZE: Annotated[int, _written(parse_size, "64KiB or 256MiB")] | None,
+    SettingKind.DURATION: Annotated[timedelta, _written(parse_duration, "250ms, 30s or 2m")] | None,
+    SettingKind.FLAG: bool | None,
+    SettingKind.JSON: dict[str, Any],  # the rules say what is JSON
 }
 """What a document may say of a setting. None: nothing."""
 
@@ -55,7 +55,7 @@ class _Strict(BaseModel):
 
 
 def _type_of(setting: Setting) -> Any:
-    return _TYPES[setting.kind] if setting.kind is not Kind.CHOICE else Literal[choices(setting)] | None
+    return _TYPES[setting.kind] if setting.kind is not SettingKind.CHOICE else Literal[choices(setting)] | None
 
 
 _FIELDS: dict[str, Any] = {name: (_type_of(each), None) for name, each in SETTINGS.items()}
@@ -69,9 +69,9 @@ def _backend(name: str, document: BaseModel) -> Backend:
 
 def _value(setting: Setting, said: Any) -> Any:
     match setting.kind:
-        case Kind.DURATION:
+        case SettingKind.DURATION:
             return said.total_seconds()
-        case Kind.CHOICE:
+        case SettingKind.CHOICE:
             return type(setting.default)[said.upper()]
         case _:
             return said

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from slotmesh.handlers.settings import MAX_ONGOING_LIMIT, MIN_SECONDS
-from slotmesh.spec.setting import Change, Kind, setting, settings_of
+from slotmesh.spec.setting import Change, SettingKind, setting, settings_of
 
 JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 
@@ -37,33 +37,33 @@ class Backend:
     """One version of a handler and its settings: a group of identical replicas. None is what a document leaves out."""
 
     name: str
-    handler: str = setting("", Kind.HANDLER, change=Change.REPLACES)
+    handler: str = setting("", SettingKind.HANDLER, change=Change.REPLACES)
     """The class or function. May be left out where replicas are started by somebody else."""
-    num_replicas: int | None = setting(None, Kind.INTEGER, bounds=(0, 10_000))
+    num_replicas: int | None = setting(None, SettingKind.INTEGER, bounds=(0, 10_000))
     """Replicas that should run. Unset: 1 where the controller launches them, and any number where not."""
-    max_ongoing: int | None = setting(None, Kind.INTEGER, bounds=(1, MAX_ONGOING_LIMIT))
+    max_ongoing: int | None = setting(None, SettingKind.INTEGER, bounds=(1, MAX_ONGOING_LIMIT))
     """Calls that one replica executes at once. Unset: what the handler's decorator says."""
-    prefetch: int | None = setting(None, Kind.INTEGER, bounds=(0, MAX_ONGOING_LIMIT))
+    prefetch: int | None = setting(None, SettingKind.INTEGER, bounds=(0, MAX_ONGOING_LIMIT))
     """Unkeyed calls that may wait at a replica. Unset: what the handler's decorator says."""
-    user_config: Mapping[str, JsonValue] = setting(_NOTHING, Kind.JSON, change=Change.GIVEN_TO_HANDLERS)
+    user_config: Mapping[str, JsonValue] = setting(_NOTHING, SettingKind.JSON, change=Change.GIVEN_TO_HANDLERS)
     """Arguments of the handler's constructor, by name."""
-    max_queued_calls: int = setting(20_000, Kind.INTEGER, bounds=(1, 10_000_000), is_routed=True)
+    max_queued_calls: int = setting(20_000, SettingKind.INTEGER, bounds=(1, 10_000_000), is_routed=True)
     """Calls that may wait in one router."""
-    max_queued_bytes: int = setting(256 * 2**20, Kind.SIZE, bounds=(1, 2**40), is_routed=True)
+    max_queued_bytes: int = setting(256 * 2**20, SettingKind.SIZE, bounds=(1, 2**40), is_routed=True)
     """Payload bytes that may wait in one router."""
-    max_queue_time_s: float = setting(30.0, Kind.DURATION, bounds=(0.001, MAX_TIME_S), is_routed=True)
+    max_queue_time_s: float = setting(30.0, SettingKind.DURATION, bounds=(0.001, MAX_TIME_S), is_routed=True)
     """Time a call may wait in the queue."""
-    max_batch_size: int = setting(1024, Kind.INTEGER, bounds=(1, 100_000), is_routed=True)
+    max_batch_size: int = setting(1024, SettingKind.INTEGER, bounds=(1, 100_000), is_routed=True)
     """Calls that travel to a replica as one batch, at most."""
-    balancer: BalancerName = setting(BalancerName.LEAST_LOADED, Kind.CHOICE, is_routed=True)
+    balancer: BalancerName = setting(BalancerName.LEAST_LOADED, SettingKind.CHOICE, is_routed=True)
     """How a router picks a replica for unkeyed calls."""
-    graceful_timeout_s: float = setting(30.0, Kind.DURATION, bounds=(0.0, MAX_TIME_S))
+    graceful_timeout_s: float = setting(30.0, SettingKind.DURATION, bounds=(0.0, MAX_TIME_S))
     """Time a draining replica has to finish what runs."""
-    health_check_period_s: float | None = setting(None, Kind.DURATION, bounds=(MIN_SECONDS, MAX_TIME_S))
+    health_check_period_s: float | None = setting(None, SettingKind.DURATION, bounds=(MIN_SECONDS, MAX_TIME_S))
     """How often a handler's `check_health` is called. Unset: what the handler's decorator says."""
-    health_check_timeout_s: float | None = setting(None, Kind.DURATION, bounds=(MIN_SECONDS, MAX_TIME_S))
+    health_check_timeout_s: float | None = setting(None, SettingKind.DURATION, bounds=(MIN_SECONDS, MAX_TIME_S))
     """How long `check_health` may take. Unset: what the handler's decorator says."""
-    own_loop: bool | None = setting(None, Kind.FLAG, change=Change.REPLACES)
+    own_loop: bool | None = setting(None, SettingKind.FLAG, change=Change.REPLACES)
     """Whether the handler has an event loop of its own, in a thread. Unset: what the handler's decorator says."""
 
     def routed(self) -> Backend:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, Mesh, Mistake, TrafficPolicy
-from slotmesh.spec.setting import Kind, Setting
+from slotmesh.spec.setting import Setting, SettingKind
 
 WEIGHT_TOLERANCE: Final = 1e-8
 """How far from 1 the sum of weights may be."""
@@ -94,14 +94,14 @@ def _name_mistakes(path: str, name: str) -> Iterator[Mistake]:
 
 def _setting_mistakes(path: str, setting: Setting, value: Any) -> Iterator[Mistake]:
     match setting.kind:
-        case Kind.INTEGER | Kind.SIZE | Kind.DURATION:
+        case SettingKind.INTEGER | SettingKind.SIZE | SettingKind.DURATION:
             yield from _bounded(path, value, setting)
-        case Kind.JSON:
+        case SettingKind.JSON:
             yield from _config_mistakes(path, value)
-        case Kind.HANDLER:
+        case SettingKind.HANDLER:
             if value and not _HANDLER.fullmatch(value):
                 yield Mistake(path, f"must be MODULE:NAME, is {show(value)!r}")
-        case Kind.FLAG | Kind.CHOICE:
+        case SettingKind.FLAG | SettingKind.CHOICE:
             pass  # each value that they can have is a right one
 
 
@@ -115,7 +115,7 @@ def _bounded(path: str, value: float | None, setting: Setting) -> Iterator[Mista
     if value is None or setting.bounds is None:
         return
     low, high = setting.bounds
-    unit = " s" if setting.kind is Kind.DURATION else ""
+    unit = " s" if setting.kind is SettingKind.DURATION else ""
     if not low <= value <= high:
         yield Mistake(path, f"must be {low:,}{unit} … {high:,}{unit}, is {number(value)}{unit}")
 

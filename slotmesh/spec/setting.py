@@ -17,7 +17,7 @@ _DECLARED: Final = "setting"
 """Key in the metadata of a dataclass's field."""
 
 
-class Kind(Enum):
+class SettingKind(Enum):
     """What values a setting has."""
 
     HANDLER = auto()
@@ -51,7 +51,7 @@ class Setting:
 
     attribute: str
     """Name of the field in Python."""
-    kind: Kind
+    kind: SettingKind
     default: Any
     bounds: tuple[float, float] | None = None
     """The smallest and the largest value; seconds, for a duration."""
@@ -62,12 +62,12 @@ class Setting:
     @property
     def name(self) -> str:
         """Its name in documents and on the wire."""
-        return self.attribute.removesuffix("_s") if self.kind is Kind.DURATION else self.attribute
+        return self.attribute.removesuffix("_s") if self.kind is SettingKind.DURATION else self.attribute
 
 
 def setting(
     default: ValueT,
-    kind: Kind,
+    kind: SettingKind,
     *,
     bounds: tuple[float, float] | None = None,
     is_routed: bool = False,
@@ -79,7 +79,7 @@ def setting(
     # Dataclasses take no mapping for a default, be it a read-only one.
     made: Any = (
         field(default_factory=lambda: default, metadata=metadata)
-        if kind is Kind.JSON
+        if kind is SettingKind.JSON
         else field(default=default, metadata=metadata)
     )
     return made  # type: ignore[no-any-return]  # dataclasses make an attribute of the default's type of it

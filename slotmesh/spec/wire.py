@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from slotmesh.codec.json_values import struct_from_wire
 from slotmesh.spec.model import SETTINGS, Backend, Endpoint, JsonValue, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import show
-from slotmesh.spec.setting import Kind, Setting
+from slotmesh.spec.setting import Setting, SettingKind
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
 
@@ -108,15 +108,15 @@ def _choice(setting: Setting, number: int) -> Any:
     return next((each for each in type(setting.default) if each.value == number), None)
 
 
-_WRITE: Final[dict[Kind, Callable[[mesh_pb2.Backend, str, Any], object]]] = {
-    Kind.DURATION: lambda wire, name, value: getattr(wire, name).FromNanoseconds(round(value * 1e9)),
-    Kind.CHOICE: lambda wire, name, value: setattr(wire, name, value.value),
-    Kind.JSON: _write_json,
+_WRITE: Final[dict[SettingKind, Callable[[mesh_pb2.Backend, str, Any], object]]] = {
+    SettingKind.DURATION: lambda wire, name, value: getattr(wire, name).FromNanoseconds(round(value * 1e9)),
+    SettingKind.CHOICE: lambda wire, name, value: setattr(wire, name, value.value),
+    SettingKind.JSON: _write_json,
 }
-_READ: Final[dict[Kind, Callable[[Setting, Any], Any]]] = {
-    Kind.DURATION: lambda _, value: seconds(value),
-    Kind.CHOICE: _choice,
-    Kind.JSON: lambda _, value: struct_from_wire(value),
+_READ: Final[dict[SettingKind, Callable[[Setting, Any], Any]]] = {
+    SettingKind.DURATION: lambda _, value: seconds(value),
+    SettingKind.CHOICE: _choice,
+    SettingKind.JSON: lambda _, value: struct_from_wire(value),
 }
 _WRITTEN: Final = {name: (each.attribute, _WRITE.get(each.kind)) for name, each in SETTINGS.items()}
 _READ_AS: Final = {name: (each, _READ.get(each.kind)) for name, each in SETTINGS.items()}

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.partitions import Owner, Ownership
+from controller_service.core.partitions import Incarnation, PartitionOwnership
 from controller_service.store.memory import MemoryStore
 from controller_service.store.protocol import Conflict, Store
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
@@ -20,9 +20,9 @@ STORES: dict[str, Callable[[], Store]] = {"memory": lambda: MemoryStore(generati
 
 V1 = Backend(name="v1", handler="app:One", user_config={"k": 3, "deep": [1, {"a": None}]})
 DIGITS = Endpoint(name="digits", traffic=TrafficPolicy(weights={"v1": 1.0}))
-OWNED = Ownership(
+OWNED = PartitionOwnership(
     endpoint="digits",
-    owners=(Owner("a", "1" * 32),),
+    owners=(Incarnation("a", "1" * 32),),
     partition_owners=(0,) * PARTITIONS,
     epochs=tuple(range(100, 100 + PARTITIONS)),
 )

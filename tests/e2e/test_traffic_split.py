@@ -12,7 +12,7 @@ import pytest
 
 import slotmesh
 from benchmarks.frames import FrameStream, frame_stream
-from benchmarks.processes import ProcessMesh, Server, process_mesh
+from benchmarks.processes import ProcessMesh, ServerProcess, process_mesh
 from slotmesh.runtime.channels import open_channel
 from slotmesh.spec.model import Backend, Endpoint, Mesh, TrafficPolicy
 from tests.support.metrics import Metrics
@@ -165,7 +165,7 @@ async def test_a_shard_key_has_the_same_backend_at_every_router_and_after_all_re
         assert await backend_of_each_key(mesh.routers[1]) == after
 
 
-async def backend_of_each_key(router: Server) -> dict[str, str]:
+async def backend_of_each_key(router: ServerProcess) -> dict[str, str]:
     async with slotmesh.connect(router.address) as client:
         endpoint = client.endpoint("e")
         replies = {key: endpoint.options(shard_key=key).method("name").map(range(3)) for key in KEYS}

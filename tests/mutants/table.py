@@ -20,14 +20,14 @@ _CLAIMS_AND_LANES: Final = (
         "a call starts though its deadline has passed",
         REPLICA,
         "return Skip(hi, EXPIRED)",
-        "return Start(hi, run.deadline)",
+        "return StartNow(hi, run.deadline)",
         "tests/unit/replica/test_claims.py",
     ),
     _mutant(
         "a claim outlives the freshness of its link",
         REPLICA,
-        "Start(hi, min(run.deadline, link.fresh_until))",
-        "Start(hi, run.deadline)",
+        "StartNow(hi, min(run.deadline, link.fresh_until))",
+        "StartNow(hi, run.deadline)",
         "tests/unit/replica/test_claims.py",
     ),
     _mutant(

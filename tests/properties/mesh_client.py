@@ -8,12 +8,12 @@ from itertools import groupby
 
 from router_service import convert
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import Batch, CallOptions
-from router_service.core.commands import Outcome
+from router_service.core.calls import Batch, RouterCallOptions
+from router_service.core.commands import CallDelivery
 from router_service.core.events import CallsCancelled, CallsSubmitted
 from router_service.core.routing.rosters import RosterVersion
 from router_service.core.sessions.events import CallsResent, RosterAcknowledged, SessionConnected
-from router_service.core.sessions.session import Session
+from router_service.core.sessions.session import SessionConnection
 from slotmesh.client.stream.rosters import Rosters
 from slotmesh.errors import Executed, Failure, Reason
 from tests.support.memory_nodes import ENDPOINT, RouterNode, wire_options
@@ -48,7 +48,7 @@ class Connection:
     is_open: bool = True
     """The client reads and writes."""
     heard: set[int] = field(default_factory=set)
-    unacknowledged: list[Outcome] = field(default_factory=list)
+    unacknowledged: list[CallDelivery] = field(default_factory=list)
 
 
 class Client:
@@ -115,7 +115,7 @@ class Client:
         sent = [call_id for call_id, call in self.unanswered.items() if call.sent_at is not None]
         spans = [(group[0], group[-1]) for group in _consecutive(sent)]
         rosters = [convert.roster_from_wire(each) for each in self.rosters.at_opening(is_resuming=bool(sent))]
-        session = Session(self.session_id, self.epoch, spans, rosters)
+        session = SessionConnection(self.session_id, self.epoch, spans, rosters)
         self.connection = Connection(router, Caller(Window(10**6, 10**9), session=session))
         caller = self.connection.caller
         router.inboxes[caller] = []
@@ -161,7 +161,7 @@ class Client:
             call.key, idempotent=call.idempotent, timeout_s=call.timeout_s, stop_generation=call.stop_generation
         )
         options = convert.options_from_wire(wire)
-        assert isinstance(options, CallOptions)
+        assert isinstance(options, RouterCallOptions)
         return options, ids, [self.calls[call_id].tag for call_id in ids]
 
 

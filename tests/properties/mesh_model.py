@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from replica_service.core.calls import StartTurn
 from replica_service.core.commands import StartCalls
-from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, Outcome
+from router_service.core.commands import CallDelivery, DeliverDone, DeliverFailure, DeliverResults
 from router_service.core.runs import CallerBook
 from router_service.core.sessions.events import SessionDisconnected
 from slotmesh.errors import Executed, Failure, Reason
@@ -82,7 +82,7 @@ class MeshModel:
             self.heard(client, connection, outcome)
         del inbox[:frames]
 
-    def heard(self, client: Client, connection: Connection, outcome: Outcome) -> None:
+    def heard(self, client: Client, connection: Connection, outcome: CallDelivery) -> None:
         assert connection.heard.isdisjoint(outcome.ids), "two outcomes of a call on one connection"
         connection.heard.update(outcome.ids)
         connection.unacknowledged.append(outcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from replica_service.core.batching.batcher import Batcher
-from replica_service.core.calls import Lane, Run
+from replica_service.core.calls import ReplicaLane, ReplicaRun
 from replica_service.core.permits.vacancies import CAPACITY_GAP_S
 from tests.properties.replica_model import (
     KEYED_WINDOW,
@@ -111,7 +111,7 @@ def gathered_in(batcher: Batcher) -> tuple[int, float]:
     is_weighed = batcher.method == "weighed"
     total, load = 0, 0.0
     for entry in batcher.gathered.queue:
-        if not isinstance(entry, Lane):
+        if not isinstance(entry, ReplicaLane):
             total += entry.hi - entry.lo
             load += sum(weigh(entry.run, index).weight for index in range(entry.lo, entry.hi)) if is_weighed else 0
             continue
@@ -132,7 +132,7 @@ def gathered_in(batcher: Batcher) -> tuple[int, float]:
     return total, load
 
 
-def open_ids(run: Run) -> range:
+def open_ids(run: ReplicaRun) -> range:
     return range(run.first + run.begin, run.first + run.end)
 
 

@@ -8,13 +8,13 @@ from math import inf
 from random import Random
 
 from replica_service.core.batching.batch_weight import Weighed
-from replica_service.core.calls import FRESH_S, Link, Run, StartTurn
+from replica_service.core.calls import FRESH_S, ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.commands import (
     AnswerRenewal,
-    Command,
     Fail,
     Grant,
     Refuse,
+    ReplicaCommand,
     StartBatch,
     StartCalls,
     TellCapacity,
@@ -22,7 +22,7 @@ from replica_service.core.commands import (
 from replica_service.core.events import BatchEnded, CallsEnded, DrainBegan, TurnEnded
 from replica_service.core.lanes.lanes import MAX_TURN_CALLS
 from replica_service.core.permits.vacancies import CAPACITY_GAP_S
-from replica_service.core.scheduler import Scheduler
+from replica_service.core.scheduler import ReplicaScheduler
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
 
@@ -40,7 +40,7 @@ UNWEIGHABLE = Failure(reason=Reason.BAD_ARGUMENTS, message="args[0]")
 SPOILED = Failure(reason=Reason.BAD_REQUEST, message="chunk")
 
 
-def weigh(run: Run, index: int) -> Weighed:
+def weigh(run: ReplicaRun, index: int) -> Weighed:
     turn, place = divmod(run.first + index, len(WEIGHTS))
     if place == 0 and turn % 2:
         return Weighed(0.0, failure=UNWEIGHABLE)
@@ -55,7 +55,7 @@ CallId = tuple[int, int]
 class Call:
     """What the model knows of one call."""
 
-    run: Run
+    run: ReplicaRun
     key: str
     deadline: float
     arrived: float
@@ -68,7 +68,7 @@ class Call:
 
 @dataclass
 class Router:
-    link: Link
+    link: RouterPeer
     number: int
     next_id: int = 1
     closed: bool = False
@@ -84,7 +84,7 @@ class ReplicaModel:
         self.max_ongoing = self.allowed = max_ongoing
         self.prefetch = prefetch
         secrets = map(str.encode, map(str, itertools.count()))
-        self.core = Scheduler(
+        self.core = ReplicaScheduler(
             METHODS,
             max_ongoing=max_ongoing,
             prefetch=prefetch,
@@ -96,40 +96,40 @@ class ReplicaModel:
         self.order = 0
         self.routers: list[Router] = [Router(self.new_link(), 0), Router(self.new_link(), 1)]
         self.router_of = {router.link: router for router in self.routers}
-        self.running_calls: list[Run] = []
+        self.running_calls: list[ReplicaRun] = []
         """One entry for each unkeyed call that runs."""
         self.turns: list[StartTurn] = []
         self.batches: list[StartBatch] = []
-        self.last_started: dict[tuple[str, Link | None], int] = {}
+        self.last_started: dict[tuple[str, RouterPeer | None], int] = {}
         """By key, and by link where those that are silent let others overtake them."""
         self.epoch = 1
         self.revoked_through = -1
         self.floor: dict[str, int] = {}
         """Key -> lowest epoch that is still served."""
-        self.told_full: set[Link] = set()
-        self.told_at: dict[Link, float] = {}
+        self.told_full: set[RouterPeer] = set()
+        self.told_at: dict[RouterPeer, float] = {}
 
-    def new_link(self) -> Link:
-        link = Link()
+    def new_link(self) -> RouterPeer:
+        link = RouterPeer()
         if "silence" in self.troubles:
             link.fresh_until = self.now + FRESH_S
         return link
 
-    def uploading(self) -> list[Run]:
+    def uploading(self) -> list[ReplicaRun]:
         return [run for router in self.router_of.values() for run in router.link.waiting.values() if run.awaits]
 
-    def leaves(self, run: Run) -> None:
+    def leaves(self, run: ReplicaRun) -> None:
         """One call less of the run runs, whichever part of it was started."""
         at = next(at for at, each in enumerate(self.running_calls) if each.payloads is run.payloads)
         del self.running_calls[at]
 
-    def is_fresh(self, run: Run) -> bool:
+    def is_fresh(self, run: ReplicaRun) -> bool:
         return self.now < run.link.fresh_until
 
     def is_stale(self, batch: StartBatch) -> bool:
         return not all(self.is_fresh(run) for run, _, _ in batch.parts)
 
-    def is_running(self, run: Run, index: int) -> bool:
+    def is_running(self, run: ReplicaRun, index: int) -> bool:
         call = self.router_of[run.link].calls.get(run.first + index)
         return call is not None and call.run.payloads is run.payloads and call.state == "running"
 
@@ -143,7 +143,7 @@ class ReplicaModel:
 
     # -- what the scheduler does with them -------------------------------------------------------------------------
 
-    def carry_out(self, commands: list[Command]) -> None:
+    def carry_out(self, commands: list[ReplicaCommand]) -> None:
         self.some_expired = any(
             isinstance(command, Fail) and command.failure.reason is Reason.DEADLINE_IN_QUEUE for command in commands
         )
@@ -224,7 +224,7 @@ class ReplicaModel:
             assert not any(lane in other.lanes for other in self.batches)
         self.batches.append(batch)
 
-    def begins(self, run: Run, index: int) -> None:
+    def begins(self, run: ReplicaRun, index: int) -> None:
         call = self.call(run, index)
         assert call.state in {"waiting", "held"}, call.state
         if call.state == "waiting":
@@ -235,10 +235,10 @@ class ReplicaModel:
             assert call.order > self.last_started.get(key, 0), "a call of a key was overtaken"
             self.last_started[key] = call.order
 
-    def lane_of(self, call: Call) -> tuple[str, Link | None]:
+    def lane_of(self, call: Call) -> tuple[str, RouterPeer | None]:
         return call.key, call.run.link if "silence" in self.troubles else None
 
-    def call(self, run: Run, index: int) -> Call:
+    def call(self, run: ReplicaRun, index: int) -> Call:
         return self.router_of[run.link].calls[run.first + index]
 
     def is_held(self, call: Call) -> bool:
@@ -269,5 +269,5 @@ class ReplicaModel:
                     call.state = "ended"
 
 
-def is_withdrawn(run: Run, index: int) -> bool:
+def is_withdrawn(run: ReplicaRun, index: int) -> bool:
     return run.withdrawn is not None and index in run.withdrawn

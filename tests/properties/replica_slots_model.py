@@ -8,11 +8,11 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Lane, Run
-from replica_service.core.commands import Command, Grant, StartCalls
-from replica_service.core.events import DispatchCame, ReleaseCame, StampEchoed, TimePassed
-from replica_service.core.slots.slot_table import Slot, SlotState
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaLane, ReplicaRun
+from replica_service.core.commands import Grant, ReplicaCommand, StartCalls
+from replica_service.core.events import DispatchCame, ReleaseCame, ReplicaTimePassed, StampEchoed
+from replica_service.core.slots.slot_table import ReservedSlot, SlotState
 from slotmesh.errors import Reason
 from tests.properties.replica_model import Call, ReplicaModel, Router
 
@@ -21,7 +21,7 @@ from tests.properties.replica_model import Call, ReplicaModel, Router
 class Token:
     """What the model knows of one slot."""
 
-    slot: Slot
+    slot: ReservedSlot
     expires_at: float
     call: Call | None = None
     """The one that was dispatched in it."""
@@ -45,7 +45,7 @@ class ReplicaSlotsModel(ReplicaModel):
         verdict = self.verdict_on(token)
         if verdict is None and endpoint == "other":
             verdict = Reason.SLOT_UNKNOWN
-        run = self.single(to, CallOptions(method=method), endpoint, time_left_s)
+        run = self.single(to, ReplicaCallOptions(method=method), endpoint, time_left_s)
         call = to.calls[run.first]
         if verdict is None:
             token.call = call
@@ -73,9 +73,9 @@ class ReplicaSlotsModel(ReplicaModel):
         assert (token.slot.state is SlotState.RELEASED) == token.is_released
         self.carry_out(commands)
 
-    def single(self, to: Router, options: CallOptions, endpoint: str, time_left_s: float) -> Run:
+    def single(self, to: Router, options: ReplicaCallOptions, endpoint: str, time_left_s: float) -> ReplicaRun:
         """A run of one, which the model then knows."""
-        run = Run(to.link, to.next_id, [b"x"], options, endpoint, self.now, self.now + time_left_s)
+        run = ReplicaRun(to.link, to.next_id, [b"x"], options, endpoint, self.now, self.now + time_left_s)
         self.order += 1
         to.calls[to.next_id] = Call(run, "", run.deadline, self.now, self.order)
         to.next_id += 1
@@ -98,7 +98,7 @@ class ReplicaSlotsModel(ReplicaModel):
             return Reason.SLOT_UNKNOWN
         return Reason.SLOT_EXPIRED if token.is_expired else None
 
-    def carry_out(self, commands: list[Command]) -> None:
+    def carry_out(self, commands: list[ReplicaCommand]) -> None:
         self.leases_end()
         for command in commands:
             match command:
@@ -139,7 +139,7 @@ class ReplicaSlotsModel(ReplicaModel):
             self.carry_out(self.core.step(StampEchoed(router.link, self.now), self.now))
         while (deadline := self.core.next_deadline()) is not None or self.calls_in_slots():
             self.now = max(self.now, deadline or self.now)
-            self.carry_out(self.core.step(TimePassed(), self.now))
+            self.carry_out(self.core.step(ReplicaTimePassed(), self.now))
             for router in self.routers:
                 self.carry_out(self.core.step(StampEchoed(router.link, self.now), self.now))
             super().core_drains()
@@ -159,7 +159,7 @@ def every_permit_is_somebodys(model: ReplicaSlotsModel) -> None:
         running += len(batch.lanes)
         running += sum(hi - lo for run, lo, hi in batch.parts if run.lane is None and run.slot is None)
     for entry in (each for batcher in model.core.batchers.values() for each in batcher.gathered.queue):
-        if isinstance(entry, Lane):
+        if isinstance(entry, ReplicaLane):
             running += 1
         elif entry.run.slot is None:
             running += entry.hi - entry.lo

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router_service.core.events import TimePassed
+from router_service.core.events import RouterTimePassed
 from tests.properties.router_model import QUEUE_TIME_S, RouterModel
 
 
@@ -48,12 +48,12 @@ def nothing_is_left(model: RouterModel) -> None:
     """In the end, every call has its one outcome, and nothing is kept."""
     for _ in range(3):  # what is lost and idempotent is sent again, and lost again
         model.now += QUEUE_TIME_S + 1
-        model.step(TimePassed())
+        model.step(RouterTimePassed())
         for held in list(model.held.values()):
             if held.linked:
                 model.cut_off(held)
     model.now += QUEUE_TIME_S + 1
-    model.step(TimePassed())
+    model.step(RouterTimePassed())
     assert not model.pending
     assert len(model.outcomes) == model.next_id - 1
     assert not any(caller.runs for caller in model.callers)

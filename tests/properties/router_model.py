@@ -12,7 +12,6 @@ from router_service.core.commands import (
     AskReconcile,
     CancelRun,
     CloseLink,
-    Command,
     DeliverDone,
     DeliverFailure,
     DeliverResults,
@@ -22,18 +21,19 @@ from router_service.core.commands import (
     NameRoster,
     OpenLink,
     RetryLink,
+    RouterCommand,
     TakeValues,
 )
 from router_service.core.events import RouterEvent
-from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.events import LinkLost, LinkOpened, RunsRefused
 from router_service.core.replicas.frames import OutgoingBatch
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.events import TableReceived
-from router_service.core.routing.rosters import ReplicaKey, Roster, RosterVersion
+from router_service.core.routing.rosters import ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
-from router_service.core.scheduler import Scheduler
+from router_service.core.scheduler import RouterScheduler
 from slotmesh.errors import Failure, Reason
 from slotmesh.spec import model
 from slotmesh.spec.model import BalancerName
@@ -50,7 +50,7 @@ POLICIES: tuple[dict[str, float] | None, ...] = ({"b1": 1.0}, {"b1": 0.5, "b2": 
 DARK = "dark"
 """The backend that gets copies only, so that the model knows them."""
 FULL = Failure(reason=Reason.QUEUE_FULL, message="full")
-ROOM = Capacity(max_ongoing=MAX_ONGOING, keyed_window=KEYED_WINDOW)
+ROOM = ReportedCapacity(max_ongoing=MAX_ONGOING, keyed_window=KEYED_WINDOW)
 STALE = Failure(reason=Reason.STALE_TABLE, message="not the owner")
 
 
@@ -67,7 +67,7 @@ class Call:
 class Held:
     """What one replica holds: run id -> (call id, key, epoch)."""
 
-    replica: Replica
+    replica: RoutedReplica
     linked: bool = False
     runs: dict[int, tuple[int, str, int]] = field(default_factory=dict)
     yielded: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -93,7 +93,7 @@ class RouterModel:
     """What callers wait for, what each replica holds, and the scheduler between them."""
 
     def __init__(self, seed: int, balancer: BalancerName) -> None:
-        self.scheduler = Scheduler(random.Random(seed).random)
+        self.scheduler = RouterScheduler(random.Random(seed).random)
         self.balancer = balancer
         self.now = 0.0
         self.revision = 0
@@ -106,12 +106,12 @@ class RouterModel:
         self.streaming: set[int] = set()
         self.values: dict[int, int] = defaultdict(int)
         """Values that each call's caller has."""
-        self.taken: dict[tuple[Replica, int], int] = defaultdict(int)
+        self.taken: dict[tuple[RoutedReplica, int], int] = defaultdict(int)
         """Values that nobody reads, of each run of each replica."""
         self.last_sent: dict[str, int] = defaultdict(int)
         self.held: dict[ReplicaKey, Held] = {}
         self.listed: dict[ReplicaKey, str] = {("r-a", "life"): "b1", ("r-b", "life"): "b2", ("r-d", "life"): DARK}
-        self.to_flush: dict[Replica, None] = {}
+        self.to_flush: dict[RoutedReplica, None] = {}
         self.lazy = False
         """Frames are cut by the rule `cut` only."""
         self.policy = POLICIES[1]
@@ -156,7 +156,7 @@ class RouterModel:
             revision=self.revision,
             endpoints=endpoints,
             backends=backends,
-            roster=Roster(RosterVersion("g", self.revision)),
+            roster=TableRoster(RosterVersion("g", self.revision)),
         )
         self.step(TableReceived(table))
 
@@ -164,7 +164,7 @@ class RouterModel:
         """Something happens, now; commands are carried out."""
         self.do(self.scheduler.step(event, self.now))
 
-    def do(self, commands: list[Command]) -> None:
+    def do(self, commands: list[RouterCommand]) -> None:
         for command in commands:
             match command:
                 case NameRoster():
@@ -206,7 +206,7 @@ class RouterModel:
         while self.to_flush:
             self.cut_one(next(iter(self.to_flush)), 100)
 
-    def cut_one(self, replica: Replica, max_calls: int) -> None:
+    def cut_one(self, replica: RoutedReplica, max_calls: int) -> None:
         self.to_flush.pop(replica, None)
         refused: list[int] = []
         for batch in self.scheduler.cut_frame(replica, max_calls, 10**6):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from router_service.core.events import TimePassed
+from router_service.core.events import RouterTimePassed
 from router_service.core.queueing.reservations import constraint_of
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing import routing_hooks
 from router_service.core.runs import CallerBook
 from router_service.core.slots.slot import Reserve
@@ -48,7 +48,7 @@ def nobody_waits_for_who_never_comes(model: RouterSlotsModel) -> None:
 
 
 def balancers_hear_in_pairs(model: RouterSlotsModel) -> None:
-    expected: Counter[Replica] = Counter()
+    expected: Counter[RoutedReplica] = Counter()
     for held in model.held.values():
         replica = held.replica
         dispatching = [*replica.ops, *replica.inflight.values()]
@@ -75,12 +75,12 @@ def nothing_is_left(model: RouterSlotsModel) -> None:
     """In the end, everybody has one outcome, and nothing is kept."""
     for _ in range(3):
         model.now += QUEUE_TIME_S + 1
-        model.step(TimePassed())
+        model.step(RouterTimePassed())
         for held in list(model.held.values()):
             if held.linked:
                 model.cut_off(held)
     model.now += QUEUE_TIME_S + LINK_WAIT_S + 1
-    model.step(TimePassed())
+    model.step(RouterTimePassed())
     assert not model.alive(), "somebody waits for ever"
     assert not any(caller.runs for caller in model.operations)
     requests = model.scheduler._parts.slot_operations.requests

@@ -6,32 +6,32 @@ import random
 from math import inf
 
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import CallOptions
+from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import (
     CancelRun,
     CloseLink,
-    Command,
     DeliverDone,
     DeliverFailure,
     DeliverResults,
     DeliverSlot,
     Flush,
     OpenLink,
+    RouterCommand,
 )
-from router_service.core.events import RouterEvent, TimePassed
+from router_service.core.events import RouterEvent, RouterTimePassed
 from router_service.core.flows import Flow
 from router_service.core.queueing.reservations import constraint_of
-from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.events import LinkLost, LinkOpened, RunsCompleted
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.events import TableReceived
-from router_service.core.routing.rosters import ReplicaKey, Roster, RosterVersion
+from router_service.core.routing.rosters import ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from router_service.core.runs import CallerBook
-from router_service.core.scheduler import Scheduler
+from router_service.core.scheduler import RouterScheduler
 from router_service.core.slots.events import SlotOperationsAnswered, SlotRequested
 from router_service.core.slots.frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew, OutgoingReserve
-from router_service.core.slots.slot import Released, Reserve, Slot
+from router_service.core.slots.slot import LeasedSlot, ReleasedSlot, Reserve
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec import model
 from slotmesh.spec.model import BalancerName
@@ -53,7 +53,7 @@ class RouterSlotsModel:
     """Who waits for what, what each replica holds, and the scheduler between them."""
 
     def __init__(self, seed: int, balancer: BalancerName, *, tells: bool) -> None:
-        self.scheduler = Scheduler(random.Random(seed).random)
+        self.scheduler = RouterScheduler(random.Random(seed).random)
         self.balancer = balancer
         self.tells = tells
         """Replicas say what their load is with each grant; else in a frame of its own, later or never."""
@@ -66,12 +66,12 @@ class RouterSlotsModel:
         self.operations: dict[CallerBook, Operation] = {}
         self.held: dict[ReplicaKey, Held] = {}
         self.slots: dict[str, Leased] = {}
-        self.leases: dict[str, tuple[tuple[Reserve, str], str, float, Replica]] = {}
+        self.leases: dict[str, tuple[tuple[Reserve, str], str, float, RoutedReplica]] = {}
         """What each request id stands for: the wish, the token, until when, and where."""
-        self.own: dict[Replica, int] = {}
+        self.own: dict[RoutedReplica, int] = {}
         self.departed: set[ReplicaKey] = set()
         """Those that a table has named, and a later one has not."""
-        self.to_flush: dict[Replica, None] = {}
+        self.to_flush: dict[RoutedReplica, None] = {}
         self.lazy = False
         self.policy = POLICIES[0]
         self.exists = True
@@ -103,7 +103,7 @@ class RouterSlotsModel:
             revision=self.revision,
             endpoints=endpoints,
             backends=backends,
-            roster=Roster(RosterVersion("g", self.revision)),
+            roster=TableRoster(RosterVersion("g", self.revision)),
         )
         for request_id, (_, _, _, replica) in list(self.leases.items()):
             if replica.key not in self.listed:
@@ -118,7 +118,7 @@ class RouterSlotsModel:
         """Something happens, now; commands are carried out."""
         self.do(self.scheduler.step(event, self.now))
 
-    def do(self, commands: list[Command]) -> None:
+    def do(self, commands: list[RouterCommand]) -> None:
         for command in commands:
             match command:
                 case OpenLink(replica):
@@ -162,7 +162,7 @@ class RouterSlotsModel:
         assert operation.outcome is None, f"two outcomes: {operation.outcome} and {outcome}"
         operation.outcome = outcome
         work = operation.work
-        if isinstance(outcome, Slot) and isinstance(work, Reserve):
+        if isinstance(outcome, LeasedSlot) and isinstance(work, Reserve):
             assert work.admits(outcome.replica_id), "a slot of a replica that will not do"
             is_repeated = operation.request_id in self.leases
             assert self.now < operation.deadline or is_repeated, "granted after its deadline"
@@ -182,11 +182,11 @@ class RouterSlotsModel:
         while self.to_flush:
             self.cut_one(next(iter(self.to_flush)))
 
-    def cut_one(self, replica: Replica) -> None:
+    def cut_one(self, replica: RoutedReplica) -> None:
         self.to_flush.pop(replica, None)
         held = self.held[replica.key]
         assert held.linked
-        self.do_quietly(self.scheduler.step(TimePassed(), self.now))
+        self.do_quietly(self.scheduler.step(RouterTimePassed(), self.now))
         for op in self.scheduler.cut_ops(replica, 10):
             match op:
                 case OutgoingReserve():
@@ -206,7 +206,7 @@ class RouterSlotsModel:
         if replica.outbox or replica.ops:
             self.to_flush[replica] = None
 
-    def do_quietly(self, commands: list[Command]) -> None:
+    def do_quietly(self, commands: list[RouterCommand]) -> None:
         lazy, self.lazy = self.lazy, True
         self.do(commands)
         self.lazy = lazy
@@ -235,7 +235,7 @@ class RouterSlotsModel:
         caller = self.caller(who)
         operation = Operation(caller, work, self.now + timeout_s, request_id, shard)
         self.operations[caller] = operation
-        options = CallOptions(timeout_s=timeout_s, shard_key=shard, wire=b"w")
+        options = RouterCallOptions(timeout_s=timeout_s, shard_key=shard, wire=b"w")
         known = self.leases.get(request_id)
         if known is not None and not known[3].listed:
             known = None  # granted by a replica that the table has meanwhile left out
@@ -247,20 +247,20 @@ class RouterSlotsModel:
         self.step(SlotRequested(caller, "e", options, work, request_id))
         if request_id and known is not None and known[2] > self.now:
             if known[0] == (work, shard):
-                assert isinstance(operation.outcome, Slot)
+                assert isinstance(operation.outcome, LeasedSlot)
                 assert operation.outcome.token == known[1]
             else:
                 assert isinstance(operation.outcome, Failure)
                 assert operation.outcome.reason is Reason.BAD_REQUEST
         elif request_id and not pending:
-            assert not isinstance(operation.outcome, Slot), "a slot that is over"
+            assert not isinstance(operation.outcome, LeasedSlot), "a slot that is over"
         elif request_id and (pending[0].work, pending[0].shard) != (work, shard):
             assert isinstance(operation.outcome, Failure)
             assert operation.outcome.reason is Reason.BAD_REQUEST
 
     def slots_known(self) -> list[str]:
         """Tokens of which a caller was told: those of slots that are not over, and a few others."""
-        told = [each.outcome.token for each in self.operations.values() if isinstance(each.outcome, Slot)]
+        told = [each.outcome.token for each in self.operations.values() if isinstance(each.outcome, LeasedSlot)]
         over = [token for token in told if self.slots[token].state == "over"]
         return list(dict.fromkeys([token for token in told if token not in over] + over[-2:]))
 
@@ -269,10 +269,10 @@ class RouterSlotsModel:
 
     # -- replicas --------------------------------------------------------------------------------------------------
 
-    def capacity(self, held: Held) -> Capacity:
-        return Capacity(max_ongoing=MAX_ONGOING, others=held.taken(self.slots))
+    def capacity(self, held: Held) -> ReportedCapacity:
+        return ReportedCapacity(max_ongoing=MAX_ONGOING, others=held.taken(self.slots))
 
-    def told(self, held: Held) -> Capacity | None:
+    def told(self, held: Held) -> ReportedCapacity | None:
         return self.capacity(held) if self.tells else None
 
     def reserving(self) -> list[Held]:
@@ -299,7 +299,7 @@ class RouterSlotsModel:
                     self.step(SlotOperationsAnswered(held.replica, [(op_id, unknown)]))
                     return
                 leased.until = self.now + op.ttl_s
-                slot = Slot(
+                slot = LeasedSlot(
                     token=op.token,
                     backend="",
                     replica_id=held.replica.replica_id,
@@ -315,7 +315,7 @@ class RouterSlotsModel:
             case OutgoingRelease():
                 if is_here:
                     leased.state = "over"
-                released = Released(ongoing=0, max_ongoing=MAX_ONGOING)
+                released = ReleasedSlot(ongoing=0, max_ongoing=MAX_ONGOING)
                 told = self.capacity(held)
                 self.step(SlotOperationsAnswered(held.replica, [(op_id, released)], told))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from router_service.core.callers import Caller
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.balancers import Candidate
 from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.slots.frames import OutgoingDispatch, OutgoingRelease, OutgoingRenew
@@ -51,7 +51,7 @@ class Operation:
 class Leased:
     """A slot, as its replica knows it."""
 
-    replica: Replica
+    replica: RoutedReplica
     until: float
     state: str = "reserved"
 
@@ -60,7 +60,7 @@ class Leased:
 class Held:
     """What one replica holds."""
 
-    replica: Replica
+    replica: RoutedReplica
     linked: bool = False
     calls: dict[int, Operation] = field(default_factory=dict)
     waiting: dict[int, Operation | None] = field(default_factory=dict)

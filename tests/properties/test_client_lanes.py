@@ -15,8 +15,8 @@ from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.lane_stops import StopGenerations
 from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.queues import CallQueue, LaneGroups
-from slotmesh.client.calls.sent_parts import Part
-from slotmesh.client.calls.waiting_runs import RunQueue
+from slotmesh.client.calls.sent_parts import SentPart
+from slotmesh.client.calls.waiting_runs import WaitingRunQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.errors import Failure, Reason
 from tests.support.examples import examples
@@ -38,7 +38,7 @@ class LanesMachine(RuleBasedStateMachine):
         self.pending = PendingCalls()
         self.stops = StopGenerations(self.on_failure)
         groups = LaneGroups()
-        self.queues: list[RunQueue] = [CallQueue(groups) for _ in range(LANES)]
+        self.queues: list[WaitingRunQueue] = [CallQueue(groups) for _ in range(LANES)]
         for lane in range(STOPPING):
             self.stops.stop_of(self.queues[lane], f"key-{lane}")
         self.specs: list[dict[str, CallSpec]] = [{} for _ in range(LANES)]
@@ -71,10 +71,10 @@ class LanesMachine(RuleBasedStateMachine):
             for method in METHODS
         }
 
-    def on_failure(self, queue: RunQueue, generation: int) -> None:
+    def on_failure(self, queue: WaitingRunQueue, generation: int) -> None:
         self.refuse(self.outbox.take_stopped(queue, generation))
 
-    def refuse(self, parts: list[Part]) -> None:
+    def refuse(self, parts: list[SentPart]) -> None:
         waiting = [list(lane) for lane in self.waiting]
         for part in parts:
             lane = self.queues.index(part.spec.queue)

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from slotmesh.client.calls.outbox import CallOutbox, LargeCalls
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.waiting_runs import RunQueue
+from slotmesh.client.calls.waiting_runs import WaitingRunQueue
 from slotmesh.client.stream.pending_calls import PendingCalls
 from tests.support.examples import examples
 from tests.unit.client.parts import Sink, make_call, make_spec
@@ -24,7 +24,7 @@ class OutboxMachine(RuleBasedStateMachine):
         super().__init__()
         self.outbox = CallOutbox()
         self.pending = PendingCalls()
-        queues: list[RunQueue] = [CallQueue() for _ in range(QUEUES)]
+        queues: list[WaitingRunQueue] = [CallQueue() for _ in range(QUEUES)]
         self.specs = [
             [make_spec(f"m{method}", queue, timeout_s=TIMEOUTS_S[method]) for method in range(METHODS)]
             for queue in queues

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from slotmesh.client.calls.sent_parts import Part
+from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.client.stream.pending_calls import PendingCalls
 from tests.support.examples import examples
 from tests.unit.client.parts import Sink, make_map_part, make_part
@@ -18,7 +18,7 @@ class PendingMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.pending = PendingCalls()
-        self.model: dict[int, tuple[Part, int]] = {}
+        self.model: dict[int, tuple[SentPart, int]] = {}
         """Unanswered: id -> its part, its payload bytes."""
         self.next_id = 1
         self.sinks: dict[int, Sink] = {}
@@ -88,7 +88,7 @@ class PendingMachine(RuleBasedStateMachine):
 
     def answer(self, ids: list[int]) -> None:
         strays = self.pending.strays
-        heard: dict[int, tuple[Part, int]] = {}
+        heard: dict[int, tuple[SentPart, int]] = {}
         for part, at, start, count in self.pending.settle(ids):
             assert count > 0
             for offset in range(count):

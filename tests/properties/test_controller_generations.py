@@ -15,14 +15,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from controller_service.core import handovers, routers, transitions
 from controller_service.core.adoption import adopt, has_rivals
-from controller_service.core.brought import BroughtTable
+from controller_service.core.brought_table import BroughtTable
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, ReplicaState, Router
-from controller_service.core.partitions import NO_OWNER, Owner, ownership_of
+from controller_service.core.observed import Observed, ObservedRouter, ReplicaState
+from controller_service.core.partitions import NO_OWNER, Incarnation, ownership_of
 from controller_service.core.reconcile import BROUGHT_WITHIN_S, reconcile_endpoint
-from controller_service.core.roster import Member, Roster
+from controller_service.core.roster import IncarnationRoster, ListedIncarnation
 from controller_service.core.routing import build_routes
-from controller_service.core.transitions import Hello, NamesakeLives, Report, Transition
+from controller_service.core.transitions import Hello, NamesakeLives, ObservedReport, Transition
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from slotmesh.wire.partitions import PARTITIONS
 from tests.support.examples import examples
@@ -37,7 +37,7 @@ NAMES = st.sampled_from("abc")
 class Process:
     """What is true of a replica, whoever knows it."""
 
-    owner: Owner
+    owner: Incarnation
     has_served: bool
     lives: bool = True
     attached: bool = False
@@ -61,14 +61,14 @@ class World(RuleBasedStateMachine):
             ChangeSet(put_backends=(Backend(name="v1", num_replicas=1),), put_endpoints=(E,))
         )
         self.observed = Observed()
-        self.processes: dict[Owner, Process] = {}
-        self.named: dict[int, set[tuple[Owner, int]]] = {number: set() for number in WATCHED}
+        self.processes: dict[Incarnation, Process] = {}
+        self.named: dict[int, set[tuple[Incarnation, int]]] = {number: set() for number in WATCHED}
         """Owners and epochs that tables have named, by partition."""
         self.newest: BroughtTable | None = None
         self.older: BroughtTable | None = None
         self.born = 0
         self.is_brought = False
-        self.listed: set[Owner] = set()
+        self.listed: set[Incarnation] = set()
 
     @initialize(
         owners=st.lists(NAMES, min_size=6, max_size=6),
@@ -79,8 +79,8 @@ class World(RuleBasedStateMachine):
     def first_controller(self, owners: list[str], before: list[str], epochs: list[int], running: set[int]) -> None:
         for name in "abc":
             self.start(name, has_served=True)
-        at = [Owner(name, "1") for name in owners]
-        was = [Owner(name, "1") for name in before]
+        at = [Incarnation(name, "1") for name in owners]
+        was = [Incarnation(name, "1") for name in before]
         for number, epoch in enumerate(epochs):
             self.named[number].add((at[number], epoch))
             self.processes[at[number]].newest_epoch = max(self.processes[at[number]].newest_epoch, epoch - number % 2)
@@ -94,13 +94,15 @@ class World(RuleBasedStateMachine):
             8, was, [epoch - (one != other) for epoch, one, other in zip(epochs, at, was, strict=True)]
         )
 
-    def table(self, revision: int, owners: list[Owner], epochs: list[int]) -> BroughtTable:
+    def table(self, revision: int, owners: list[Incarnation], epochs: list[int]) -> BroughtTable:
         rest = PARTITIONS - len(WATCHED)
         return BroughtTable(
             generation="f",
-            roster=Roster(
+            roster=IncarnationRoster(
                 revision=revision,
-                members=tuple(Member(owner=it, backend="v1", address="h:1", max_ongoing=1) for it in self.processes),
+                members=tuple(
+                    ListedIncarnation(owner=it, backend="v1", address="h:1", max_ongoing=1) for it in self.processes
+                ),
             ),
             router_addresses=frozenset({"r0:1", "r1:1"}),
             ownership={"e": ownership_of("e", [*owners, *[None] * rest], [*epochs, *[0] * rest])},
@@ -261,13 +263,13 @@ class World(RuleBasedStateMachine):
 
     def start(self, name: str, *, has_served: bool) -> Process:
         self.born += 1
-        process = Process(Owner(name, "1" if has_served else f"{self.born + 1}"), has_served)
+        process = Process(Incarnation(name, "1" if has_served else f"{self.born + 1}"), has_served)
         self.processes[process.owner] = process
         return process
 
     def bring(self, router_id: str, brought: BroughtTable | None) -> None:
         assert brought is not None
-        router = Router(router_id=router_id, address=f"{router_id}:1", started_at=self.now, generation="f")
+        router = ObservedRouter(router_id=router_id, address=f"{router_id}:1", started_at=self.now, generation="f")
         self.see(routers.attached(self.observed, router, brought))
 
     def attach(self, process: Process) -> None:
@@ -288,7 +290,7 @@ class World(RuleBasedStateMachine):
         except NamesakeLives:
             return
         process.attached = process.heard = True
-        report = Report(state=ReplicaState.READY, address="h:1", max_ongoing=1)
+        report = ObservedReport(state=ReplicaState.READY, address="h:1", max_ongoing=1)
         owner = process.owner
         self.see(transitions.reported(self.observed, owner.replica_id, owner.incarnation, report, now=self.now))
 
@@ -309,7 +311,7 @@ class World(RuleBasedStateMachine):
         busy = {"e": frozenset(process.runs)}
         self.see(handovers.fenced(self.observed, process.owner, self.desired.epoch_floor, busy))
 
-    def leaving(self) -> dict[Owner, dict[int, int]]:
+    def leaving(self) -> dict[Incarnation, dict[int, int]]:
         ownership = self.desired.ownership.get("e")
         return {} if ownership is None else ownership.leaving_by_owner()
 
@@ -325,7 +327,7 @@ def test_an_owner_that_only_the_newest_table_names_is_waited_for() -> None:
     world = World()
     world.first_controller(["b"] * 6, ["a"] * 6, [40] * 6, set())
     world.bring_an_older_one()
-    former = world.processes[Owner("a", "1")]
+    former = world.processes[Incarnation("a", "1")]
     world.attach(former)
     for _ in range(2):
         world.look()
@@ -335,4 +337,6 @@ def test_an_owner_that_only_the_newest_table_names_is_waited_for() -> None:
     world.bring_the_newest()
     world.look()
     world.nobody_else_could_start_what_somebody_could()
-    assert world.desired.ownership["e"].owners[world.desired.ownership["e"].partition_owners[0]] == Owner("b", "1")
+    assert world.desired.ownership["e"].owners[world.desired.ownership["e"].partition_owners[0]] == Incarnation(
+        "b", "1"
+    )

@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from controller_service.core.partitions import (
     NO_OWNER,
-    Candidate,
-    Owner,
-    Ownership,
+    Incarnation,
+    OwnerCandidate,
+    PartitionOwnership,
     assign,
     count_moves,
     hand_over,
@@ -25,7 +25,7 @@ BACKENDS = ("v1", "v2", "v3")
 WEIGHTS = st.lists(st.integers(0, 10), min_size=3, max_size=3).filter(any)
 
 
-def owners_of(ownership: Ownership) -> list[Owner | None]:
+def owners_of(ownership: PartitionOwnership) -> list[Incarnation | None]:
     return [None if index == NO_OWNER else ownership.owners[index] for index in ownership.partition_owners]
 
 
@@ -33,9 +33,9 @@ def weights_of(parts: list[int]) -> dict[str, float]:
     return {name: part / sum(parts) for name, part in zip(BACKENDS, parts, strict=True)}
 
 
-def members(sizes: list[int]) -> dict[str, list[Owner]]:
+def members(sizes: list[int]) -> dict[str, list[Incarnation]]:
     return {
-        name: [Owner(f"{name}-{number}", "i") for number in range(size)]
+        name: [Incarnation(f"{name}-{number}", "i") for number in range(size)]
         for name, size in zip(BACKENDS, sizes, strict=True)
     }
 
@@ -67,8 +67,8 @@ def test_the_first_assignment_is_everyones_share_within_one(parts: list[int], si
 def test_what_still_runs_elsewhere_is_not_given_to_anybody_before_it_has_ended(
     busy: dict[int, str], dead: bool
 ) -> None:
-    elders = {name: Owner(name, "i") for name in "abc"}
-    candidates = shares({"v1": 1.0}, {"v1": [elders["a"], Owner("d", "i")]})
+    elders = {name: Incarnation(name, "i") for name in "abc"}
+    candidates = shares({"v1": 1.0}, {"v1": [elders["a"], Incarnation("d", "i")]})
     held = {number: elders[name] for number, name in busy.items()}
     gone = {elders["b"]} if dead else set()
     first = assign(
@@ -93,9 +93,9 @@ def test_what_still_runs_elsewhere_is_not_given_to_anybody_before_it_has_ended(
 
 
 @settings(max_examples=examples(30), deadline=None)
-@given(order=st.permutations([Owner(f"r{number}", "i") for number in range(7)]))
-def test_equal_inputs_give_equal_outputs_in_whatever_order_they_come(order: list[Owner]) -> None:
-    def assigned(owners: list[Owner]) -> Ownership:
+@given(order=st.permutations([Incarnation(f"r{number}", "i") for number in range(7)]))
+def test_equal_inputs_give_equal_outputs_in_whatever_order_they_come(order: list[Incarnation]) -> None:
+    def assigned(owners: list[Incarnation]) -> PartitionOwnership:
         return assign("e", None, shares({"v1": 1.0}, {"v1": owners}), lambda _: False, epoch_floor=0)
 
     assert assigned(order) == assigned(sorted(order))
@@ -107,11 +107,11 @@ class Membership(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.weights: dict[str, float] = {}
-        self.ready: dict[str, list[Owner]] = {name: [] for name in BACKENDS}
-        self.dead: set[Owner] = set()
-        self.draining: set[Owner] = set()
-        self.emptied: set[tuple[Owner, int, int]] = set()
-        self.ownership: Ownership | None = None
+        self.ready: dict[str, list[Incarnation]] = {name: [] for name in BACKENDS}
+        self.dead: set[Incarnation] = set()
+        self.draining: set[Incarnation] = set()
+        self.emptied: set[tuple[Incarnation, int, int]] = set()
+        self.ownership: PartitionOwnership | None = None
         self.born = 0
 
     @initialize(parts=WEIGHTS)
@@ -126,7 +126,7 @@ class Membership(RuleBasedStateMachine):
     def join(self, backend: str, count: int) -> None:
         for _ in range(count):
             self.born += 1
-            self.ready[backend].append(Owner(f"{backend}-{self.born}", f"{self.born:032x}"))
+            self.ready[backend].append(Incarnation(f"{backend}-{self.born}", f"{self.born:032x}"))
 
     @precondition(lambda self: any(self.ready.values()))
     @rule(data=st.data())
@@ -145,7 +145,7 @@ class Membership(RuleBasedStateMachine):
         self.born += 1
         self.ready[backend].remove(old)
         self.dead.add(old)
-        self.ready[backend].append(Owner(old.replica_id, f"{self.born:032x}"))
+        self.ready[backend].append(Incarnation(old.replica_id, f"{self.born:032x}"))
 
     @precondition(lambda self: any(self.ready.values()))
     @rule(data=st.data())
@@ -202,7 +202,7 @@ class Membership(RuleBasedStateMachine):
         again = assign("e", after, candidates, self.dead.__contains__, epoch_floor=0, emptied=frozenset(self.emptied))
         assert again is after
 
-    def look_at_leaving(self, assigned: Ownership, candidates: list[Candidate], *, balance: bool) -> None:
+    def look_at_leaving(self, assigned: PartitionOwnership, candidates: list[OwnerCandidate], *, balance: bool) -> None:
         """What leaves, leaves for a reason, and those who drain keep nothing."""
         assert self.ownership is not None
         before, after = set(assigned.leaving), set(self.ownership.leaving)
@@ -283,7 +283,7 @@ TestMembership.settings = settings(max_examples=examples(40), stateful_step_coun
 @settings(max_examples=examples(30), deadline=None)
 @given(size=st.integers(2, 9), victims=st.integers(1, 8))
 def test_orphans_go_to_whoever_has_the_least_so_that_shares_stay_even(size: int, victims: int) -> None:
-    owners = [Owner(f"r{number}", "i") for number in range(size)]
+    owners = [Incarnation(f"r{number}", "i") for number in range(size)]
     first = assign("e", None, shares({"v": 1.0}, {"v": owners}), lambda _: False, epoch_floor=0)
     dead = set(owners[: min(victims, size - 1)])
     left = [owner for owner in owners if owner not in dead]

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from controller_service.core import transitions
-from controller_service.core.concerns import find_concerns
+from controller_service.core.backend_endpoints import find_concerns
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.observed import Observed, ReplicaState
-from controller_service.core.partitions import NO_OWNER, Owner
+from controller_service.core.partitions import NO_OWNER, Incarnation
 from controller_service.core.reconcile import (
     DrainReplica,
     ForgetReplica,
@@ -25,7 +25,7 @@ from controller_service.core.reconcile import (
     wanted_replicas,
 )
 from controller_service.core.routing import build_routes
-from controller_service.core.transitions import Hello, Report, Transition
+from controller_service.core.transitions import Hello, ObservedReport, Transition
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from tests.support.examples import examples
 
@@ -45,7 +45,7 @@ class World(RuleBasedStateMachine):
         self.observed = Observed()
         self.processes: dict[str, str] = {}
         """What really runs: incarnation by replica id."""
-        self.ever_owned: dict[tuple[int, int], Owner] = {}
+        self.ever_owned: dict[tuple[int, int], Incarnation] = {}
         self.born = 0
 
     # -- what the world does -----------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class World(RuleBasedStateMachine):
         if replica is not None and not replica.incarnation:
             hello = Hello(replica_id=replica_id, incarnation=incarnation, backend=replica.backend)
             self.see(transitions.attached(self.observed, hello, now=self.now))
-        report = Report(state=state, address="h:1", max_ongoing=1)
+        report = ObservedReport(state=state, address="h:1", max_ongoing=1)
         self.see(transitions.reported(self.observed, replica_id, incarnation, report, now=self.now))
 
     def end(self, replica_id: str, *, failed: bool) -> None:

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from replica_service.core.batching.batch_weight import Weighed
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link, Run
-from replica_service.core.commands import Command, Fail, StartBatch
-from replica_service.core.events import BatchEnded, LimitsChanged, RunsCame, RunsCancelled, TimePassed
-from replica_service.core.scheduler import Scheduler
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun, RouterPeer
+from replica_service.core.commands import Fail, ReplicaCommand, StartBatch
+from replica_service.core.events import BatchEnded, LimitsChanged, ReplicaTimePassed, RunsCame, RunsCancelled
+from replica_service.core.scheduler import ReplicaScheduler
 from slotmesh.errors import Failure, Reason
 from slotmesh.handlers import BatchControl, BatchSettings
 from tests.support.examples import examples
@@ -144,17 +144,17 @@ class BatcherMachine(RuleBasedStateMachine):
         )
         self.model = Model(control, max_ongoing, is_weighed=is_weighed)
         self.calls: dict[int, Call] = {}
-        self.link = Link()
+        self.link = RouterPeer()
         self.batches: list[StartBatch] = []
         self.weighings: list[int] = []
-        self.core = Scheduler(
+        self.core = ReplicaScheduler(
             {"batch": control},
             max_ongoing=max_ongoing,
             prefetch=PREFETCH,
             weigh={"batch": self.weigh} if is_weighed else None,
         )
 
-    def weigh(self, run: Run, index: int) -> Weighed:
+    def weigh(self, run: ReplicaRun, index: int) -> Weighed:
         run_id = run.first + index
         self.weighings.append(run_id)
         weight = self.calls[run_id].weight
@@ -168,7 +168,7 @@ class BatcherMachine(RuleBasedStateMachine):
         for run_id, weight in enumerate(weights, first):
             call = self.calls[run_id] = Call(run_id, self.now, weight)
             self.model.waiting.append(call)
-        run = Run(self.link, first, [b""] * len(weights), CallOptions(method="batch"), "e", self.now)
+        run = ReplicaRun(self.link, first, [b""] * len(weights), ReplicaCallOptions(method="batch"), "e", self.now)
         self.carry_out(self.core.step(RunsCame([run]), self.now))
 
     @rule(seconds=st.sampled_from((0.125, 0.25, 0.5, 1.0, 2.0)))
@@ -178,9 +178,9 @@ class BatcherMachine(RuleBasedStateMachine):
         while (due := self.core.next_deadline()) is not None and due <= until:
             assert due > self.now, "it should have been cut"
             self.now = due
-            self.carry_out(self.core.step(TimePassed(), self.now))
+            self.carry_out(self.core.step(ReplicaTimePassed(), self.now))
         self.now = until
-        self.carry_out(self.core.step(TimePassed(), self.now))
+        self.carry_out(self.core.step(ReplicaTimePassed(), self.now))
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
@@ -213,17 +213,17 @@ class BatcherMachine(RuleBasedStateMachine):
     @rule(size=SIZES)
     def set_max_batch_size(self, size: int) -> None:
         self.model.control.set_max_batch_size(size)
-        self.carry_out(self.core.step(TimePassed(), self.now))
+        self.carry_out(self.core.step(ReplicaTimePassed(), self.now))
 
     @rule(wait_s=WAITS_S)
     def set_batch_wait_timeout_s(self, wait_s: float) -> None:
         self.model.control.set_batch_wait_timeout_s(wait_s)
-        self.carry_out(self.core.step(TimePassed(), self.now))
+        self.carry_out(self.core.step(ReplicaTimePassed(), self.now))
 
     @rule(count=CONCURRENCY)
     def set_max_concurrent_batches(self, count: int) -> None:
         self.model.control.set_max_concurrent_batches(count)
-        self.carry_out(self.core.step(TimePassed(), self.now))
+        self.carry_out(self.core.step(ReplicaTimePassed(), self.now))
 
     @precondition(lambda self: self.batches)
     @rule(size=SIZES)
@@ -239,7 +239,7 @@ class BatcherMachine(RuleBasedStateMachine):
 
     # -- what follows ----------------------------------------------------------------------------------------------
 
-    def carry_out(self, commands: list[Command]) -> None:
+    def carry_out(self, commands: list[ReplicaCommand]) -> None:
         """It is what the model says."""
         self.model.settle(self.now)
         expected, self.model.told = self.model.told, []
@@ -282,11 +282,11 @@ class BatcherMachine(RuleBasedStateMachine):
         assert self.core.is_idle
 
 
-def is_cancel(command: Command) -> bool:
+def is_cancel(command: ReplicaCommand) -> bool:
     return isinstance(command, Fail) and command.failure.reason is Reason.CANCELLED
 
 
-def ids_of(command: Command) -> list[int]:
+def ids_of(command: ReplicaCommand) -> list[int]:
     if isinstance(command, StartBatch):
         return [run.first + index for run, lo, hi in command.parts for index in range(lo, hi)]
     assert isinstance(command, Fail)

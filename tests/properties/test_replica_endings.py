@@ -16,8 +16,8 @@ from math import inf
 
 import pytest
 
-from replica_service.core.calls import Link, Run
-from replica_service.core.events import TimePassed
+from replica_service.core.calls import ReplicaRun, RouterPeer
+from replica_service.core.events import ReplicaTimePassed
 from slotmesh.errors import Executed, Failure
 from slotmesh.handlers import batch, deployment
 from tests.support.examples import examples
@@ -214,10 +214,10 @@ class Story:
 
     host: Hosting
     clock: FakeClock
-    other: Link
-    outboxes: dict[Link, RememberingOutbox]
+    other: RouterPeer
+    outboxes: dict[RouterPeer, RememberingOutbox]
     own_loop: bool
-    runs: list[Run] = field(default_factory=list)
+    runs: list[ReplicaRun] = field(default_factory=list)
     barred: dict[bytes, str] = field(default_factory=dict)
     """Calls that had not started when something happened after which they must not, and what."""
 
@@ -234,7 +234,7 @@ class Story:
                 self.host.handler.finish(count)
             case Advance(seconds=seconds):
                 self.clock.advance(seconds)
-                engine.post(TimePassed())
+                engine.post(ReplicaTimePassed())
                 self._bar("expired", lambda run, _index: run.deadline <= self.clock.now())
             case Close():
                 if not self.other.closed:
@@ -285,7 +285,7 @@ class Story:
         self.runs.append(run)
         self.host.engine.submit([run])
 
-    def _bar(self, why: str, is_meant: Callable[[Run, int], bool]) -> None:
+    def _bar(self, why: str, is_meant: Callable[[ReplicaRun, int], bool]) -> None:
         """What another thread has taken may have started a moment ago, so nothing is said of it here."""
         for run in self.runs:
             if self.own_loop or "thread" in run.options.method:

@@ -15,8 +15,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import FRESH_S, Run
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import FRESH_S, ReplicaRun
 from replica_service.core.commands import StartCalls
 from replica_service.core.events import (
     BatchEnded,
@@ -27,10 +27,10 @@ from replica_service.core.events import (
     PartitionsRevoked,
     PayloadCame,
     PayloadFailed,
+    ReplicaTimePassed,
     RunsCame,
     RunsCancelled,
     StampEchoed,
-    TimePassed,
     TurnEnded,
     WorkReturned,
 )
@@ -96,13 +96,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         if are_neighbours:
             runs = [(count, *runs[0][1:2], key or KEYS[0], *runs[0][3:]) for count, _, key, _, _ in runs]
         for count, method, key, time_left, stale in runs:
-            options = CallOptions(method=method, ordering_key=key)
+            options = ReplicaCallOptions(method=method, ordering_key=key)
             deadline = self.model.now + time_left if "expiry" in self.model.troubles else inf
             if are_neighbours:
                 begin, end = to.next_id - first, to.next_id - first + count
-                run = Run(to.link, first, payloads, options, "e", self.model.now, deadline, begin=begin, end=end)
+                run = ReplicaRun(to.link, first, payloads, options, "e", self.model.now, deadline, begin=begin, end=end)
             else:
-                run = Run(to.link, to.next_id, [b"x"] * count, options, "e", self.model.now, deadline)
+                run = ReplicaRun(to.link, to.next_id, [b"x"] * count, options, "e", self.model.now, deadline)
                 run.awaits = is_large and count == 1 and "uploads" in self.model.troubles
             run.owner_epoch = self.model.epoch - 1 if stale and "stale" in self.model.troubles else self.model.epoch
             run.partition = len(key)
@@ -119,7 +119,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             )
         self.check_fences(sent)
 
-    def check_fences(self, sent: list[Run]) -> None:
+    def check_fences(self, sent: list[ReplicaRun]) -> None:
         is_past_window = False
         for run in sent:
             if not (key := run.options.ordering_key):
@@ -161,7 +161,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((0.02, 0.1, 0.25, 0.5, 1.0)))
     def time_passes(self, seconds: float) -> None:
         self.model.now += seconds
-        self.model.carry_out(self.model.core.step(TimePassed(), self.model.now))
+        self.model.carry_out(self.model.core.step(ReplicaTimePassed(), self.model.now))
 
     @precondition(lambda self: self.model.uploading())
     @rule(data=st.data(), is_spoiled=st.booleans())

@@ -9,11 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link, Run, RunRecord
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun, RouterPeer, RunRecord
 from replica_service.core.sessions.kept_outcomes import CALL_BYTES
 from replica_service.core.sessions.records import Mark, Record
-from replica_service.core.sessions.session_table import Report, SessionTable
+from replica_service.core.sessions.session_table import SessionReport, SessionTable
 from slotmesh.wire.ranges import merged
 from tests.support.examples import examples
 
@@ -25,15 +25,15 @@ SESSION = "s"
 class Call:
     """What the model knows of one call that was sent here."""
 
-    run: Run
+    run: ReplicaRun
     index: int
     epoch: int
     state: str = "pending"
     """pending, kept, evicted (or perhaps still kept), gone (unwanted, acknowledged, unstarted)."""
     payload: bytes = b""
-    to: tuple[Link, int] | None = None
+    to: tuple[RouterPeer, int] | None = None
     """Who hears of it, as which run id."""
-    sent_as: tuple[Link, int] | None = None
+    sent_as: tuple[RouterPeer, int] | None = None
     """As what it was sent."""
     is_here: bool = True
     """An executor has it."""
@@ -58,7 +58,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.calls: dict[int, Call] = {}
         self.lost_through = 0
         """No call with a greater id was forgotten with its session."""
-        self.link = Link()
+        self.link = RouterPeer()
         self.connects()
 
     # -- connections -----------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert overtaken is not None
         pending = {call.run.first for call in self.calls.values() if call.state == "pending" and call.run.record}
         assert pending == {run.first for run in overtaken.runs if run.record is not None and run.record.pending}
-        self.link, self.next_run = Link(), 1
+        self.link, self.next_run = RouterPeer(), 1
         for call in self.calls.values():
             call.to = call.sent_as = None
 
@@ -78,14 +78,14 @@ class SessionMachine(RuleBasedStateMachine):
     @rule()
     def an_older_connection_is_refused(self) -> None:
         assert self.table.meet(SESSION, self.epoch - 1, self.now) is None
-        assert self.table.reconcile(SESSION, self.epoch - 1, [(1, 1000)]) == Report(is_incomplete=True)
+        assert self.table.reconcile(SESSION, self.epoch - 1, [(1, 1000)]) == SessionReport(is_incomplete=True)
 
     @rule()
     def link_ends(self) -> None:
         self.table.close(self.link)
         for call in self.calls.values():
             call.to = call.sent_as = None
-        self.link, self.next_run = Link(), 1
+        self.link, self.next_run = RouterPeer(), 1
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
@@ -101,8 +101,8 @@ class SessionMachine(RuleBasedStateMachine):
             self.calls[call_id] = Call(run, index, self.epoch, to=(self.link, run.first + index))
             self.calls[call_id].sent_as = self.calls[call_id].to
 
-    def run_of(self, ids: range | tuple[int, ...], *, recovers: bool = False) -> Run:
-        run = Run(self.link, self.next_run, [b""] * len(ids), CallOptions(), "e", self.now)
+    def run_of(self, ids: range | tuple[int, ...], *, recovers: bool = False) -> ReplicaRun:
+        run = ReplicaRun(self.link, self.next_run, [b""] * len(ids), ReplicaCallOptions(), "e", self.now)
         run.record = Record(SESSION, self.epoch, ids, len(ids), attempt=0, recovers=recovers)
         self.next_run += len(ids)
         return run

@@ -13,7 +13,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from replica_service.core.call_options import CallOptions
+from replica_service.core.call_options import ReplicaCallOptions
 from replica_service.core.commands import AnswerRenewal
 from replica_service.core.events import RenewalCame, RunsCame
 from slotmesh.errors import Failure
@@ -32,7 +32,7 @@ class SlotsMachine(SchedulerMachine):
 
     @rule(router=st.integers(0, 1), lease_s=st.sampled_from(LEASES_S), time_left_s=TIMES_LEFT_S)
     def reserve(self, router: int, lease_s: float, time_left_s: float) -> None:
-        run = self.model.single(self.model.routers[router], CallOptions(), "e", time_left_s)
+        run = self.model.single(self.model.routers[router], ReplicaCallOptions(), "e", time_left_s)
         run.lease_s = lease_s
         before = self.model.core.in_use + self.model.core.waiting
         self.model.carry_out(self.model.core.step(RunsCame([run]), self.model.now))

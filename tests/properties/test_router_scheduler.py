@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from router_service.core.calls import CallOptions
-from router_service.core.events import CallerLeft, CallsCancelled, CallsSubmitted, TimePassed
-from router_service.core.replicas.capacity import Capacity
+from router_service.core.calls import RouterCallOptions
+from router_service.core.events import CallerLeft, CallsCancelled, CallsSubmitted, RouterTimePassed
+from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.events import (
     CapacityReported,
     DrainAnnounced,
@@ -91,7 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.model.table()
         batches = []
         for count, key in sizes:
-            options = CallOptions(
+            options = RouterCallOptions(
                 ordering_key=key,
                 partition=partition_of(key) if key else -1,
                 shard_key="" if key else shard,
@@ -222,7 +222,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             del held.runs[run_id]
         # full: what it still holds fills it
         for taken in (MAX_ONGOING, others, 0):
-            capacity = Capacity(max_ongoing=MAX_ONGOING, keyed_window=KEYED_WINDOW, others=taken)
+            capacity = ReportedCapacity(max_ongoing=MAX_ONGOING, keyed_window=KEYED_WINDOW, others=taken)
             if taken == MAX_ONGOING:
                 self.model.step(RunsRefused(held.replica, chosen, FULL, capacity))
             elif held.replica.key in self.model.held:
@@ -301,7 +301,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(seconds=st.floats(0.1, 20.0))
     def advance(self, seconds: float) -> None:
         self.model.now += seconds
-        self.model.step(TimePassed())
+        self.model.step(RouterTimePassed())
         assert all(call.deadline > self.model.now for call in self.model.pending.values()), (
             "a deadline passed without an outcome"
         )

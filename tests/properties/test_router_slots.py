@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from router_service.core.calls import CallOptions
-from router_service.core.events import CallerLeft, CallsSubmitted, TimePassed
+from router_service.core.calls import RouterCallOptions
+from router_service.core.events import CallerLeft, CallsSubmitted, RouterTimePassed
 from router_service.core.replicas.events import CapacityReported, DrainAnnounced, RunsCompleted, RunsRefused
 from router_service.core.slots.events import (
     CallDispatched,
@@ -22,7 +22,7 @@ from router_service.core.slots.events import (
     SlotOperationRequested,
     SlotOperationsAnswered,
 )
-from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot, SlotAnswer
+from router_service.core.slots.slot import Dispatch, LeasedSlot, OperationAnswer, Release, ReleasedSlot, Renew, Reserve
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.spec.model import BalancerName
 from tests.properties.router_slots_invariants import ALWAYS, nothing_is_left
@@ -55,7 +55,7 @@ class SlotMachine(RuleBasedStateMachine):
         for _ in range(count):
             caller = self.model.caller(who)
             self.model.operations[caller] = Operation(caller, None, self.model.now + timeout_s)
-            batch = CallOptions(timeout_s=timeout_s, wire=b"w"), range(1, 2), [b"%d" % id(caller)]
+            batch = RouterCallOptions(timeout_s=timeout_s, wire=b"w"), range(1, 2), [b"%d" % id(caller)]
             self.model.step(CallsSubmitted(caller, "e", [batch]))
 
     @rule(
@@ -117,7 +117,7 @@ class SlotMachine(RuleBasedStateMachine):
         work = kind(token=token)
         operation = self.model.operations[caller] = Operation(caller, work, self.model.now + timeout_s, key=key)
         if isinstance(work, Dispatch):
-            options = CallOptions(timeout_s=timeout_s, idempotent=data.draw(st.booleans()))
+            options = RouterCallOptions(timeout_s=timeout_s, idempotent=data.draw(st.booleans()))
             self.model.step(CallDispatched(caller, key, options, b"payload", work))
         else:
             operation.deadline = inf
@@ -125,14 +125,14 @@ class SlotMachine(RuleBasedStateMachine):
         held = self.model.held.get(key)
         if self.model.scheduler.topology.is_departed(key):
             gone = operation.outcome
-            assert isinstance(gone, Released) if kind is Release else isinstance(gone, Failure)
+            assert isinstance(gone, ReleasedSlot) if kind is Release else isinstance(gone, Failure)
         elif held is None or key not in self.model.listed:
             assert operation.outcome is None, "a newer table may name it"
         elif held.linked and not self.model.lazy:
             assert operation.arrivals == 1, "it waits, though its replica is there"
         if asks_again:
             for each in list(self.model.operations.values()):
-                is_its = isinstance(each.outcome, Slot) and each.outcome.token == token
+                is_its = isinstance(each.outcome, LeasedSlot) and each.outcome.token == token
                 if is_its and each.request_id and isinstance(each.work, Reserve):
                     self.model.ask(0, each.work, 20.0, each.request_id, each.shard)
                     return
@@ -171,7 +171,7 @@ class SlotMachine(RuleBasedStateMachine):
             token = f"t{self.model.tokens}"
             self.model.slots[token] = Leased(held.replica, self.model.now + ttl_s)
             granted[token] = operation
-            slot = Slot(
+            slot = LeasedSlot(
                 token=token,
                 backend=held.replica.backend.name,
                 replica_id=held.replica.replica_id,
@@ -191,7 +191,7 @@ class SlotMachine(RuleBasedStateMachine):
         for op_id, (token, operation) in zip(ids, granted.items(), strict=True):
             assert (token in releasing) is not is_open[op_id], "kept, though nobody waits, or released too early"
             if operation is not None and not operation.has_left and is_open[op_id]:
-                assert isinstance(operation.outcome, Slot)
+                assert isinstance(operation.outcome, LeasedSlot)
                 assert operation.outcome.token == token
         if not self.model.lazy:
             self.model.cut_all()
@@ -261,8 +261,8 @@ class SlotMachine(RuleBasedStateMachine):
         if linked:
             held = data.draw(st.sampled_from(linked))
             if run_id not in held.replica.inflight:
-                answers: list[SlotAnswer] = [
-                    (run_id, Released()),
+                answers: list[OperationAnswer] = [
+                    (run_id, ReleasedSlot()),
                     (run_id, Failure(reason=Reason.SLOT_USED, message="no")),
                 ]
                 self.model.step(SlotOperationsAnswered(held.replica, answers))
@@ -301,7 +301,7 @@ class SlotMachine(RuleBasedStateMachine):
         key, work, caller = (replica_id, "unheard of"), kind(token="another router's"), self.model.caller(0)
         self.model.operations[caller] = Operation(caller, work, inf, key=key)
         if isinstance(work, Dispatch):
-            self.model.step(CallDispatched(caller, key, CallOptions(), b"payload", work))
+            self.model.step(CallDispatched(caller, key, RouterCallOptions(), b"payload", work))
         else:
             self.model.step(SlotOperationRequested(caller, key, work))
         assert self.model.operations[caller].outcome is None, "a newer table may name it"
@@ -329,7 +329,7 @@ class SlotMachine(RuleBasedStateMachine):
         for leased in self.model.slots.values():
             if leased.state == "reserved" and leased.until <= self.model.now:
                 leased.state = "over"
-        self.model.step(TimePassed())
+        self.model.step(RouterTimePassed())
         assert all(each.deadline > self.model.now for each in self.model.alive()), (
             "a deadline passed without an outcome"
         )

@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 from itertools import count
 
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link, Run
-from replica_service.core.commands import Command, Fail, Grant, StartCalls
-from replica_service.core.events import CallsEnded, DispatchCame, RunsCame, TimePassed
-from replica_service.core.scheduler import Scheduler
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun, RouterPeer
+from replica_service.core.commands import Fail, Grant, ReplicaCommand, StartCalls
+from replica_service.core.events import CallsEnded, DispatchCame, ReplicaTimePassed, RunsCame
+from replica_service.core.scheduler import ReplicaScheduler
 from replica_service.core.slots.slot_table import SlotState
 from slotmesh.errors import Reason
 from tests.support.examples import examples
@@ -21,37 +21,37 @@ from tests.support.examples import examples
 TRIALS = examples(100_000)
 LEASE_S = 1.0
 CLOSE_S = 0.002
-OPTIONS = CallOptions(method="plain")
+OPTIONS = ReplicaCallOptions(method="plain")
 
 
 def test_of_an_expiry_and_a_dispatch_exactly_one_wins() -> None:
     dice = random.Random()
     numbers = count(1)
-    scheduler = Scheduler({"plain": None}, max_ongoing=1, new_secret=lambda: next(numbers).to_bytes(16, "big"))
-    link = Link()
+    scheduler = ReplicaScheduler({"plain": None}, max_ongoing=1, new_secret=lambda: next(numbers).to_bytes(16, "big"))
+    link = RouterPeer()
     now = 0.0
     dispatched = expired = 0
     for trial in range(TRIALS):
-        reservation = Run(link, 2 * trial + 1, [b""], OPTIONS, "e", now)
+        reservation = ReplicaRun(link, 2 * trial + 1, [b""], OPTIONS, "e", now)
         reservation.lease_s = LEASE_S
         (grant,) = scheduler.step(RunsCame([reservation]), now)
         assert isinstance(grant, Grant)
         slot = grant.slot
         ends_at = slot.expires_at
 
-        call = Run(link, 2 * trial + 2, [b"x"], OPTIONS, "e", now)
+        call = ReplicaRun(link, 2 * trial + 2, [b"x"], OPTIONS, "e", now)
         comes_at = _close_to(ends_at, dice)
         fires_at = _close_to(ends_at, dice)
         is_told_first = fires_at < comes_at or (fires_at == comes_at and dice.random() < 0.5)
-        outcome: list[Command] = []
+        outcome: list[ReplicaCommand] = []
         if is_told_first:
-            assert scheduler.step(TimePassed(), fires_at) == []
+            assert scheduler.step(ReplicaTimePassed(), fires_at) == []
             outcome = scheduler.step(DispatchCame(call, slot.secret), comes_at)
         else:
             outcome = scheduler.step(DispatchCame(call, slot.secret), comes_at)
-            assert scheduler.step(TimePassed(), fires_at) == []
+            assert scheduler.step(ReplicaTimePassed(), fires_at) == []
         now = ends_at + CLOSE_S
-        assert scheduler.step(TimePassed(), now) == []
+        assert scheduler.step(ReplicaTimePassed(), now) == []
 
         (command,) = outcome
         if comes_at < ends_at:

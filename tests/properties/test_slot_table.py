@@ -14,7 +14,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from replica_service.core.slots.slot_table import REMEMBERED_S, Slot, SlotState, SlotTable
+from replica_service.core.slots.slot_table import REMEMBERED_S, ReservedSlot, SlotState, SlotTable
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.slots.limits import MAX_LEASE_S
 from tests.support.examples import examples
@@ -27,7 +27,7 @@ LEASES_S = st.sampled_from((0.001, 0.5, 2.0, 10.0, 299.0, 300.0, 1e6))
 class Known:
     """What the model knows of one slot."""
 
-    slot: Slot
+    slot: ReservedSlot
     endpoint: str
     granted_at: float
     expires_at: float
@@ -136,7 +136,7 @@ class SlotTableMachine(RuleBasedStateMachine):
             "expired": Reason.SLOT_EXPIRED,
         }[known.state]
 
-    def check(self, answer: Slot | Failure, secret: bytes, expected: Reason | None) -> None:
+    def check(self, answer: ReservedSlot | Failure, secret: bytes, expected: Reason | None) -> None:
         if expected is None:
             assert answer is self.known[secret].slot
         else:

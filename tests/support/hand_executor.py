@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.commands import StartBatch, StartCalls
 from replica_service.core.events import CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.failures import CANCELLED
 from replica_service.core.lanes.lane_history import is_stopped
-from replica_service.shell.executors.protocol import Sink
+from replica_service.shell.executors.protocol import OutcomeSink
 from slotmesh.errors import Failure
 
 Work = StartCalls | StartTurn | StartBatch
@@ -21,7 +21,7 @@ class Running:
     """A call that a handler executes."""
 
     work: StartCalls | StartTurn
-    run: Run
+    run: ReplicaRun
     index: int
     is_cancelled: bool = False
     """It was taken back. A handler may end by that, or go on."""
@@ -34,7 +34,7 @@ class Running:
 class HandExecutor:
     """Starts and ends calls when it is told to; otherwise an executor like the others."""
 
-    def __init__(self, sink: Sink, now: Callable[[], float]) -> None:
+    def __init__(self, sink: OutcomeSink, now: Callable[[], float]) -> None:
         self.queue: list[StartCalls | StartTurn] = []
         self.running: list[Running] = []
         self._sink = sink
@@ -44,7 +44,7 @@ class HandExecutor:
         assert not isinstance(work, StartBatch)
         self.queue.append(work)
 
-    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+    def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
         """What runs goes on until a test ends it, by that or not."""
         for first, last in ranges:
             for each in self.running:
@@ -54,7 +54,7 @@ class HandExecutor:
     def hold(self, turn: StartTurn) -> None:
         turn.stop = turn.next
 
-    def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
+    def recall(self, is_wanted: Callable[[ReplicaRun], bool]) -> list[StartCalls | StartBatch]:
         recalled: list[StartCalls | StartBatch] = []
         for work in list(self.queue):
             if isinstance(work, StartCalls) and is_wanted(work.run):
@@ -62,7 +62,7 @@ class HandExecutor:
                 recalled.append(work)
         return recalled
 
-    def abandon(self, link: Link) -> None:
+    def abandon(self, link: RouterPeer) -> None:
         """Likewise."""
 
     def cut_off(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from router_service.core.routing.events import TableReceived
-from router_service.core.routing.rosters import Departure, ReplicaKey, Roster, RosterVersion
+from router_service.core.routing.rosters import KnownDeparture, ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.spec.model import Backend
 from slotmesh.wire.partitions import PARTITIONS, partition_of
@@ -31,7 +31,7 @@ class MemoryMesh:
         self._loop = loop
         self._lives = 0
         self._revision = 0
-        self._roster = Roster(RosterVersion("g", 0))
+        self._roster = TableRoster(RosterVersion("g", 0))
         self._listed: set[ReplicaKey] = set()
         self.replicas = {f"replica-{number}": self._new_replica(f"replica-{number}") for number in range(replicas)}
         names = sorted(self.replicas)
@@ -201,11 +201,11 @@ class MemoryMesh:
             )
         )
 
-    def _new_roster(self) -> Roster:
+    def _new_roster(self) -> TableRoster:
         listed = {each.key for each in self.replicas.values()}
         if listed != self._listed:
             version = RosterVersion("g", self._revision)
-            departed = [Departure(key, version) for key in sorted(self._listed - listed)]
-            self._roster = Roster(version, (*self._roster.departed, *departed))
+            departed = [KnownDeparture(key, version) for key in sorted(self._listed - listed)]
+            self._roster = TableRoster(version, (*self._roster.departed, *departed))
             self._listed = listed
         return self._roster

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from replica_service import convert as replica_convert
-from replica_service.core.calls import Link, StartTurn
+from replica_service.core.calls import RouterPeer, StartTurn
 from replica_service.core.commands import StartCalls
 from replica_service.core.events import PartitionsRevoked, StampEchoed
 from replica_service.shell.engine import Engine
@@ -19,18 +19,18 @@ from replica_service.shell.links.router_outbox import Outbox
 from router_service import convert as router_convert
 from router_service.core.commands import (
     AskReconcile,
+    CallDelivery,
     CancelRun,
     CloseLink,
-    Command,
     DeliverDone,
     DeliverFailure,
     DeliverResults,
     Flush,
     NameRoster,
     OpenLink,
-    Outcome,
+    RouterCommand,
 )
-from router_service.core.events import RouterEvent, TimePassed
+from router_service.core.events import RouterEvent, RouterTimePassed
 from router_service.core.replicas.events import (
     CapacityReported,
     LanesStopped,
@@ -39,10 +39,10 @@ from router_service.core.replicas.events import (
     RunsCompleted,
     RunsRefused,
 )
-from router_service.core.replicas.replica import Replica as RouterReplica
+from router_service.core.replicas.replica import RoutedReplica as RouterReplica
 from router_service.core.routing.rosters import ReplicaKey, RosterVersion
 from router_service.core.runs import CallerBook, SliceHolder
-from router_service.core.scheduler import Scheduler
+from router_service.core.scheduler import RouterScheduler
 from router_service.core.sessions.events import SessionReconciled
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import describe
@@ -72,7 +72,7 @@ class Wire:
     replica: ReplicaNode
     core: RouterReplica
     """The replica, as the router knows it."""
-    link: Link
+    link: RouterPeer
     outbox: Outbox
     down: deque[Request] = field(default_factory=deque)
     """Frames on their way to the replica."""
@@ -173,10 +173,10 @@ class RouterNode:
 
     def __init__(self, name: str, time: FakeClock, seed: int) -> None:
         self.name = name
-        self.scheduler = Scheduler(random.Random(seed).random)
+        self.scheduler = RouterScheduler(random.Random(seed).random)
         self.replicas: dict[ReplicaKey, RouterReplica] = {}
         self.wires: dict[SliceHolder, Wire] = {}
-        self.inboxes: dict[CallerBook, list[Outcome]] = {}
+        self.inboxes: dict[CallerBook, list[CallDelivery]] = {}
         """What leaves for each caller that is connected."""
         self.named: dict[CallerBook, RosterVersion] = {}
         """The newest roster that the client of each was told of, as far as it has not acknowledged it."""
@@ -193,7 +193,7 @@ class RouterNode:
         """Something happens, now; commands are carried out."""
         self.do(self.scheduler.step(event, self.now))
 
-    def do(self, commands: Iterable[Command]) -> None:
+    def do(self, commands: Iterable[RouterCommand]) -> None:
         """Carries commands out."""
         for command in commands:
             match command:
@@ -288,7 +288,7 @@ class RouterNode:
 
     def tick(self) -> None:
         """Time has passed."""
-        self.step(TimePassed())
+        self.step(RouterTimePassed())
         for wire in list(self.wires.values()):
             if wire.heard_at + SILENCE_S <= self.now:
                 self.lose(wire)

@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from replica_service.core.batching.gathering import Gathering, Weigh, weighed
-from replica_service.core.calls import Lane
+from replica_service.core.calls import ReplicaLane
 from replica_service.core.commands import Part, StartBatch
 from replica_service.core.lanes.lane_history import is_passed, is_stopped, note_failure
 from slotmesh.errors import Failure
 
 if TYPE_CHECKING:
-    from replica_service.core.calls import Run
+    from replica_service.core.calls import ReplicaRun
     from slotmesh.handlers import BatchControl
 
 
@@ -30,9 +30,9 @@ class Cut(NamedTuple):
     expired: list[Part]
     stale: list[Part]
     """Their links are not fresh."""
-    failed: list[tuple[Run, int, Failure]]
+    failed: list[tuple[ReplicaRun, int, Failure]]
     """Single calls, by index, that cannot be executed."""
-    left: list[Lane]
+    left: list[ReplicaLane]
     """Lanes that are out of the queue, and of which the batch has no call."""
 
 
@@ -82,7 +82,7 @@ class Batcher:
     def cut(self, now: float) -> Cut:
         """The next batch. Only when one is due."""
         parts: list[Part] = []
-        lanes: list[Lane] = []
+        lanes: list[ReplicaLane] = []
         batch = StartBatch(self, parts, lanes, 0)
         cut = Cut(batch, [], [], [], [])
         gathered = self.gathered
@@ -91,7 +91,7 @@ class Batcher:
         gathered.oldest_at = None
         while room.calls and queue:
             entry = queue[0]
-            if isinstance(entry, Lane):
+            if isinstance(entry, ReplicaLane):
                 queue.popleft()
                 if taken := self._take(entry, room, parts, cut, now):
                     batch.count += taken
@@ -130,7 +130,7 @@ class Batcher:
         """The batch runs no more."""
         del self.running[batch]
 
-    def _take(self, lane: Lane, room: _Room, parts: list[Part], cut: Cut, now: float) -> int:
+    def _take(self, lane: ReplicaLane, room: _Room, parts: list[Part], cut: Cut, now: float) -> int:
         """Takes the lane's first calls; returns how many."""
         gathered = self.gathered
         gathered.discount(lane)
@@ -160,7 +160,7 @@ class Batcher:
                 note_failure(run, lo)  # at once: what follows is not to be in this batch either
         return taken
 
-    def _fit(self, run: Run, lo: int, hi: int, room: _Room) -> int:
+    def _fit(self, run: ReplicaRun, lo: int, hi: int, room: _Room) -> int:
         """Takes room for calls that are fit, from `lo` on; returns the index behind them.
 
         Where one finds no room, the batch is closed.

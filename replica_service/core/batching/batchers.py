@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from replica_service.core.batching.batcher import Batcher
 from replica_service.core.batching.gathering import Weigh
-from replica_service.core.calls import Lane
+from replica_service.core.calls import ReplicaLane
 from replica_service.core.lanes.lanes import Lanes
 from replica_service.core.permits.permits import Permits
 from slotmesh.handlers import BatchControl
@@ -28,7 +28,7 @@ class Batching:
         permits: Permits,
         lanes: Lanes,
     ) -> None:
-        """`methods` has the settings of batch methods, by name. `weigh`: see `Scheduler`."""
+        """`methods` has the settings of batch methods, by name. `weigh`: see `ReplicaScheduler`."""
         self.batchers = {
             name: Batcher(name, control, permits.max_ongoing, weigh.get(name))
             for name, control in methods.items()
@@ -45,12 +45,12 @@ class Batching:
         for batcher in self.batchers.values():
             batcher.gathered.limit(max_ongoing)
 
-    def recount(self, lane: Lane) -> None:
+    def recount(self, lane: ReplicaLane) -> None:
         """The calls of a lane have changed: where its first one is no call of the batch method now, it leaves."""
         if (batcher := lane.batcher) is not None and not batcher.recount(lane):
             self.release((lane,))
 
-    def release(self, lanes: Iterable[Lane]) -> None:
+    def release(self, lanes: Iterable[ReplicaLane]) -> None:
         """Lanes that held a permit go back to where they wait for one, or out."""
         for lane in lanes:
             self._permits.in_use -= 1

@@ -15,23 +15,23 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from replica_service.core.batching.batch_weight import Weighed
-from replica_service.core.calls import Lane, Run
+from replica_service.core.calls import ReplicaLane, ReplicaRun
 from replica_service.core.failures import too_heavy
 from slotmesh.errors import Failure
 
 if TYPE_CHECKING:
     from slotmesh.handlers import BatchControl
 
-Weigh = Callable[[Run, int], Weighed]
+Weigh = Callable[[ReplicaRun, int], Weighed]
 """Weighs the call of the run at an index. Raises nothing."""
 
 
-class Piece:
+class GatheredPiece:
     """Unkeyed calls from `lo` up to `hi` of a run, each with a permit."""
 
     __slots__ = ("hi", "lo", "run")
 
-    def __init__(self, run: Run, lo: int, hi: int) -> None:
+    def __init__(self, run: ReplicaRun, lo: int, hi: int) -> None:
         self.run = run
         self.lo = lo
         self.hi = hi
@@ -62,7 +62,7 @@ class Gathering:
         self._max_ongoing = max_ongoing
         self.max_batch_size = 0
         """As `size` and the lanes' counts have it."""
-        self.queue: deque[Piece | Lane] = deque()
+        self.queue: deque[GatheredPiece | ReplicaLane] = deque()
         self.oldest_at: float | None = None
         """When the call arrived that waits longest; None: to be looked up."""
         self.waiting = 0
@@ -78,7 +78,7 @@ class Gathering:
         self.max_batch_size = self._control.max_batch_size
         self.size = max_ongoing if self.weigh is not None else min(self.max_batch_size, max_ongoing)
         for entry in self.queue:
-            if isinstance(entry, Lane):
+            if isinstance(entry, ReplicaLane):
                 self.recount(entry)
 
     def follow(self) -> None:
@@ -88,34 +88,34 @@ class Gathering:
 
     # -- in --------------------------------------------------------------------------------------------------------
 
-    def add(self, run: Run, lo: int, hi: int) -> Sequence[tuple[int, Failure]]:
+    def add(self, run: ReplicaRun, lo: int, hi: int) -> Sequence[tuple[int, Failure]]:
         """Unkeyed calls with permits. Returns those of them, by index, that cannot be executed: they are not taken."""
         if self.weigh is None:
-            self._append(Piece(run, lo, hi))
+            self._append(GatheredPiece(run, lo, hi))
             self.waiting += hi - lo
             return ()
         self.follow()
         unfit = [(index, failure) for index in range(lo, hi) if (failure := self.unfit(run, index)) is not None]
         for index, _ in [*unfit, (hi, None)]:
             if lo < index:
-                self._append(Piece(run, lo, index))
+                self._append(GatheredPiece(run, lo, index))
                 self.waiting += index - lo
                 self.load += self._weight_of(run, lo, index)
             lo = index + 1
         return unfit
 
-    def offer(self, lane: Lane) -> None:
+    def offer(self, lane: ReplicaLane) -> None:
         """A lane with a permit, whose head is a call of this method."""
         lane.batcher = self
         self._append(lane)
         self._recount(lane)
 
-    def recount(self, lane: Lane) -> bool:
+    def recount(self, lane: ReplicaLane) -> bool:
         """The lane's calls have changed. Returns False where it has none of this method at its head: it is out then."""
         self.oldest_at = None
         return self._recount(lane)
 
-    def _recount(self, lane: Lane) -> bool:
+    def _recount(self, lane: ReplicaLane) -> bool:
         self.discount(lane)
         lane.head()  # drops what is empty
         for run in lane.runs:
@@ -128,7 +128,7 @@ class Gathering:
         lane.batcher = None
         return False
 
-    def extend(self, lane: Lane, run: Run) -> None:
+    def extend(self, lane: ReplicaLane, run: ReplicaRun) -> None:
         """The run was just put at the end of the lane."""
         if (
             not self._fills(lane)
@@ -138,26 +138,26 @@ class Gathering:
         ):
             self._count(lane, run)
 
-    def withdraw(self, run: Run, lo: int, hi: int) -> list[tuple[int, int]]:
+    def withdraw(self, run: ReplicaRun, lo: int, hi: int) -> list[tuple[int, int]]:
         """Takes unkeyed calls of the run from `lo` up to `hi` out of the queue; returns the parts that were in it."""
         self.oldest_at = None
         taken: list[tuple[int, int]] = []
-        kept: deque[Piece | Lane] = deque()
+        kept: deque[GatheredPiece | ReplicaLane] = deque()
         for entry in self.queue:
-            if isinstance(entry, Lane) or entry.run is not run or entry.hi <= lo or hi <= entry.lo:
+            if isinstance(entry, ReplicaLane) or entry.run is not run or entry.hi <= lo or hi <= entry.lo:
                 kept.append(entry)
                 continue
             begin, end = max(lo, entry.lo), min(hi, entry.hi)
             taken.append((begin, end))
             self.gone(run, begin, end)
             if entry.lo < begin:
-                kept.append(Piece(run, entry.lo, begin))
+                kept.append(GatheredPiece(run, entry.lo, begin))
             if end < entry.hi:
-                kept.append(Piece(run, end, entry.hi))
+                kept.append(GatheredPiece(run, end, entry.hi))
         self.queue = kept
         return taken
 
-    def unfit(self, run: Run, index: int) -> Failure | None:
+    def unfit(self, run: ReplicaRun, index: int) -> Failure | None:
         """Why the call fits into no batch, if it fits into none."""
         if self.weigh is None:
             return None
@@ -177,27 +177,27 @@ class Gathering:
             self.oldest_at = min(map(_arrived, self.queue))
         return self.oldest_at
 
-    def _append(self, entry: Piece | Lane) -> None:
+    def _append(self, entry: GatheredPiece | ReplicaLane) -> None:
         if not self.queue:
             self.oldest_at = _arrived(entry)
         elif self.oldest_at is not None:
             self.oldest_at = min(self.oldest_at, _arrived(entry))
         self.queue.append(entry)
 
-    def _weight_of(self, run: Run, lo: int, hi: int) -> float:
+    def _weight_of(self, run: ReplicaRun, lo: int, hi: int) -> float:
         return 0.0 if self.weigh is None else sum(weighed(run, index, self.weigh).weight for index in range(lo, hi))
 
-    def gone(self, run: Run, lo: int, hi: int) -> None:
+    def gone(self, run: ReplicaRun, lo: int, hi: int) -> None:
         """Unkeyed calls have left the queue."""
         self.waiting -= hi - lo
         if self.weigh is not None:
             self.load -= self._weight_of(run, lo, hi)
 
-    def _fills(self, lane: Lane) -> bool:
+    def _fills(self, lane: ReplicaLane) -> bool:
         """Whether what the lane offers fills a batch."""
         return lane.offered >= self.size or (self.weigh is not None and lane.offered_weight >= self.max_batch_size)
 
-    def _count(self, lane: Lane, run: Run) -> None:
+    def _count(self, lane: ReplicaLane, run: ReplicaRun) -> None:
         """Counts calls of the run that comes next in the lane: all, or where they are weighed those that matter."""
         hi = run.hi
         if self.weigh is not None:
@@ -213,7 +213,7 @@ class Gathering:
         lane.offered_runs += 1
         self.waiting += hi - run.lo
 
-    def discount(self, lane: Lane) -> None:
+    def discount(self, lane: ReplicaLane) -> None:
         """What the lane offers does not count any more."""
         self.waiting -= lane.offered
         self.load -= lane.offered_weight
@@ -221,12 +221,12 @@ class Gathering:
         lane.offered_weight = 0.0
 
 
-def _arrived(entry: Piece | Lane) -> float:
-    run = entry.head() if isinstance(entry, Lane) else entry.run
+def _arrived(entry: GatheredPiece | ReplicaLane) -> float:
+    run = entry.head() if isinstance(entry, ReplicaLane) else entry.run
     return run.arrived if run is not None else -inf
 
 
-def weighed(run: Run, index: int, weigh: Weigh) -> Weighed:
+def weighed(run: ReplicaRun, index: int, weigh: Weigh) -> Weighed:
     """The call at the index, weighed now or before."""
     known = run.weighed
     if known is None:

@@ -26,7 +26,7 @@ class HealthSettings:
     """What a check may take."""
 
 
-class Command(Enum):
+class HealthCommand(Enum):
     """What the shell is to do."""
 
     START = "start"
@@ -37,7 +37,7 @@ class Command(Enum):
     """The handler is sick."""
 
 
-class Health:
+class HandlerHealth:
     """The checks of one handler."""
 
     def __init__(self, settings: HealthSettings, now: float) -> None:
@@ -67,7 +67,7 @@ class Health:
             self._due += settings.period_s - self._settings.period_s
         self._settings = settings
 
-    def passed(self, now: float) -> list[Command]:
+    def passed(self, now: float) -> list[HealthCommand]:
         """Time has passed."""
         if self.is_sick or now < self._due:
             return []
@@ -75,13 +75,13 @@ class Health:
             self._is_running, self._is_overdue = True, False
             self._started = now
             self._due = now + self._settings.timeout_s
-            return [Command.START]
-        commands = [] if self._is_overdue else [Command.CANCEL]
+            return [HealthCommand.START]
+        commands = [] if self._is_overdue else [HealthCommand.CANCEL]
         self._is_overdue = True
         self._due = now + self._settings.period_s
         return commands + self._failed(f"check_health has not answered for {now - self._started:.3g} s")
 
-    def answered(self, problem: str, now: float) -> list[Command]:
+    def answered(self, problem: str, now: float) -> list[HealthCommand]:
         """The check has ended; `problem` is why it failed, empty where it did not."""
         self._is_running = False
         self._due = max(now, self._started + self._settings.period_s)
@@ -92,7 +92,7 @@ class Health:
         self.failures, self.problem = 0, ""
         return []
 
-    def _failed(self, problem: str) -> list[Command]:
+    def _failed(self, problem: str) -> list[HealthCommand]:
         self.failures += 1
         self.problem = problem
-        return [Command.GIVE_UP] if self.is_sick else []
+        return [HealthCommand.GIVE_UP] if self.is_sick else []

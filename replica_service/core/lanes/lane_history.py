@@ -7,17 +7,17 @@ Owner: the scheduler's parts and the shell's sessions note; executors mark and r
 
 from __future__ import annotations
 
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 
 
-def note_progress(run: Run, index: int) -> None:
+def note_progress(run: ReplicaRun, index: int) -> None:
     """The calls of the run up to this one have started."""
     record = run.record
     if record is not None and (session := record.session) is not None:
         session.progress.started(run.endpoint, run.ordering_key, record.call_ids[index])
 
 
-def is_passed(run: Run) -> bool:
+def is_passed(run: ReplicaRun) -> bool:
     """Whether calls that came after the next one of this run have started, or may have."""
     record = run.record
     if record is None or (session := record.session) is None:
@@ -26,7 +26,7 @@ def is_passed(run: Run) -> bool:
     return session.progress.is_passed(run.endpoint, run.ordering_key, call_id, again=record.attempt > 0)
 
 
-def is_stopped(run: Run, index: int) -> bool:
+def is_stopped(run: ReplicaRun, index: int) -> bool:
     """Whether a call must not start because one before it has failed."""
     generation = run.options.stop_generation
     if not generation or not run.ordering_key:
@@ -39,18 +39,18 @@ def is_stopped(run: Run, index: int) -> bool:
     return stops.is_stopped(run.endpoint, run.ordering_key, generation, record.call_ids[index])
 
 
-def is_late(run: Run, now: float) -> bool:
+def is_late(run: ReplicaRun, now: float) -> bool:
     """Whether a call that ends now has failed, whatever it returns: its lane stops, and its time is over."""
     return run.options.stop_generation > 0 and now >= run.deadline
 
 
-def mark_failure(run: Run, lo: int) -> None:
+def mark_failure(run: ReplicaRun, lo: int) -> None:
     """The same as `note_failure`, where the run is executed, which is told of it later. On any thread."""
     if run.options.stop_generation:
         run.failed_at = min(run.failed_at, lo)
 
 
-def note_failure(run: Run, lo: int) -> None:
+def note_failure(run: ReplicaRun, lo: int) -> None:
     """The calls of the run from index `lo` on, one at least, have failed."""
     record = run.record
     if run.ordering_key and record is not None and (session := record.session) is not None:

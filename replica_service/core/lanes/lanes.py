@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Container
 
-from replica_service.core.calls import Lane, Link, Run
+from replica_service.core.calls import ReplicaLane, ReplicaRun, RouterPeer
 
 MAX_TURN_CALLS = 256
 """Calls that a lane executes before others get their turn."""
@@ -26,34 +26,34 @@ class Lanes:
     __slots__ = ("_by_key", "_leaving", "calls", "ready")
 
     def __init__(self) -> None:
-        self._by_key: dict[tuple[str, str], Lane] = {}
+        self._by_key: dict[tuple[str, str], ReplicaLane] = {}
         self._leaving: dict[tuple[str, int], int] = {}
         """Lanes that are left of each partition (endpoint, number) that moves away; no entry where there is none."""
         self.calls = 0
         """Keyed calls that are here, running or not."""
-        self.ready: deque[Lane] = deque()
+        self.ready: deque[ReplicaLane] = deque()
         """In the order of their turns."""
 
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def add(self, run: Run) -> Lane:
+    def add(self, run: ReplicaRun) -> ReplicaLane:
         """Puts the run at the end of its key's lane, which becomes ready if it was idle."""
         lane = self._lane_of(run)
         lane.runs.append(run)
         return lane
 
-    def put_back(self, run: Run) -> Lane:
+    def put_back(self, run: ReplicaRun) -> ReplicaLane:
         """Puts the run at the head of its key's lane, which becomes ready if it was idle."""
         lane = self._lane_of(run)
         lane.runs.appendleft(run)
         return lane
 
-    def _lane_of(self, run: Run) -> Lane:
+    def _lane_of(self, run: ReplicaRun) -> ReplicaLane:
         key = (run.endpoint, run.ordering_key)
         lane = self._by_key.get(key)
         if lane is None:
-            lane = self._by_key[key] = Lane(key, run.partition)
+            lane = self._by_key[key] = ReplicaLane(key, run.partition)
             if self._leaving and (run.endpoint, run.partition) in self._leaving:
                 self._leaving[run.endpoint, run.partition] += 1
         run.lane = lane
@@ -64,20 +64,20 @@ class Lanes:
             self.unblock(lane)
         return lane
 
-    def unblock(self, lane: Lane) -> None:
+    def unblock(self, lane: ReplicaLane) -> None:
         """Its calls have changed: it becomes ready if it was blocked."""
         if lane.is_blocked:
             lane.is_blocked = False
             self.ready.append(lane)
 
-    def gone(self, link: Link, count: int) -> None:
+    def gone(self, link: RouterPeer, count: int) -> None:
         """So many keyed calls of the link have ended, or were answered."""
         self.calls -= count
         link.keyed -= count
         if not link.keyed:
             link.overrun = False
 
-    def give_back(self, lane: Lane) -> None:
+    def give_back(self, lane: ReplicaLane) -> None:
         """The lane's turn is over: it goes to the back, or is forgotten where nothing waits in it."""
         if lane.head() is not None:
             self.ready.append(lane)
@@ -102,15 +102,15 @@ class Lanes:
         """Whether something of a partition that moves away is still here."""
         return (endpoint, partition) in self._leaving
 
-    def of(self, endpoint: str, partitions: Container[int]) -> list[Lane]:
+    def of(self, endpoint: str, partitions: Container[int]) -> list[ReplicaLane]:
         """The lanes of these partitions. Looks at each lane: for rare events."""
         return [lane for lane in self._by_key.values() if lane.key[0] == endpoint and lane.partition in partitions]
 
-    def all(self) -> list[Lane]:
+    def all(self) -> list[ReplicaLane]:
         """Every lane that has calls, running or not."""
         return list(self._by_key.values())
 
-    def _forget(self, lane: Lane) -> None:
+    def _forget(self, lane: ReplicaLane) -> None:
         lane.is_idle = True
         del self._by_key[lane.key]
         if self._leaving:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-class Ownership:
+class ServedEpochs:
     """Partition -> lowest epoch that is still served."""
 
     __slots__ = ("_fence", "_floors", "newest")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class PermitCapacity:
     """Counts calls. What the router may send is `max_ongoing + prefetch - others` less what it has sent."""
 
     ongoing: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 
 
 class Permits:
@@ -26,7 +26,7 @@ class Permits:
         """Calls that run or are in a batcher, lanes that have their turn, slots."""
         self.waiting = 0
         """Unkeyed calls and reservations without a permit."""
-        self.queue: deque[Run] = deque()
+        self.queue: deque[ReplicaRun] = deque()
         """Unkeyed runs with calls that wait for permits, by age. Some may have been emptied by a cancel."""
 
     @property
@@ -34,7 +34,7 @@ class Permits:
         """Whether one unkeyed call more would be taken."""
         return self.in_use + self.waiting < self.max_ongoing + self.prefetch
 
-    def wait_first(self, run: Run) -> None:
+    def wait_first(self, run: ReplicaRun) -> None:
         """The run, which was here before, waits again, before all others."""
         self.waiting += run.hi - run.lo
         self.queue.appendleft(run)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from replica_service.core.calls import Link
+from replica_service.core.calls import RouterPeer
 
 CAPACITY_GAP_S = 0.1
 """A router that had no room is told of room at most this often, unless results bring the news anyway."""
@@ -35,14 +35,14 @@ class Vacancies:
         """`gap_s` is the longest gap between two capacity frames to one router; `chance` draws from [0, 1)."""
         self._gap_s = gap_s
         self._chance = chance
-        self.full: dict[Link, None] = {}
+        self.full: dict[RouterPeer, None] = {}
         """Links that were told that there is no room: a set that keeps its order. Nothing is due while it is empty."""
         self.tell_at = inf
         """When the next one is told, if there is still room then; infinite while there is none, or nobody waits."""
         self._reaction_s = gap_s
         """How soon a router comes that hears of room: about a round trip. The quickest that was seen lately."""
 
-    def told(self, link: Link, *, is_full: bool) -> None:
+    def told(self, link: RouterPeer, *, is_full: bool) -> None:
         """A frame tells the router how things stand."""
         if is_full:
             self.full[link] = None
@@ -51,19 +51,19 @@ class Vacancies:
             if not self.full:
                 self.tell_at = inf
 
-    def freed(self, link: Link, now: float) -> None:
+    def freed(self, link: RouterPeer, now: float) -> None:
         """A call of the router has ended, and that made room."""
         if self.full:
             link.freed_at = now
 
-    def came(self, link: Link, now: float) -> None:
+    def came(self, link: RouterPeer, now: float) -> None:
         """A router that a call's end had made room for has sent a run."""
         if link.freed_at is not None:
             reaction_s = min(now - link.freed_at, self._reaction_s * _SLOWER, self._gap_s)
             self._reaction_s = max(reaction_s, self._gap_s * _LEAST_REACTION)
             link.freed_at = None
 
-    def due(self, now: float, *, has_room: bool) -> Link | None:
+    def due(self, now: float, *, has_room: bool) -> RouterPeer | None:
         """The router that has to be told now, if any; ask again until there is none."""
         if not has_room or not self.full:
             self.tell_at = inf

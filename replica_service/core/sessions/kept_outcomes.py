@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from replica_service.core.calls import RunRecord
-from replica_service.core.sessions.records import Mark, Outcome
+from replica_service.core.sessions.records import KeptOutcome, Mark
 from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 from slotmesh.wire.ranges import merged
 
@@ -49,7 +49,7 @@ class KeptOutcomes:
             self._delivered[record] = None
             record.shelf = self._delivered
 
-    def keep(self, record: RunRecord, lo: int, hi: int, outcome: Outcome, size: int) -> None:
+    def keep(self, record: RunRecord, lo: int, hi: int, outcome: KeptOutcome, size: int) -> None:
         """Calls that were pending have this outcome; `size`: bytes of its payloads."""
         record.pending -= hi - lo
         if not record.pending:
@@ -133,6 +133,6 @@ def disconnect(record: RunRecord) -> None:
         record.takers = ()
 
 
-def bytes_of(outcome: Outcome) -> int:
+def bytes_of(outcome: KeptOutcome) -> int:
     """Bytes of its payloads."""
     return sum(map(len, outcome)) if isinstance(outcome, Sequence) else 0

@@ -2,18 +2,18 @@
 
 A router that a session has left may not know so yet. It finds that the time of a call is over, and takes it back, when
 another router has been told that the call runs, and waits for its outcome.
-Owner: the scheduler, which notes in `Link.moved` what has gone; the engine asks before it takes calls back.
+Owner: the scheduler, which notes in `RouterPeer.moved` what has gone; the engine asks before it takes calls back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from replica_service.core.calls import Link, Run
+from replica_service.core.calls import ReplicaRun, RouterPeer
 from slotmesh.wire.ranges import Range, merged, without
 
 
-def note_moved(runs: Sequence[Run]) -> None:
+def note_moved(runs: Sequence[ReplicaRun]) -> None:
     """The sessions of these runs went on elsewhere."""
     for link in {run.link for run in runs}:
         link.moved = _pending(link)
@@ -21,7 +21,7 @@ def note_moved(runs: Sequence[Run]) -> None:
         run.link.moved.append(run)
 
 
-def without_moved(link: Link, ranges: Iterable[Range]) -> list[Range]:
+def without_moved(link: RouterPeer, ranges: Iterable[Range]) -> list[Range]:
     """These run ids of the link, both ends included, but for those of calls that went on elsewhere."""
     if not link.moved:
         return list(ranges)
@@ -30,5 +30,5 @@ def without_moved(link: Link, ranges: Iterable[Range]) -> list[Range]:
     return [part for first, last in ranges for part in without(first, last, moved)]
 
 
-def _pending(link: Link) -> list[Run]:
+def _pending(link: RouterPeer) -> list[ReplicaRun]:
     return [run for run in link.moved if run.record is not None and run.record.pending]

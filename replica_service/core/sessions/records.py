@@ -31,9 +31,9 @@ class Mark(Enum):
     GONE = "gone"
 
 
-Outcome = Sequence[bytes] | Failure | Mark
+KeptOutcome = Sequence[bytes] | Failure | Mark
 """A result for each call, or what all of them share."""
-Piece = tuple[int, int, Outcome | None]
+RecordPiece = tuple[int, int, KeptOutcome | None]
 """The calls from the first index up to the second. Without an outcome they are pending."""
 
 
@@ -90,7 +90,7 @@ class Record(Generic[RunT, LinkT]):
         self.count = self.pending = self.left = count
         """Calls in all, those without outcome, and those that are not gone."""
         self.content_type = ""
-        self.session: Session[RunT, LinkT] | None = None
+        self.session: ReplicaSession[RunT, LinkT] | None = None
         """None before it was admitted, and once nothing of it is of interest."""
         self.is_fenced = False
         """A newer epoch has come, or its router has lost it and asks again: what has not started never does."""
@@ -103,7 +103,7 @@ class Record(Generic[RunT, LinkT]):
         """Run id of the first call there."""
         self.takers: Sequence[Taker[RunT, LinkT]] = ()
         """Who gets outcomes besides. They never overlap."""
-        self.pieces: list[tuple[int, int, Outcome]] = []
+        self.pieces: list[tuple[int, int, KeptOutcome]] = []
         """What is not pending. They never overlap."""
         self.has_gaps = False
         """Calls may be gone that an executor still has."""
@@ -141,7 +141,7 @@ class Record(Generic[RunT, LinkT]):
 
     # -- what became of them ---------------------------------------------------------------------------------------
 
-    def between(self, lo: int, hi: int) -> Iterator[Piece]:
+    def between(self, lo: int, hi: int) -> Iterator[RecordPiece]:
         """All calls from index `lo` up to `hi`, in order."""
         at = lo
         self.pieces.sort(key=_index_of)
@@ -159,9 +159,9 @@ class Record(Generic[RunT, LinkT]):
         if at < hi:
             yield at, hi, None
 
-    def put(self, lo: int, hi: int, outcome: Outcome) -> None:
+    def put(self, lo: int, hi: int, outcome: KeptOutcome) -> None:
         """Replaces what is known of these calls."""
-        pieces: list[tuple[int, int, Outcome]] = []
+        pieces: list[tuple[int, int, KeptOutcome]] = []
         for begin, end, known in self.pieces:
             if end <= lo or hi <= begin:
                 pieces.append((begin, end, known))
@@ -204,7 +204,7 @@ class Record(Generic[RunT, LinkT]):
         return out
 
 
-class Session(Generic[RunT, LinkT]):
+class ReplicaSession(Generic[RunT, LinkT]):
     """One session. Compared by identity."""
 
     __slots__ = ("epoch", "evicted", "index", "lost_through", "progress", "records", "seen_at", "session_id", "stops")
@@ -250,9 +250,9 @@ class Session(Generic[RunT, LinkT]):
                     yield begin + at_lo - inner, begin + at_hi - 1 - inner, at_lo, record
 
 
-def _index_of(piece: tuple[int, int, Outcome]) -> int:
+def _index_of(piece: tuple[int, int, KeptOutcome]) -> int:
     return piece[0]
 
 
-def _cut(outcome: Outcome, begin: int, end: int) -> Outcome:
+def _cut(outcome: KeptOutcome, begin: int, end: int) -> KeptOutcome:
     return outcome if isinstance(outcome, Failure | Mark) else outcome[begin:end]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from replica_service.core.calls import Link, Run, RunRecord, RunTaker
+from replica_service.core.calls import ReplicaRun, RouterPeer, RunRecord, RunTaker
 from replica_service.core.lanes.lane_book import LaneBook
 from replica_service.core.lanes.lane_stops import Stops
 from replica_service.core.lanes.progress import Progress
@@ -28,17 +28,17 @@ from replica_service.core.sessions.kept_outcomes import (
     bytes_of,
     disconnect,
 )
-from replica_service.core.sessions.records import Mark, Outcome, Piece, Record, Session, Taker
+from replica_service.core.sessions.records import KeptOutcome, Mark, Record, RecordPiece, ReplicaSession, Taker
 from slotmesh.wire.ranges import Range, common, merged, without
 
-RunSession: TypeAlias = Session[Run, Link]
+RunSession: TypeAlias = ReplicaSession[ReplicaRun, RouterPeer]
 
 RESUME_TTL_S = 60.0
 MAX_SESSIONS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SessionReport:
     """What became of the calls that were asked for. Those in no list have not started, and will not."""
 
     running: Sequence[Range] = ()
@@ -52,7 +52,7 @@ class Report:
 class Overtaken:
     """What an older connection has left behind. What of it waits is to be handed back."""
 
-    runs: list[Run]
+    runs: list[ReplicaRun]
     """Runs with pending calls."""
     takers: list[RunTaker]
     """Who was promised outcomes, some of which are pending."""
@@ -110,7 +110,7 @@ class SessionTable:
             if len(self._sessions) >= self._max_sessions:
                 self._forget_idle()
             progress, stops = Progress(self._lanes), Stops(self._failures)
-            session = self._sessions[session_id] = Session(session_id, epoch, now, progress, stops)
+            session = self._sessions[session_id] = ReplicaSession(session_id, epoch, now, progress, stops)
             if remnant is not None:
                 session.lost_through = remnant.lost_through
                 self._forgotten.remove(session_id)
@@ -130,7 +130,7 @@ class SessionTable:
             disconnect(record)
         return overtaken
 
-    def close(self, link: Link) -> None:
+    def close(self, link: RouterPeer) -> None:
         """Nobody reads on this link any more."""
         for entry in link.sent.values():
             if isinstance(entry, Record):
@@ -141,7 +141,7 @@ class SessionTable:
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def add(self, run: Run) -> None:
+    def add(self, run: ReplicaRun) -> None:
         """A run of a session that was met at its epoch, and of which nothing is known. The first one of neighbours."""
         record = run.record
         if record is None:
@@ -155,7 +155,7 @@ class SessionTable:
             record.runs = [run]
         run.link.sent[run.first] = record
 
-    def ended(self, record: RunRecord, lo: int, hi: int, outcome: Outcome, size: int) -> None:
+    def ended(self, record: RunRecord, lo: int, hi: int, outcome: KeptOutcome, size: int) -> None:
         """Calls that had started have their outcome; `size`: bytes of its payloads. Kept if anybody may ask for it."""
         if record.session is None:
             return
@@ -190,19 +190,19 @@ class SessionTable:
                 out.append((index + at - first, index + last + 1 - first, None, 0))
         return out
 
-    def lost_to(self, link: Link, stretches: Iterable[Stretch]) -> list[Run]:
+    def lost_to(self, link: RouterPeer, stretches: Iterable[Stretch]) -> list[ReplicaRun]:
         """What of these calls waits for other links: the router that asks on this one has lost them.
 
         Nothing of it starts any more: what waits ends with its link, and whoever asks again would be told so.
         """
-        runs: dict[Run, None] = {}
+        runs: dict[ReplicaRun, None] = {}
         for _, _, record, _ in stretches:
             if record is not None and record.link is not link and record.pending:
                 record.is_fenced = True
                 runs |= dict.fromkeys(record.runs)
         return list(runs)
 
-    def take(self, record: RunRecord, lo: int, hi: int, link: Link, first: int) -> list[Piece]:
+    def take(self, record: RunRecord, lo: int, hi: int, link: RouterPeer, first: int) -> list[RecordPiece]:
         """Outcomes of these calls go to this link, as those of the run ids from `first` on.
 
         Returns all that is known; what is pending is told when it has ended.
@@ -217,7 +217,7 @@ class SessionTable:
         return list(record.between(lo, hi))
 
     @staticmethod
-    def joined(link: Link) -> Iterator[tuple[int, RunTaker]]:
+    def joined(link: RouterPeer) -> Iterator[tuple[int, RunTaker]]:
         """What was asked for on this link under which run id, as far as some of it is pending."""
         if link.has_joined:
             for first, entry in link.sent.items():
@@ -228,7 +228,7 @@ class SessionTable:
 
     # -- forgetting ------------------------------------------------------------------------------------------------
 
-    def acknowledge(self, link: Link, ranges: Iterable[Range], now: float) -> None:
+    def acknowledge(self, link: RouterPeer, ranges: Iterable[Range], now: float) -> None:
         """Clients have outcomes of these run ids, both ends included. What is pending is forgotten when it ends."""
         sent = link.sent
         keys: list[int] | None = None
@@ -267,16 +267,16 @@ class SessionTable:
                         record.acknowledged = merged([*record.acknowledged, *pending])
                 at = end
 
-    def reconcile(self, session_id: str, epoch: int, asked: Iterable[Range]) -> Report:
+    def reconcile(self, session_id: str, epoch: int, asked: Iterable[Range]) -> SessionReport:
         """What became of calls that were sent before this epoch, after `meet`. Others of that time are forgotten.
 
         Who asks at an epoch that was overtaken is told nothing: what was known then may be forgotten by now.
         """
         session = self._sessions.get(session_id)
         if session is None or session.epoch > epoch:
-            return Report(is_incomplete=True)
+            return SessionReport(is_incomplete=True)
         if not (session.records or session.evicted or session.lost_through):
-            return Report([], [], [])  # nothing of it is known here: however much is asked, nobody looks at it
+            return SessionReport([], [], [])  # nothing of it is known here: however much is asked, nobody looks at it
         wanted = merged(asked)
         running: list[Range] = []
         kept: list[Range] = []
@@ -303,7 +303,7 @@ class SessionTable:
             elif sent_at < epoch:
                 del session.evicted[sent_at]
         is_incomplete = bool(wanted) and wanted[0][0] <= session.lost_through
-        return Report(merged(running), merged(kept), merged(evicted), is_incomplete)
+        return SessionReport(merged(running), merged(kept), merged(evicted), is_incomplete)
 
     def sweep(self, now: float) -> None:
         """Forgets sessions that were silent for their time to live. Those of which calls are pending are not silent."""

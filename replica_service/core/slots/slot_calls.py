@@ -11,44 +11,44 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from replica_service.core.calls import FRESH_S, Link, Run
-from replica_service.core.slots.slot_table import Slot, SlotTable
+from replica_service.core.calls import FRESH_S, ReplicaRun, RouterPeer
+from replica_service.core.slots.slot_table import ReservedSlot, SlotTable
 
 
-class SlotCalls:
+class ReservedSlotCalls:
     """The table of slots, and the calls in them."""
 
     __slots__ = ("due", "entered", "held_up", "table", "vacated")
 
     def __init__(self) -> None:
         self.table = SlotTable()
-        self.entered: deque[Run] = deque()
+        self.entered: deque[ReplicaRun] = deque()
         """Calls that have not started. Some may have been emptied by a cancel."""
-        self.held_up: dict[Run, float] = {}
+        self.held_up: dict[ReplicaRun, float] = {}
         """Calls that are parked, and until when they may be: they keep permits from others. Monotonic seconds."""
         self.due = inf
         """No lease ends before this moment, nor the time of a call that is held up; minus infinity where there is
         something to do at once."""
-        self.vacated: list[Slot] = []
+        self.vacated: list[ReservedSlot] = []
         """Slots whose calls have ended since the last step."""
 
-    def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float) -> Slot:
+    def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float) -> ReservedSlot:
         """A new slot, whose lease begins."""
         slot = self.table.grant(secret, endpoint, lease_s, now)
         self.due = min(self.due, slot.expires_at)
         return slot
 
-    def enter(self, run: Run) -> None:
+    def enter(self, run: ReplicaRun) -> None:
         """The call is to start."""
         self.entered.appendleft(run)
         self.due = -inf
 
-    def hold_up(self, run: Run, slot: Slot) -> None:
+    def hold_up(self, run: ReplicaRun, slot: ReservedSlot) -> None:
         """The call is parked: the rest of a lease may be less than what a link takes to become fresh."""
         until = self.held_up[run] = min(run.deadline, max(slot.expires_at, run.arrived + FRESH_S))
         self.due = min(self.due, until)
 
-    def vacate(self, slot: Slot, link: Link) -> None:
+    def vacate(self, slot: ReservedSlot, link: RouterPeer) -> None:
         """The call in the slot has ended, or will not start; its permit is free, or about to be."""
         link.in_slots -= 1
         self.vacated.append(slot)

@@ -20,7 +20,7 @@ from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 from slotmesh.errors import Failure
 
 
-class SlotOperations:
+class GrantedSlotOperations:
     """Takes what is to be done with slots that were granted."""
 
     __slots__ = ("_methods", "_out", "_permits", "_slots", "_state", "_unstarted")

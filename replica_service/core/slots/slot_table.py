@@ -43,7 +43,7 @@ class SlotState(Enum):
     EXPIRED = "expired"
 
 
-class Slot:
+class ReservedSlot:
     """One permit that was reserved. Compared by identity."""
 
     __slots__ = ("__weakref__", "alarm", "endpoint", "expires_at", "forget_at", "granted_at", "secret", "state")
@@ -85,10 +85,10 @@ class SlotTable:
     )
 
     def __init__(self) -> None:
-        self._by_secret: dict[bytes, Slot] = {}
+        self._by_secret: dict[bytes, ReservedSlot] = {}
         """Those that live, and those whose end is remembered."""
-        self._leases: DeadlineHeap[Slot] = DeadlineHeap()
-        self._ended: deque[Slot] = deque()
+        self._leases: DeadlineHeap[ReservedSlot] = DeadlineHeap()
+        self._ended: deque[ReservedSlot] = deque()
         """Those whose end is remembered, by age."""
         self.granted = 0
         self.dispatched = 0
@@ -106,7 +106,7 @@ class SlotTable:
 
     # -- what is asked for -----------------------------------------------------------------------------------------
 
-    def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float) -> Slot:
+    def grant(self, secret: bytes, endpoint: str, lease_s: float, now: float) -> ReservedSlot:
         """A new slot. The secret is new as well; a lease of more than `MAX_LEASE_S` is cut to that.
 
         Raises:
@@ -116,20 +116,20 @@ class SlotTable:
             raise ValueError("a secret was drawn twice")
         if not lease_s > 0:
             raise ValueError(f"lease_s: must be more than 0, is {lease_s}")
-        slot = self._by_secret[secret] = Slot(secret, endpoint, now, now + min(lease_s, MAX_LEASE_S))
+        slot = self._by_secret[secret] = ReservedSlot(secret, endpoint, now, now + min(lease_s, MAX_LEASE_S))
         self.granted += 1
         self._leases.put_off(slot.expires_at, slot)
         return slot
 
-    def renew(self, secret: bytes, lease_s: float, now: float) -> Slot | Failure:
+    def renew(self, secret: bytes, lease_s: float, now: float) -> ReservedSlot | Failure:
         """A new lease from now on, as far as `MAX_LEASE_S` in all allow; or why there is none."""
         slot = self._reserved(secret, now)
-        if isinstance(slot, Slot):
+        if isinstance(slot, ReservedSlot):
             slot.expires_at = min(now + lease_s, slot.granted_at + MAX_LEASE_S)
             self._leases.put_off(slot.expires_at, slot)
         return slot
 
-    def dispatch(self, secret: bytes, endpoint: str, now: float) -> Slot | Failure:
+    def dispatch(self, secret: bytes, endpoint: str, now: float) -> ReservedSlot | Failure:
         """A call takes the slot over, or hears why it does not. An empty `endpoint` means that of the slot."""
         slot = self._reserved(secret, now)
         if isinstance(slot, Failure):
@@ -153,7 +153,7 @@ class SlotTable:
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
-    def done(self, slot: Slot, now: float) -> None:
+    def done(self, slot: ReservedSlot, now: float) -> None:
         """The call that took the slot over has ended, or will not start."""
         self._end(slot, SlotState.DONE, now)
 
@@ -171,7 +171,7 @@ class SlotTable:
 
     # -- within ----------------------------------------------------------------------------------------------------
 
-    def _reserved(self, secret: bytes, now: float) -> Slot | Failure:
+    def _reserved(self, secret: bytes, now: float) -> ReservedSlot | Failure:
         """The slot, if it is reserved and its lease has not ended."""
         self._forget(now)
         slot = self._by_secret.get(secret)
@@ -181,7 +181,7 @@ class SlotTable:
             return slot if now < slot.expires_at else failures.SLOT_EXPIRED
         return _ENDS[slot.state]
 
-    def _end(self, slot: Slot, state: SlotState, now: float) -> None:
+    def _end(self, slot: ReservedSlot, state: SlotState, now: float) -> None:
         slot.state = state
         slot.alarm = inf
         slot.forget_at = now + REMEMBERED_S

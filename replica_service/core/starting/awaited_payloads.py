@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import inf
 
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 
 
 class AwaitedPayloads:
@@ -18,20 +18,20 @@ class AwaitedPayloads:
     __slots__ = ("due", "runs")
 
     def __init__(self) -> None:
-        self.runs: dict[Run, None] = {}
+        self.runs: dict[ReplicaRun, None] = {}
         self.due = inf
         """No deadline of theirs is before this moment; monotonic seconds."""
 
-    def add(self, run: Run) -> None:
+    def add(self, run: ReplicaRun) -> None:
         self.runs[run] = None
         self.due = min(self.due, run.deadline)
 
-    def gone(self, run: Run) -> None:
+    def gone(self, run: ReplicaRun) -> None:
         """The payload is complete, or the call has its answer."""
         run.awaits = False
         del self.runs[run]
 
-    def late(self, now: float) -> list[Run]:
+    def late(self, now: float) -> list[ReplicaRun]:
         """Those whose deadlines are over, which are answered next: nobody waits for what would come too late."""
         late = [run for run in self.runs if run.deadline <= now]
         self.due = min((run.deadline for run in self.runs if run.deadline > now), default=inf)

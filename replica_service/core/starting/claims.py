@@ -1,7 +1,8 @@
 """Which calls may start: the one answer, which every executor asks for right before it runs their code.
 
 Purpose: covers deadlines, links that are not fresh, sessions that moved, calls that were taken back, lanes that have
-stopped, and the length of a turn. What asks again when the arguments are decoded compares the clock with `Start.until`.
+stopped, and the length of a turn. What asks again when the arguments are decoded compares the clock with
+`StartNow.until`.
 Invariants: a call that was claimed has started: whoever holds its turn up afterwards finds it behind `turn.next`; one
 that was not claimed never starts. A claim and a hold of one turn exclude each other, whatever threads they are in.
 Owner: each executor has `TurnClaims` of its own.
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple, TypeAlias
 
-from replica_service.core.calls import Run, StartTurn
+from replica_service.core.calls import ReplicaRun, StartTurn
 from replica_service.core.commands import Part
 from replica_service.core.failures import CANCELLED, EXPIRED, UNHEARD
 from replica_service.core.lanes.lane_history import is_stopped
@@ -22,7 +23,7 @@ from replica_service.core.lanes.lanes import MAX_TURN_S
 from slotmesh.errors import Failure
 
 
-class Start(NamedTuple):
+class StartNow(NamedTuple):
     """These calls start now."""
 
     hi: int
@@ -39,11 +40,11 @@ class Skip(NamedTuple):
     failure: Failure
 
 
-Claim: TypeAlias = Start | Skip | None
+Claim: TypeAlias = StartNow | Skip | None
 """None: nothing more of this work starts. What has not started goes back to the scheduler."""
 
 
-def claim(run: Run, lo: int, hi: int, now: float) -> Claim:
+def claim(run: ReplicaRun, lo: int, hi: int, now: float) -> Claim:
     """Whether calls of the run, from index `lo` up to `hi`, may start. In a lane that stops it is one at a time."""
     link = run.link
     if now >= run.deadline:
@@ -58,10 +59,10 @@ def claim(run: Run, lo: int, hi: int, now: float) -> Claim:
         if lo in withdrawn:
             return Skip(lo + 1, CANCELLED)
         hi = next((index for index in range(lo + 1, hi) if index in withdrawn), hi)
-    return Start(hi, min(run.deadline, link.fresh_until))
+    return StartNow(hi, min(run.deadline, link.fresh_until))
 
 
-def too_late(run: Run, now: float) -> Failure | None:
+def too_late(run: ReplicaRun, now: float) -> Failure | None:
     """Why calls of the run that share a batch with others must not start any more."""
     if now >= run.deadline:
         return EXPIRED
@@ -104,7 +105,7 @@ class TurnClaims:
             found = claim(turn.run, index, min(turn.stop, index + most), now)
             if found is None:
                 return None
-            turn.next = index + 1 if self._one_by_one and isinstance(found, Start) else found.hi
+            turn.next = index + 1 if self._one_by_one and isinstance(found, StartNow) else found.hi
             return found
 
     def go_on(self, turn: StartTurn, index: int) -> bool:

@@ -8,7 +8,7 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from replica_service.core import failures
-from replica_service.core.calls import FRESH_S, Link, Run
+from replica_service.core.calls import FRESH_S, ReplicaRun, RouterPeer
 from replica_service.core.events import StampEchoed
 from replica_service.core.scheduler_state import SchedulerState
 from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
@@ -20,7 +20,7 @@ class Parking:
     __slots__ = ("_batching", "_lanes", "_permits", "_slots", "_unstarted", "links")
 
     def __init__(self, state: SchedulerState, unstarted: UnstartedCalls) -> None:
-        self.links: dict[Link, None] = {}
+        self.links: dict[RouterPeer, None] = {}
         """Those that have parked runs."""
         self._permits = state.permits
         self._lanes = state.lanes
@@ -35,7 +35,7 @@ class Parking:
             if link.fresh_until > now:
                 self.unpark(link)
 
-    def park(self, run: Run) -> None:
+    def park(self, run: ReplicaRun) -> None:
         """The run was taken from where it waited: it stays with its link until that is fresh."""
         if run.slot is not None:
             self._slots.hold_up(run, run.slot)
@@ -44,7 +44,7 @@ class Parking:
         run.link.parked.append(run)
         self.links[run.link] = None
 
-    def park_gathered(self, run: Run, lo: int, hi: int) -> None:
+    def park_gathered(self, run: ReplicaRun, lo: int, hi: int) -> None:
         """The same for calls from `lo` up to `hi` that were in a batcher."""
         if run.lane is None:
             if run.slot is None:
@@ -55,7 +55,7 @@ class Parking:
             run = part
         self.park(run)
 
-    def unpark(self, link: Link) -> None:
+    def unpark(self, link: RouterPeer) -> None:
         """Its runs wait again where they were, before those of other links."""
         if link not in self.links:
             return

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from replica_service.core import failures
-from replica_service.core.calls import Run, StartTurn
+from replica_service.core.calls import ReplicaRun, StartTurn
 from replica_service.core.commands import Grant, StartCalls, TellCapacity
 from replica_service.core.lanes.lane_history import is_passed, is_stopped
 from replica_service.core.lanes.lanes import MAX_TURN_CALLS
@@ -172,7 +172,7 @@ class Starting:
             permits.in_use += count
             self._start_with_permits(run, lo, hi, now)
 
-    def _start_with_permits(self, run: Run, lo: int, hi: int, now: float) -> None:
+    def _start_with_permits(self, run: ReplicaRun, lo: int, hi: int, now: float) -> None:
         batcher = self._batching.batchers.get(run.options.method)
         if batcher is not None:
             self._gathering[batcher] = None
@@ -184,7 +184,7 @@ class Starting:
             run.started_at = now
             self._out.append(StartCalls(run, lo, hi))
 
-    def _lease(self, run: Run, now: float) -> None:
+    def _lease(self, run: ReplicaRun, now: float) -> None:
         """The turn of a reservation has come: its permit passes to the table."""
         permits = self._permits
         slot = self._slots.grant(self._new_secret(), run.endpoint, run.lease_s, now)

@@ -7,7 +7,7 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from replica_service.core import failures
-from replica_service.core.calls import Lane
+from replica_service.core.calls import ReplicaLane
 from replica_service.core.events import DrainBegan, EpochFenced, GraceEnded, PartitionsRevoked
 from replica_service.core.scheduler_state import SchedulerState
 from replica_service.core.starting.parking import Parking
@@ -74,7 +74,7 @@ class HandingBack:
             unstarted.answer_waiting(run, run.lo, run.hi, failures.DRAINING)
         for batcher in self._batching.gathering:
             for entry in list(batcher.gathered.queue):
-                if not isinstance(entry, Lane) and (slots_too or entry.run.slot is None):
+                if not isinstance(entry, ReplicaLane) and (slots_too or entry.run.slot is None):
                     unstarted.take_back(entry.run, entry.run.begin, entry.run.end, failures.DRAINING)
         for lane in self._lanes.all():
             unstarted.hand_back(lane, failures.DRAINING)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import inf
 
 from replica_service.core import failures
-from replica_service.core.calls import Lane, Run
+from replica_service.core.calls import ReplicaLane, ReplicaRun
 from replica_service.core.commands import Fail, Refuse
 from replica_service.core.lanes.lane_history import note_failure
 from replica_service.core.scheduler_state import SchedulerState
@@ -30,7 +30,7 @@ class UnstartedCalls:
         self._slots = state.slots
         self._payloads = state.payloads
 
-    def take_back(self, run: Run, lo: int, hi: int, failure: Failure) -> None:
+    def take_back(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
         """Answers those of the calls that have not started; those that an executor holds must not start any more."""
         handed = min(hi, run.lo)
         self.answer_waiting(run, max(lo, run.lo), min(hi, run.hi), failure)
@@ -43,7 +43,7 @@ class UnstartedCalls:
                 self._permits.in_use -= end - begin
                 self.answer(run, begin, end, failure)
 
-    def answer_waiting(self, run: Run, lo: int, hi: int, failure: Failure) -> None:
+    def answer_waiting(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
         """Takes calls out that wait, and answers them: `run.lo <= lo` and `hi <= run.hi`."""
         if lo >= hi:
             return
@@ -65,7 +65,7 @@ class UnstartedCalls:
             self._lanes.unblock(lane)
             self._batching.recount(lane)
 
-    def answer_withdrawn(self, run: Run, part: Run, lo: int, hi: int) -> None:
+    def answer_withdrawn(self, run: ReplicaRun, part: ReplicaRun, lo: int, hi: int) -> None:
         """The part, which has the run's calls from `lo` up to `hi`, has come back from an executor and waits again.
 
         Those of its calls that were taken back meanwhile do not.
@@ -75,13 +75,13 @@ class UnstartedCalls:
             if lo <= index < hi:
                 self.answer_waiting(part, index, index + 1, failures.CANCELLED)
 
-    def hand_back(self, lane: Lane, failure: Failure, *, through_epoch: float = inf) -> None:
+    def hand_back(self, lane: ReplicaLane, failure: Failure, *, through_epoch: float = inf) -> None:
         """Answers what waits in the lane and was sent at this owner epoch, or an older one."""
         for run in list(lane.runs):
             if run.owner_epoch <= through_epoch:
                 self.answer_waiting(run, run.lo, run.hi, failure)
 
-    def answer(self, run: Run, lo: int, hi: int, failure: Failure) -> None:
+    def answer(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
         """Calls never start that were taken out of where they waited; they have their answer."""
         if run.options.stop_generation and not run.link.closed and not failures.hands_back(failure):
             note_failure(run, lo)  # at once: what follows is decided before anybody hears of it

@@ -17,7 +17,7 @@ from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 from slotmesh.wire.ranges import Range, common, merged
 
 
-class Withdrawals:
+class RunWithdrawals:
     """Finds what is taken back."""
 
     __slots__ = ("_lanes", "_parking", "_unstarted", "_vacancies")

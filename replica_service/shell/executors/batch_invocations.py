@@ -13,19 +13,19 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.commands import Part, StartBatch, StartCalls
 from replica_service.shell.executors.batch_weight import arguments
 from replica_service.shell.handler.failures import wrong_length
-from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.codec import Columns, DecodeError, Flaw, is_rows
 from slotmesh.errors import Failure
 
-OnFailed = Callable[[Run, int, int, Failure], None]
+OnFailed = Callable[[ReplicaRun, int, int, Failure], None]
 """Told of calls that failed: run, first index, count, why."""
 FailureOf = Callable[[BaseException, str], Failure]
 """What the callers of a method, by name, hear of an exception."""
-OnResults = Callable[[Run, int, Sequence[Any]], None]
+OnResults = Callable[[ReplicaRun, int, Sequence[Any]], None]
 """Told of results: run, first index, values."""
 
 
@@ -63,12 +63,12 @@ class Invocation:
         """Calls in it."""
         return sum(hi - lo for _, lo, hi in self.parts)
 
-    def call(self, method: Method) -> Any:
+    def call(self, method: HandlerMethod) -> Any:
         """Calls the method; a coroutine where it is `async def`."""
         args, named = method.columns.passed(self.args, self.named)
         return method.function(*args, **named)
 
-    def checked(self, returned: Any, method: Method) -> Sequence[Any] | Failure:
+    def checked(self, returned: Any, method: HandlerMethod) -> Sequence[Any] | Failure:
         """What the method returned: a result for each call, or why there is none for any."""
         values = _as_list(returned)
         count = self.count
@@ -80,7 +80,7 @@ class Invocation:
     def deliver(
         self,
         returned: Sequence[Any] | Failure,
-        method: Method,
+        method: HandlerMethod,
         failure_of: FailureOf,
         on_results: OnResults,
         on_failed: OnFailed,
@@ -105,7 +105,7 @@ class Invocation:
             begin = end
 
 
-def invocations(batch: StartBatch, method: Method, on_failed: OnFailed) -> Iterator[Invocation]:
+def invocations(batch: StartBatch, method: HandlerMethod, on_failed: OnFailed) -> Iterator[Invocation]:
     """The invocations that the batch takes, in order: one, unless calls differ in how they give their arguments."""
     current: Invocation | None = None
     for parts, pieces in _pieces(batch, method):
@@ -125,7 +125,7 @@ def invocations(batch: StartBatch, method: Method, on_failed: OnFailed) -> Itera
         yield current
 
 
-def _pieces(batch: StartBatch, method: Method) -> Iterator[tuple[list[Part], Iterable[Columns | Flaw]]]:
+def _pieces(batch: StartBatch, method: HandlerMethod) -> Iterator[tuple[list[Part], Iterable[Columns | Flaw]]]:
     """The arguments of the batch's calls: of all of one content type at once, whoever sent them.
 
     Those that were decoded before, to be weighed, are taken one by one.
@@ -144,14 +144,14 @@ def _pieces(batch: StartBatch, method: Method) -> Iterator[tuple[list[Part], Ite
         yield alike, _split(alike, method)
 
 
-def _split(parts: Sequence[Part], method: Method) -> Iterator[Columns | Flaw]:
+def _split(parts: Sequence[Part], method: HandlerMethod) -> Iterator[Columns | Flaw]:
     payloads: list[bytes] = []
     for run, lo, hi in parts:
         payloads += run.payloads[lo:hi]
     return method.columns.split(parts[0][0].options.content_type, payloads)
 
 
-def _column_of_one(method: Method, run: Run, index: int) -> Columns | Flaw:
+def _column_of_one(method: HandlerMethod, run: ReplicaRun, index: int) -> Columns | Flaw:
     try:
         return method.columns.of_one(*arguments(method, run, index))
     except DecodeError as error:
@@ -171,7 +171,7 @@ def _take(parts: deque[Part], count: int) -> list[Part]:
     return taken
 
 
-def is_of(work: StartCalls | StartBatch, is_wanted: Callable[[Run], bool]) -> bool:
+def is_of(work: StartCalls | StartBatch, is_wanted: Callable[[ReplicaRun], bool]) -> bool:
     """Whether calls of a wanted run are in it."""
     if isinstance(work, StartCalls):
         return is_wanted(work.run)

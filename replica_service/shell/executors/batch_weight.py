@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from replica_service.core.batching.batch_weight import Weighed
 from replica_service.core.batching.gathering import Weigh
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.shell.handler.failures import HandlerErrors
-from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.codec import DecodeError
 from slotmesh.errors import Executed, Failure, Reason
 
@@ -29,7 +29,7 @@ _MOST_SHOWN: Final = 256
 _POSITIONAL = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
 
 
-def weighers(methods: Mapping[str, Method], errors: HandlerErrors) -> dict[str, Weigh]:
+def weighers(methods: Mapping[str, HandlerMethod], errors: HandlerErrors) -> dict[str, Weigh]:
     """For each batch method whose calls have a weight, by name, how they are weighed."""
     return {
         name: weigher(method, control.batch_size_fn, errors)
@@ -38,11 +38,11 @@ def weighers(methods: Mapping[str, Method], errors: HandlerErrors) -> dict[str, 
     }
 
 
-def weigher(method: Method, size_fn: SizeFunction, errors: HandlerErrors) -> Weigh:
+def weigher(method: HandlerMethod, size_fn: SizeFunction, errors: HandlerErrors) -> Weigh:
     """How calls of the batch method are weighed."""
     first = _first_alone(method, size_fn)
 
-    def weigh(run: Run, index: int) -> Weighed:
+    def weigh(run: ReplicaRun, index: int) -> Weighed:
         try:
             args, kwargs = method.decode(run.options.content_type, run.payloads[index])
         except DecodeError as error:
@@ -65,7 +65,7 @@ def weigher(method: Method, size_fn: SizeFunction, errors: HandlerErrors) -> Wei
     return weigh
 
 
-def arguments(method: Method, run: Run, index: int) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def arguments(method: HandlerMethod, run: ReplicaRun, index: int) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """The arguments of a call; those that were decoded for its weight, and then not again.
 
     Raises:
@@ -77,7 +77,7 @@ def arguments(method: Method, run: Run, index: int) -> tuple[tuple[Any, ...], Ma
     return method.decode(run.options.content_type, run.payloads[index])
 
 
-def _first_alone(method: Method, size_fn: SizeFunction) -> str | None:
+def _first_alone(method: HandlerMethod, size_fn: SizeFunction) -> str | None:
     """The name of the method's first parameter, where the size function takes that one; None where it takes all."""
     declared = method.signature.parameters
     first = declared[0].name if declared else ""

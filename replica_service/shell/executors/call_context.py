@@ -17,7 +17,7 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any, overload
 
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.commands import Part
 from slotmesh.handlers.context import (
     MAX_IDEMPOTENCY_KEY_CHARS,
@@ -32,7 +32,7 @@ Now = Callable[[], float]
 _CANNOT_BE_TOLD = "which call has started this cannot be told any more: ask slotmesh.context() in the method itself"
 
 
-def context_of(run: Run, index: int, now: float) -> CallContext:
+def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
     """The context of the call with this index in its run."""
     options, record, origin = run.options, run.record, run.origin
     deadline, ends_at = deadline_of(run.deadline - now)
@@ -68,7 +68,7 @@ class SinglePlace:
 
     __slots__ = ("_context", "index", "now", "run")
 
-    def __init__(self, run: Run, index: int, now: Now) -> None:
+    def __init__(self, run: ReplicaRun, index: int, now: Now) -> None:
         self.run = run
         self.index = index
         self.now = now
@@ -88,7 +88,7 @@ class SharedPlace(ABC):
 
     __slots__ = ("lo", "now", "run", "values")
 
-    def __init__(self, run: Run, lo: int, values: Sequence[Any], now: Now) -> None:
+    def __init__(self, run: ReplicaRun, lo: int, values: Sequence[Any], now: Now) -> None:
         """`values` are those of the calls from `lo` on that have ended; a call that waits is the last one."""
         self.run = run
         self.lo = lo
@@ -109,7 +109,7 @@ class SharedPlace(ABC):
     def contexts(self) -> Sequence[CallContext]:
         return (self.context(),)
 
-    def run_of(self, done: int) -> Run:
+    def run_of(self, done: int) -> ReplicaRun:
         """The run of the call behind so many."""
         del done
         return self.run
@@ -124,7 +124,7 @@ class TaskPlace(SharedPlace):
 
     __slots__ = ("task",)
 
-    def __init__(self, run: Run, lo: int, values: Sequence[Any], now: Now, task: asyncio.Task[Any]) -> None:
+    def __init__(self, run: ReplicaRun, lo: int, values: Sequence[Any], now: Now, task: asyncio.Task[Any]) -> None:
         super().__init__(run, lo, values, now)
         self.task: asyncio.Task[Any] | None = task
         """None once the task has left it."""
@@ -142,7 +142,7 @@ class ThreadPlace:
     __slots__ = ("_thread", "index", "now", "run")
 
     def __init__(self, now: Now) -> None:
-        self.run: Run | None = None
+        self.run: ReplicaRun | None = None
         """None between two calls."""
         self.index = 0
         self.now = now
@@ -192,7 +192,7 @@ class BatchContexts(Sequence[CallContext]):
         return made
 
 
-def marking(run: Run, lo: int, hi: int, now: Now) -> Iterator[bytes]:
+def marking(run: ReplicaRun, lo: int, hi: int, now: Now) -> Iterator[bytes]:
     """The payloads of these calls. Whoever iterates is in the call whose payload came last."""
     for index in range(lo, hi):
         current_place.set(SinglePlace(run, index, now))

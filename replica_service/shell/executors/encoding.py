@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.shell.handler.failures import unsendable
 from slotmesh.codec import OCTET_STREAM, encode_each, encoder, is_rows
 from slotmesh.errors import Failure
@@ -22,7 +22,7 @@ _PLAIN = {list, tuple}
 class Encoding(ABC):
     """The part of a sink that encodes."""
 
-    def results(self, run: Run, lo: int, values: Sequence[Any]) -> None:
+    def results(self, run: ReplicaRun, lo: int, values: Sequence[Any]) -> None:
         if run.options.no_reply:
             self._done(run, lo, len(values))
             return
@@ -51,13 +51,13 @@ class Encoding(ABC):
                 self.payloads(run, index, (payload,))
 
     @abstractmethod
-    def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
+    def payloads(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
         """What consecutive calls from index `lo` on returned, encoded."""
 
     @abstractmethod
-    def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
+    def failed(self, run: ReplicaRun, lo: int, count: int, failure: Failure) -> None:
         """Consecutive calls from index `lo` on failed alike."""
 
     @abstractmethod
-    def _done(self, run: Run, lo: int, count: int) -> None:
+    def _done(self, run: ReplicaRun, lo: int, count: int) -> None:
         """Consecutive calls from index `lo` on have ended well, and nobody waits for their results."""

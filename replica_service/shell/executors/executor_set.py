@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from replica_service.core.calls import Link
+from replica_service.core.calls import RouterPeer
 from replica_service.shell.executors.generators import GeneratorExecutor
 from replica_service.shell.executors.on_loop import AsyncExecutor
 from replica_service.shell.executors.own_loop import OwnLoopExecutor
-from replica_service.shell.executors.protocol import Executor, Sink
+from replica_service.shell.executors.protocol import Executor, OutcomeSink
 from replica_service.shell.executors.threads import ThreadExecutor
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
-from replica_service.shell.handler.methods import Method
-from slotmesh.handlers import Kind
+from replica_service.shell.handler.methods import HandlerMethod
+from slotmesh.handlers import MethodKind
 
 
 class ExecutorSet:
@@ -24,8 +24,8 @@ class ExecutorSet:
 
     def __init__(
         self,
-        methods: Mapping[str, Method],
-        sink: Sink,
+        methods: Mapping[str, HandlerMethod],
+        sink: OutcomeSink,
         errors: HandlerErrors,
         now: Callable[[], float],
         max_ongoing: Callable[[], int],
@@ -39,13 +39,13 @@ class ExecutorSet:
         )
         self.threads = ThreadExecutor(methods, sink, errors, now, max_ongoing)
         self.generators = GeneratorExecutor(methods, sink, errors, now, self.threads.step, handler_loop)
-        by_kind: dict[Kind, Executor] = {Kind.ASYNC: self.of_async, Kind.DEF: self.threads}
+        by_kind: dict[MethodKind, Executor] = {MethodKind.ASYNC: self.of_async, MethodKind.DEF: self.threads}
         self.by_method: dict[str, Executor] = {
             name: by_kind.get(method.kind, self.generators) for name, method in methods.items()
         }
         self.all: tuple[Executor, ...] = (self.of_async, self.threads, self.generators)
 
-    def abandon(self, link: Link) -> None:
+    def abandon(self, link: RouterPeer) -> None:
         """Nobody reads on this link any more."""
         for executor in self.all:
             executor.abandon(link)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from replica_service.shell.executors.batch_invocations import ends_call
-from replica_service.shell.executors.protocol import Sink
+from replica_service.shell.executors.protocol import OutcomeSink
 from replica_service.shell.executors.recipients import Recipient
 from replica_service.shell.handler.failures import HandlerErrors
 from slotmesh.errors import Failure
@@ -31,7 +31,7 @@ from slotmesh.handlers.context import Place
 class Stage:
     """What all drives of a replica have in common."""
 
-    sink: Sink
+    sink: OutcomeSink
     errors: HandlerErrors
     now: Callable[[], float]
     context: Context

@@ -20,23 +20,23 @@ from math import inf
 from typing import Any, NamedTuple
 
 from replica_service.core.call_options import MAX_CREDIT
-from replica_service.core.calls import Link, Run, StartTurn
-from replica_service.core.commands import StartBatch, StartCalls, Work
+from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, WorkCommand
 from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.failures import CANCELLED, CUT_OFF, EXPIRED, OVERDUE, TAKEN_BACK
-from replica_service.core.starting.claims import Skip, Start, TurnClaims, claim, may_begin
+from replica_service.core.starting.claims import Skip, StartNow, TurnClaims, claim, may_begin
 from replica_service.shell.executors.batch_invocations import Invocation, invocations
 from replica_service.shell.executors.call_context import SinglePlace, batch_place
 from replica_service.shell.executors.generator_drives import Drive, Script, Stage
-from replica_service.shell.executors.lateness import in_time
+from replica_service.shell.executors.late_calls import in_time
 from replica_service.shell.executors.on_loop_drive import AsyncDrive
 from replica_service.shell.executors.own_loop_drive import OwnLoopDrive
-from replica_service.shell.executors.protocol import CLOSE_S, Sink
+from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
 from replica_service.shell.executors.recipients import Recipient, mistake_in, recipient_of
 from replica_service.shell.executors.thread_drive import InThread, ThreadDrive
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
-from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.errors import Failure
 from slotmesh.wire.ranges import among
 
@@ -55,8 +55,8 @@ class GeneratorExecutor:
 
     def __init__(
         self,
-        methods: Mapping[str, Method],
-        sink: Sink,
+        methods: Mapping[str, HandlerMethod],
+        sink: OutcomeSink,
         errors: HandlerErrors,
         now: Callable[[], float],
         in_thread: InThread,
@@ -75,10 +75,10 @@ class GeneratorExecutor:
         )
         self._is_cut_off = False
         """Nothing begins any more."""
-        self._running: dict[Link, dict[int, _Entry]] = {}
+        self._running: dict[RouterPeer, dict[int, _Entry]] = {}
         """Calls that run, or are about to, by link and run id. No entry where there are none."""
 
-    def start(self, work: Work) -> None:
+    def start(self, work: WorkCommand) -> None:
         if isinstance(work, StartCalls):
             self._start_calls(work)
         elif isinstance(work, StartTurn):
@@ -89,7 +89,7 @@ class GeneratorExecutor:
     def hold(self, turn: StartTurn) -> None:
         self._turns.hold(turn)
 
-    def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
+    def recall(self, is_wanted: Callable[[ReplicaRun], bool]) -> list[StartCalls | StartBatch]:
         del is_wanted
         return []
 
@@ -101,19 +101,19 @@ class GeneratorExecutor:
 
     # -- what routers say ------------------------------------------------------------------------------------------
 
-    def take(self, link: Link, run_ids: Iterable[int], counts: Iterable[int]) -> None:
+    def take(self, link: RouterPeer, run_ids: Iterable[int], counts: Iterable[int]) -> None:
         """The router has taken so many values of each of these calls. Unknown ones are ignored."""
         if running := self._running.get(link):
             for run_id, count in zip(run_ids, counts, strict=False):
                 if (entry := running.get(run_id)) is not None:
                     entry.drive.take(entry.recipient, count)
 
-    def take_all(self, link: Link) -> None:
+    def take_all(self, link: RouterPeer) -> None:
         """The router says no more what it takes: what has come so far counts as taken."""
         for entry in list(self._running.get(link, {}).values()):
             entry.drive.take(entry.recipient, MAX_CREDIT.values)
 
-    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+    def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
         """Cancels those of the router's calls that run, by run ids, both ends included."""
         if running := self._running.get(link):
             for first, last in ranges:
@@ -121,7 +121,7 @@ class GeneratorExecutor:
                     if (entry := running.get(run_id)) is not None:  # cancelling one may end others
                         entry.drive.cancel(entry.recipient, CANCELLED, TAKEN_BACK)
 
-    def abandon(self, link: Link) -> None:
+    def abandon(self, link: RouterPeer) -> None:
         for entry in list(self._running.get(link, {}).values()):
             run = entry.recipient.run
             if entry.recipient.is_heard or (run.record is None and not run.options.no_reply):
@@ -180,7 +180,7 @@ class GeneratorExecutor:
             return
         sink.post(TurnEnded(turn, index))
 
-    def _drive_call(self, run: Run, index: int, then: Callable[[bool], None]) -> None:
+    def _drive_call(self, run: ReplicaRun, index: int, then: Callable[[bool], None]) -> None:
         method = self._methods[run.options.method]
         options, payload = run.options, run.payloads[index]
         script = Script(
@@ -189,7 +189,7 @@ class GeneratorExecutor:
             values_of=None,
             recipients=(recipient_of(run, index),),
             place=SinglePlace(run, index, self._now),
-            may_begin=lambda: not self._is_cut_off and isinstance(claim(run, index, index + 1, self._now()), Start),
+            may_begin=lambda: not self._is_cut_off and isinstance(claim(run, index, index + 1, self._now()), StartNow),
             then=then,
         )
         self._drive(method, script)
@@ -199,7 +199,7 @@ class GeneratorExecutor:
         calls = _Calls(batch, method, self._sink)
         self._invoke(batch, method, calls, is_first=True)
 
-    def _invoke(self, batch: StartBatch, method: Method, calls: _Calls, *, is_first: bool) -> None:
+    def _invoke(self, batch: StartBatch, method: HandlerMethod, calls: _Calls, *, is_first: bool) -> None:
         """The next invocation of the batch. As long as none has begun, the batch can be handed back as a whole."""
         invocation = next(calls.invocations, None) if is_first else calls.next_in_time(self._now())
         if invocation is None or not is_first:
@@ -245,7 +245,7 @@ class GeneratorExecutor:
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def _drive(self, method: Method, script: Script) -> None:
+    def _drive(self, method: HandlerMethod, script: Script) -> None:
         """Has a drive do it, which is found here until it is over."""
         then, recipients = script.then, script.recipients
 
@@ -290,8 +290,8 @@ class GeneratorExecutor:
 class _Calls:
     """The calls of a batch: its invocations, and those that are in none."""
 
-    def __init__(self, batch: StartBatch, method: Method, sink: Sink) -> None:
-        self.unsound: list[tuple[Run, int, int, Failure]] = []
+    def __init__(self, batch: StartBatch, method: HandlerMethod, sink: OutcomeSink) -> None:
+        self.unsound: list[tuple[ReplicaRun, int, int, Failure]] = []
         """Calls that cannot be executed, and have not been told."""
         self._sink = sink
         sound = []

@@ -14,22 +14,22 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from replica_service.core.calls import Link, Run, StartTurn
-from replica_service.core.commands import StartBatch, StartCalls, Work
+from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, WorkCommand
 from replica_service.core.events import CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.failures import LATE
 from replica_service.core.lanes.lane_history import is_late
-from replica_service.core.starting.claims import Skip, Start, TurnClaims, claim
+from replica_service.core.starting.claims import Skip, StartNow, TurnClaims, claim
 from replica_service.shell.executors.batch_invocations import is_of
 from replica_service.shell.executors.call_context import TaskPlace, marking
 from replica_service.shell.executors.on_loop_batches import AsyncBatches
 from replica_service.shell.executors.on_loop_streaks import AsyncStreaks
-from replica_service.shell.executors.protocol import Sink
+from replica_service.shell.executors.protocol import OutcomeSink
 from replica_service.shell.executors.runners import LARGE_BYTES, MAX_RUNNERS, STEP_S, Runners, is_dropped, this_task
 from replica_service.shell.executors.running_calls import RunningCalls
 from replica_service.shell.executors.streaks import is_followed
 from replica_service.shell.handler.failures import HandlerErrors
-from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.errors import Failure
 from slotmesh.handlers.context import asking, current_place
 
@@ -39,8 +39,8 @@ class AsyncExecutor:
 
     def __init__(
         self,
-        methods: Mapping[str, Method],
-        sink: Sink,
+        methods: Mapping[str, HandlerMethod],
+        sink: OutcomeSink,
         errors: HandlerErrors,
         now: Callable[[], float],
         loop: asyncio.AbstractEventLoop | None = None,
@@ -56,16 +56,16 @@ class AsyncExecutor:
         self._streaks = AsyncStreaks(methods, sink, now, self._turns, runners, running)
         self._batches = AsyncBatches(methods, sink, errors, now, running)
 
-    def start(self, work: Work) -> None:
+    def start(self, work: WorkCommand) -> None:
         runners = self._runners
         runners.queue.append(work)
         if runners.is_idle:
             runners.spawn(1)
 
-    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+    def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
         self._running.cancel(link, ranges)
 
-    def abandon(self, link: Link) -> None:
+    def abandon(self, link: RouterPeer) -> None:
         self._running.abandon(link)
 
     def cut_off(self) -> None:
@@ -74,7 +74,7 @@ class AsyncExecutor:
     def hold(self, turn: StartTurn) -> None:
         self._turns.hold(turn)
 
-    def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
+    def recall(self, is_wanted: Callable[[ReplicaRun], bool]) -> list[StartCalls | StartBatch]:
         return [
             work
             for work in self._runners.queue.copy()
@@ -167,7 +167,7 @@ class AsyncExecutor:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     async def _execute(
-        self, work: StartCalls | StartTurn, lo: int, claimed: Start, generation: int, until: float
+        self, work: StartCalls | StartTurn, lo: int, claimed: StartNow, generation: int, until: float
     ) -> int:
         """Executes calls from index `lo` on, in this very step of the loop, until one has waited or raised.
 
@@ -227,7 +227,7 @@ class AsyncExecutor:
             index += 1
         return index
 
-    async def _execute_one(self, run: Run, index: int, claimed: Start) -> int:
+    async def _execute_one(self, run: ReplicaRun, index: int, claimed: StartNow) -> int:
         """Executes one call; returns 0 where it was too late for it when its arguments were there."""
         task, running = this_task(), self._running
         sites = running.sites

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.commands import StartBatch
 from replica_service.core.events import BatchEnded, WorkReturned
 from replica_service.core.starting.claims import may_begin
 from replica_service.shell.executors.batch_invocations import Invocation, invocations
 from replica_service.shell.executors.call_context import batch_place
-from replica_service.shell.executors.lateness import in_time
-from replica_service.shell.executors.protocol import Sink
+from replica_service.shell.executors.late_calls import in_time
+from replica_service.shell.executors.protocol import OutcomeSink
 from replica_service.shell.executors.runners import this_task
 from replica_service.shell.executors.running_calls import RunningCalls
 from replica_service.shell.handler.failures import HandlerErrors
-from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.errors import Failure
 from slotmesh.handlers.context import current_place
 
@@ -28,8 +28,8 @@ class AsyncBatches:
 
     def __init__(
         self,
-        methods: Mapping[str, Method],
-        sink: Sink,
+        methods: Mapping[str, HandlerMethod],
+        sink: OutcomeSink,
         errors: HandlerErrors,
         now: Callable[[], float],
         running: RunningCalls,
@@ -47,7 +47,7 @@ class AsyncBatches:
             return
         method = self._methods[batch.batcher.method]
         task = this_task()
-        unsound: list[tuple[Run, int, int, Failure]] = []
+        unsound: list[tuple[ReplicaRun, int, int, Failure]] = []
 
         def tell_unsound() -> None:
             for failed in unsound:

@@ -10,13 +10,13 @@ from typing import Any
 
 from replica_service.core.calls import StartTurn
 from replica_service.core.events import TurnEnded, TurnsEnded
-from replica_service.core.starting.claims import Start, TurnClaims
+from replica_service.core.starting.claims import StartNow, TurnClaims
 from replica_service.shell.executors.call_context import SinglePlace
-from replica_service.shell.executors.protocol import Sink
+from replica_service.shell.executors.protocol import OutcomeSink
 from replica_service.shell.executors.runners import LARGE_BYTES, Runners, is_dropped, this_task
 from replica_service.shell.executors.running_calls import RunningCalls
 from replica_service.shell.executors.streaks import Streak, StreakPlace, follows
-from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.errors import Failure
 from slotmesh.handlers.context import asking, current_place
 
@@ -26,8 +26,8 @@ class AsyncStreaks:
 
     def __init__(
         self,
-        methods: Mapping[str, Method],
-        sink: Sink,
+        methods: Mapping[str, HandlerMethod],
+        sink: OutcomeSink,
         now: Callable[[], float],
         turns: TurnClaims,
         runners: Runners,
@@ -45,7 +45,7 @@ class AsyncStreaks:
         run, lo, runners, running = turn.run, turn.lo, self._runners, self._running
         sink, queue, payloads, clock = self._sink, runners.queue, run.payloads, self._now
         found = self._turns.claim(turn, lo, clock())
-        if not isinstance(found, Start):
+        if not isinstance(found, StartNow):
             if found is not None:
                 sink.failed(run, lo, 1, found.failure)
             sink.post(TurnEnded(turn, lo if found is None else turn.hi))

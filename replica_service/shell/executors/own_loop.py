@@ -15,17 +15,17 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from replica_service.core.calls import Link, StartTurn
-from replica_service.core.commands import StartCalls, Work
+from replica_service.core.calls import RouterPeer, StartTurn
+from replica_service.core.commands import StartCalls, WorkCommand
 from replica_service.core.events import CallsEnded, TurnEnded, WorkReturned
 from replica_service.core.failures import CANCELLED
 from replica_service.core.starting.claims import TurnClaims
 from replica_service.shell.executors.on_loop import AsyncExecutor
 from replica_service.shell.executors.posting_sink import PostingSink
-from replica_service.shell.executors.protocol import CLOSE_S, Sink
+from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
 from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
-from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.wire.ranges import Range, common, merged, without
 
 
@@ -34,8 +34,8 @@ class OwnLoopExecutor(AsyncExecutor):
 
     def __init__(
         self,
-        methods: Mapping[str, Method],
-        sink: Sink,
+        methods: Mapping[str, HandlerMethod],
+        sink: OutcomeSink,
         errors: HandlerErrors,
         now: Callable[[], float],
         handler_loop: HandlerLoop,
@@ -47,7 +47,7 @@ class OwnLoopExecutor(AsyncExecutor):
         self._runners.on_stepped = self._stepped
         self._is_woken = False
 
-    def start(self, work: Work) -> None:
+    def start(self, work: WorkCommand) -> None:
         runners = self._runners
         runners.queue.append(work)
         if runners.is_idle and not self._is_woken:
@@ -59,10 +59,10 @@ class OwnLoopExecutor(AsyncExecutor):
         if turn.stop == turn.lo and self._runners.take_out(turn):
             self._sink.post(TurnEnded(turn, turn.lo))  # nobody waits for a handler that keeps its loop
 
-    def cancel(self, link: Link, ranges: Iterable[Range]) -> None:
+    def cancel(self, link: RouterPeer, ranges: Iterable[Range]) -> None:
         self._post(self._cancel_here, link, merged(ranges))
 
-    def abandon(self, link: Link) -> None:
+    def abandon(self, link: RouterPeer) -> None:
         self._post(self._running.abandon, link)
 
     def cut_off(self) -> None:
@@ -91,7 +91,7 @@ class OwnLoopExecutor(AsyncExecutor):
         self._runners.stepped()
         self._wake()  # what came while it was about to be idle
 
-    def _cancel_here(self, link: Link, ranges: Sequence[Range]) -> None:
+    def _cancel_here(self, link: RouterPeer, ranges: Sequence[Range]) -> None:
         """What has come back into the queue since the engine looked there is answered; what runs is cancelled."""
         self._runners.hand_over()  # what a runner holds whose call waits: it may not have been said yet
         for work in self._runners.queue.copy():

@@ -16,18 +16,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.events import CallsEnded, Ended
 from replica_service.core.lanes.lane_history import mark_failure
 from replica_service.shell.executors.encoding import Encoding
-from replica_service.shell.executors.protocol import Sink
+from replica_service.shell.executors.protocol import OutcomeSink
 from slotmesh.errors import Failure
 
 
 class PostingSink(Encoding):
     """Passes on what it is told."""
 
-    def __init__(self, sink: Sink, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, sink: OutcomeSink, loop: asyncio.AbstractEventLoop) -> None:
         """`loop` is the engine's."""
         self._sink = sink
         self._loop = loop
@@ -38,7 +38,7 @@ class PostingSink(Encoding):
         self._tell_payloads = sink.payloads
         self._tell_end = sink.post
 
-    def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
+    def payloads(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
         if run.options.stop_generation:
             limit = run.max_result_bytes
             for index, payload in enumerate(payloads, lo):
@@ -46,20 +46,20 @@ class PostingSink(Encoding):
                     mark_failure(run, index)
         self._put(self._tell_payloads, run, lo, payloads)
 
-    def values(self, run: Run, index: int, payloads: Sequence[bytes]) -> None:
+    def values(self, run: ReplicaRun, index: int, payloads: Sequence[bytes]) -> None:
         self._put(self._sink.values, run, index, payloads)
 
-    def streamed(self, run: Run, index: int) -> None:
+    def streamed(self, run: ReplicaRun, index: int) -> None:
         self._put(self._sink.streamed, run, index)
 
-    def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
+    def failed(self, run: ReplicaRun, lo: int, count: int, failure: Failure) -> None:
         mark_failure(run, lo)
         self._put(self._sink.failed, run, lo, count, failure)
 
     def post(self, event: Ended, /) -> None:
         self._put(self._tell_end, event)
 
-    def _done(self, run: Run, lo: int, count: int) -> None:
+    def _done(self, run: ReplicaRun, lo: int, count: int) -> None:
         self.payloads(run, lo, (b"",) * count)
 
     def _put(self, tell: Callable[..., None], *args: Any) -> None:
@@ -79,7 +79,7 @@ class PostingSink(Encoding):
             else:
                 tell(*args)
 
-    def _join(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
+    def _join(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
         """Tells payloads with those of the calls that follow, and the end of these calls."""
         told = self._told
         ended, waited = 0, False

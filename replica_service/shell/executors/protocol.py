@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from replica_service.core.calls import Link, Run, StartTurn
-from replica_service.core.commands import StartBatch, StartCalls, Work
+from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, WorkCommand
 from replica_service.core.events import Ended
 from slotmesh.errors import Failure
 
@@ -14,22 +14,22 @@ CLOSE_S = 1.0
 """How long handlers have to end when the process does. Whoever goes on ends with it."""
 
 
-class Sink(Protocol):
+class OutcomeSink(Protocol):
     """Takes outcomes of calls, and hears when permits come free. Indices are those of the run's payloads."""
 
-    def results(self, run: Run, lo: int, values: Sequence[Any]) -> None:
+    def results(self, run: ReplicaRun, lo: int, values: Sequence[Any]) -> None:
         """What consecutive calls from index `lo` on returned."""
 
-    def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
+    def payloads(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
         """The same, encoded already."""
 
-    def values(self, run: Run, index: int, payloads: Sequence[bytes]) -> None:
+    def values(self, run: ReplicaRun, index: int, payloads: Sequence[bytes]) -> None:
         """Some of what a call yields, encoded: its caller takes several results."""
 
-    def streamed(self, run: Run, index: int) -> None:
+    def streamed(self, run: ReplicaRun, index: int) -> None:
         """A call has ended well, and its result is no payload: it was sent as values, or nobody waits for it."""
 
-    def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
+    def failed(self, run: ReplicaRun, lo: int, count: int, failure: Failure) -> None:
         """Consecutive calls from index `lo` on failed alike."""
 
     def post(self, event: Ended, /) -> None:
@@ -39,22 +39,22 @@ class Sink(Protocol):
 class Executor(Protocol):
     """Runs what the scheduler has decided to start."""
 
-    def start(self, work: Work) -> None:
+    def start(self, work: WorkCommand) -> None:
         """Takes work, and returns at once."""
 
     def hold(self, turn: StartTurn) -> None:
         """No further call of the turn starts; `turn.stop` says from which one on."""
 
-    def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
+    def recall(self, is_wanted: Callable[[ReplicaRun], bool]) -> list[StartCalls | StartBatch]:
         """Gives up what has not started of the wanted runs, and of batches in which they are."""
 
     # What runs ends by these three where it can be ended: no code in a thread can. Each call has its outcome all the
     # same, and one alone: what its code comes to in the end.
 
-    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+    def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
         """Cancels those of the router's calls that run, by run ids, both ends included. A batch goes on."""
 
-    def abandon(self, link: Link) -> None:
+    def abandon(self, link: RouterPeer) -> None:
         """Nobody reads on this link any more: cancels its calls, but for those of sessions and those without reply."""
 
     def cut_off(self) -> None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from replica_service.core.calls import Run
-from replica_service.shell.executors.protocol import Sink
+from replica_service.core.calls import ReplicaRun
+from replica_service.shell.executors.protocol import OutcomeSink
 from replica_service.shell.handler.failures import too_large, unlistable, unsendable
 from slotmesh.codec import EncodedList, carries_lists, encoder
 from slotmesh.errors import Failure
@@ -29,7 +29,7 @@ class Recipient:
     is_heard = False
     """Whether values are to be delivered as they come."""
 
-    def __init__(self, run: Run, index: int) -> None:
+    def __init__(self, run: ReplicaRun, index: int) -> None:
         self.run = run
         self.index = index
         """Index of its payload in the run."""
@@ -54,13 +54,13 @@ class Recipient:
         """The handler has yielded a value. Returns why the call fails at it, if it does."""
         return None
 
-    def deliver(self, sink: Sink) -> None:
+    def deliver(self, sink: OutcomeSink) -> None:
         """Sends the values that have come since the last time."""
 
     def take(self, count: int) -> None:
         """The caller has taken so many values."""
 
-    def end(self, sink: Sink) -> None:
+    def end(self, sink: OutcomeSink) -> None:
         """The handler has ended, well."""
         sink.streamed(self.run, self.index)
 
@@ -70,7 +70,7 @@ class ListRecipient(Recipient):
 
     __slots__ = ("_encode", "_values")
 
-    def __init__(self, run: Run, index: int) -> None:
+    def __init__(self, run: ReplicaRun, index: int) -> None:
         super().__init__(run, index)
         self._encode = encoder(run.options.content_type)
         self._values = EncodedList(run.options.content_type)
@@ -83,7 +83,7 @@ class ListRecipient(Recipient):
         limit = self.run.max_result_bytes
         return too_large(self._values.size, limit) if self._values.size > limit else None
 
-    def end(self, sink: Sink) -> None:
+    def end(self, sink: OutcomeSink) -> None:
         sink.payloads(self.run, self.index, (self._values.encoded(),))
 
 
@@ -105,7 +105,7 @@ class StreamRecipient(Recipient):
 
     is_heard = True
 
-    def __init__(self, run: Run, index: int) -> None:
+    def __init__(self, run: ReplicaRun, index: int) -> None:
         super().__init__(run, index)
         self._encode = encoder(run.options.content_type)
         self._limit = run.max_result_bytes
@@ -138,7 +138,7 @@ class StreamRecipient(Recipient):
         self._ready.append(payload)
         return None
 
-    def deliver(self, sink: Sink) -> None:
+    def deliver(self, sink: OutcomeSink) -> None:
         ready = self._ready
         if not ready:
             return
@@ -152,7 +152,7 @@ class StreamRecipient(Recipient):
         self._taken += count
 
 
-def recipient_of(run: Run, index: int) -> Recipient:
+def recipient_of(run: ReplicaRun, index: int) -> Recipient:
     """The recipient that the call's options ask for, which have no mistake."""
     options = run.options
     if options.no_reply:
@@ -160,7 +160,7 @@ def recipient_of(run: Run, index: int) -> Recipient:
     return StreamRecipient(run, index) if options.streaming else ListRecipient(run, index)
 
 
-def mistake_in(run: Run) -> Failure | None:
+def mistake_in(run: ReplicaRun) -> Failure | None:
     """Why calls of this run cannot be executed by a handler that yields, if they cannot."""
     options = run.options
     if options.no_reply or options.streaming or carries_lists(options.content_type):

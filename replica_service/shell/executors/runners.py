@@ -22,9 +22,9 @@ from contextvars import copy_context
 from typing import Any, cast
 
 from replica_service.core.calls import StartTurn
-from replica_service.core.commands import StartCalls, Work
+from replica_service.core.commands import StartCalls, WorkCommand
 from replica_service.core.events import CallsEnded, TurnsEnded
-from replica_service.shell.executors.protocol import CLOSE_S, Sink
+from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
 from replica_service.shell.executors.streaks import Streak
 
 STEP_S = 0.005
@@ -39,13 +39,13 @@ class Runners:
     """The tasks of one executor, and the queue that they take work from."""
 
     def __init__(
-        self, sink: Sink, loop: asyncio.AbstractEventLoop, work_off: Callable[[int], Coroutine[Any, Any, None]]
+        self, sink: OutcomeSink, loop: asyncio.AbstractEventLoop, work_off: Callable[[int], Coroutine[Any, Any, None]]
     ) -> None:
         """`work_off` is what a runner of a generation does: takes work until time is over, or a call has waited."""
         self._sink = sink
         self._loop = loop
         self._work_off = work_off
-        self.queue: deque[Work] = deque()
+        self.queue: deque[WorkCommand] = deque()
         """Each operation on it is a single one, so that another thread may add to it and take from it."""
         self.context = copy_context()
         """What runners start from: never that of a call whose end has led to the next one's start."""
@@ -67,7 +67,7 @@ class Runners:
         self.gathered_lo = 0
         self.gathered: list[Any] = []
 
-    def take_out(self, work: Work) -> bool:
+    def take_out(self, work: WorkCommand) -> bool:
         """Takes work that has not started out of the queue; False where it has started meanwhile."""
         try:
             self.queue.remove(work)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from replica_service.core.calls import Link
+from replica_service.core.calls import RouterPeer
 from replica_service.core.failures import CUT_OFF, TAKEN_BACK
 from replica_service.shell.executors.call_context import TaskPlace
 from replica_service.shell.executors.runners import Runners
@@ -33,14 +33,14 @@ class RunningCalls:
         self.cancelled: dict[asyncio.Task[Any], Failure] = {}
         """Runners whose call was taken back, and that have not noticed yet: what becomes of it if it ends by that."""
 
-    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+    def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
         """Cancels those of the router's calls that run and wait, by run ids, both ends included."""
         waiting = {site.run_id: task for task, site in self.sites.items() if site.run.link is link}
         for first, last in ranges:
             for run_id in among(waiting, first, last):
                 self._cancel(waiting[run_id], TAKEN_BACK)
 
-    def abandon(self, link: Link) -> None:
+    def abandon(self, link: RouterPeer) -> None:
         """Nobody waits for the router's calls any more: those of no session, whose results somebody wanted, end."""
         for task, site in list(self.sites.items()):
             if site.run.link is link and site.run.record is None and not site.run.options.no_reply:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, TypeGuard
 
-from replica_service.core.calls import Run, StartTurn
-from replica_service.core.commands import Work
+from replica_service.core.calls import ReplicaRun, StartTurn
+from replica_service.core.commands import WorkCommand
 from replica_service.shell.executors.call_context import TaskPlace
 
 
@@ -38,11 +38,11 @@ class StreakPlace(TaskPlace):
         super().__init__(streak.run, lo, values, now, task)
         self.turns = streak.turns
 
-    def run_of(self, done: int) -> Run:
+    def run_of(self, done: int) -> ReplicaRun:
         return self.turns[done].run
 
 
-def is_followed(turn: StartTurn, queue: deque[Work]) -> bool:
+def is_followed(turn: StartTurn, queue: deque[WorkCommand]) -> bool:
     """Whether the next work goes on with a streak. Another thread may take it meanwhile."""
     try:
         return follows(queue[0], turn)
@@ -50,7 +50,7 @@ def is_followed(turn: StartTurn, queue: deque[Work]) -> bool:
         return False
 
 
-def follows(work: Work, turn: StartTurn) -> TypeGuard[StartTurn]:
+def follows(work: WorkCommand, turn: StartTurn) -> TypeGuard[StartTurn]:
     """Whether both pieces of work are turns of one call each, of neighbours, the first right behind the second.
 
     Where it matters by when each of them has ended, they go one by one.

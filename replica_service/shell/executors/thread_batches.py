@@ -9,15 +9,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.commands import StartBatch
 from replica_service.core.starting.claims import may_begin
 from replica_service.shell.executors.batch_invocations import Invocation, invocations
 from replica_service.shell.executors.call_context import batch_place
-from replica_service.shell.executors.lateness import in_time
+from replica_service.shell.executors.late_calls import in_time
 from replica_service.shell.executors.thread_outcomes import UNSTARTED, ThreadOutcomes, encoded
 from replica_service.shell.handler.failures import HandlerErrors
-from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.codec import encode_each
 from slotmesh.errors import Failure
 from slotmesh.handlers.context import current_place
@@ -28,7 +28,7 @@ class ThreadBatches:
 
     def __init__(
         self,
-        methods: Mapping[str, Method],
+        methods: Mapping[str, HandlerMethod],
         errors: HandlerErrors,
         now: Callable[[], float],
         outcomes: ThreadOutcomes,
@@ -48,12 +48,12 @@ class ThreadBatches:
             self._outcomes.put(batch, None, 0, UNSTARTED)
             return
 
-        outcomes: list[tuple[Run, int, Any]] = []
+        outcomes: list[tuple[ReplicaRun, int, Any]] = []
 
-        def on_failed(run: Run, lo: int, count: int, failure: Failure) -> None:
+        def on_failed(run: ReplicaRun, lo: int, count: int, failure: Failure) -> None:
             outcomes.append((run, lo, (count, failure)))
 
-        def on_results(run: Run, lo: int, values: Sequence[Any]) -> None:
+        def on_results(run: ReplicaRun, lo: int, values: Sequence[Any]) -> None:
             try:
                 if run.options.no_reply:
                     payloads = [b""] * len(values)

@@ -13,17 +13,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from replica_service.core.calls import Run, StartTurn
-from replica_service.core.commands import StartBatch, StartCalls, Work
+from replica_service.core.calls import ReplicaRun, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, WorkCommand
 from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, WorkReturned
-from replica_service.shell.executors.protocol import Sink
+from replica_service.shell.executors.protocol import OutcomeSink
 from replica_service.shell.handler.failures import unsendable
 from slotmesh.codec import encoder
 
 SLOW_BATCH_S = 0.001
 """After a batch of this length, the loop waits until the next one is under way."""
 
-Done = tuple[Work, Run | None, int, Any]
+Done = tuple[WorkCommand, ReplicaRun | None, int, Any]
 """Work, run, index of the first call, outcome: a payload, payloads, a (count, Failure), or None for the end.
 
 Without a run it is the outcomes of a whole batch, each as (run, index, outcome), or `UNSTARTED`: the work comes back.
@@ -34,7 +34,7 @@ UNSTARTED = "unstarted"
 class ThreadOutcomes:
     """What threads have put down."""
 
-    def __init__(self, sink: Sink, now: Callable[[], float], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, sink: OutcomeSink, now: Callable[[], float], loop: asyncio.AbstractEventLoop) -> None:
         self._sink = sink
         self._now = now
         self._loop = loop
@@ -43,7 +43,7 @@ class ThreadOutcomes:
         self.hands_over = False
         """A batch has ended that took long: the next one is not to wait for the interpreter."""
 
-    def put(self, work: Work, run: Run | None, index: int, outcome: Any) -> None:
+    def put(self, work: WorkCommand, run: ReplicaRun | None, index: int, outcome: Any) -> None:
         """In a thread: see `Done`."""
         self._done.append((work, run, index, outcome))
         if not self._is_posted:
@@ -64,7 +64,7 @@ class ThreadOutcomes:
                 outcome = payloads
             self._tell(work, run, index, outcome)
 
-    def _tell(self, work: Work, run: Run | None, index: int, outcome: Any) -> None:
+    def _tell(self, work: WorkCommand, run: ReplicaRun | None, index: int, outcome: Any) -> None:
         sink = self._sink
         if run is None:
             if outcome is UNSTARTED and not isinstance(work, StartTurn):
@@ -83,7 +83,7 @@ class ThreadOutcomes:
         if isinstance(work, StartCalls):
             sink.post(CallsEnded(run, count))
 
-    def _tell_batch(self, batch: StartBatch, outcomes: Sequence[tuple[Run, int, Any]]) -> None:
+    def _tell_batch(self, batch: StartBatch, outcomes: Sequence[tuple[ReplicaRun, int, Any]]) -> None:
         """The next batch starts before outcomes are seen to, in this very step of the loop: nothing waits for them.
 
         But lanes do, which may stop at a failure.
@@ -104,7 +104,7 @@ class ThreadOutcomes:
             sink.post(BatchEnded(batch))
 
 
-def encoded(run: Run, value: Any) -> Any:
+def encoded(run: ReplicaRun, value: Any) -> Any:
     """What a call returned as its payload; a (count, Failure) where it cannot be one."""
     if run.options.no_reply:
         return b""

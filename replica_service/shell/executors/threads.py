@@ -18,18 +18,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from replica_service.core.calls import Link, Run, StartTurn
-from replica_service.core.commands import StartBatch, StartCalls, Work
+from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
+from replica_service.core.commands import StartBatch, StartCalls, WorkCommand
 from replica_service.core.failures import LATE
 from replica_service.core.lanes.lane_history import is_late
 from replica_service.core.starting.claims import Claim, Skip, TurnClaims, claim
 from replica_service.shell.executors.batch_invocations import is_of
 from replica_service.shell.executors.call_context import SinglePlace, ThreadPlace
-from replica_service.shell.executors.protocol import Sink
+from replica_service.shell.executors.protocol import OutcomeSink
 from replica_service.shell.executors.thread_batches import ThreadBatches
 from replica_service.shell.executors.thread_outcomes import UNSTARTED, ThreadOutcomes, encoded
 from replica_service.shell.handler.failures import HandlerErrors
-from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.handlers.context import asking, current_place
 from slotmesh.telemetry.log import get_logger
 
@@ -58,8 +58,8 @@ class ThreadExecutor:
 
     def __init__(
         self,
-        methods: Mapping[str, Method],
-        sink: Sink,
+        methods: Mapping[str, HandlerMethod],
+        sink: OutcomeSink,
         errors: HandlerErrors,
         now: Callable[[], float],
         max_threads: Callable[[], int],
@@ -75,7 +75,7 @@ class ThreadExecutor:
         self._turns = TurnClaims(threading.Lock())
         self._sleepers: list[threading.Lock] = []
         """What idle workers wait for, the latest last: who was at work just now has its memory at hand."""
-        self._queue: deque[Work | _Stint] = deque()
+        self._queue: deque[WorkCommand | _Stint] = deque()
         self._threads = 0
         self._waking = 0
         """Workers that were woken or started and have not looked at the queue yet."""
@@ -94,14 +94,14 @@ class ThreadExecutor:
         self._put = outcomes.put
         self._batches = ThreadBatches(methods, errors, now, outcomes, self._took)
 
-    def start(self, work: Work) -> None:
+    def start(self, work: WorkCommand) -> None:
         self._enqueue(work)
 
     def step(self, stint: Callable[[], None]) -> None:
         """Has a thread call this, once, soon. Whoever asks holds a permit; it raises nothing."""
         self._enqueue(_Stint(stint))
 
-    def _enqueue(self, work: Work | _Stint) -> None:
+    def _enqueue(self, work: WorkCommand | _Stint) -> None:
         with self._lock:
             self._queue.append(work)
             if not self._waking:
@@ -115,7 +115,7 @@ class ThreadExecutor:
     def hold(self, turn: StartTurn) -> None:
         self._turns.hold(turn)
 
-    def recall(self, is_wanted: Callable[[Run], bool]) -> list[StartCalls | StartBatch]:
+    def recall(self, is_wanted: Callable[[ReplicaRun], bool]) -> list[StartCalls | StartBatch]:
         with self._lock:
             recalled = [
                 work for work in self._queue if isinstance(work, StartCalls | StartBatch) and is_of(work, is_wanted)
@@ -124,10 +124,10 @@ class ThreadExecutor:
                 self._queue.remove(work)
             return recalled
 
-    def cancel(self, link: Link, ranges: Iterable[tuple[int, int]]) -> None:
+    def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
         """What runs goes on: nothing interrupts a thread."""
 
-    def abandon(self, link: Link) -> None:
+    def abandon(self, link: RouterPeer) -> None:
         """Likewise."""
 
     def cut_off(self) -> None:
@@ -217,7 +217,7 @@ class ThreadExecutor:
                 current_place.set(place)
             place.run = None
 
-    def _take(self, wanted: threading.Lock, *, is_new: bool) -> tuple[Work | _Stint, int, Claim] | None:
+    def _take(self, wanted: threading.Lock, *, is_new: bool) -> tuple[WorkCommand | _Stint, int, Claim] | None:
         """The next call of a StartCalls, with its index and claim, or a whole turn, batch or stint; None at the end.
 
         What was taken has started, or goes back: nobody recalls it.
@@ -271,7 +271,7 @@ class ThreadExecutor:
                 break  # the lane's next turn answers the rest
         self._put(turn, None, index, None)
 
-    def _execute(self, work: Work, run: Run, index: int, until: float, place: ThreadPlace) -> bool | None:
+    def _execute(self, work: WorkCommand, run: ReplicaRun, index: int, until: float, place: ThreadPlace) -> bool | None:
         """Executes a call that was claimed; returns whether it has a result, or None where it was too late for it."""
         outcome: Any
         began = self._now()

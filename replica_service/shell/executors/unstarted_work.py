@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from replica_service.core.calls import Link, Run
+from replica_service.core.calls import ReplicaRun, RouterPeer
 from replica_service.core.commands import Part, StartBatch, StartCalls
 from replica_service.core.events import WorkReturned
 from replica_service.core.lanes.lane_history import note_failure
-from replica_service.core.scheduler import Scheduler
+from replica_service.core.scheduler import ReplicaScheduler
 from replica_service.shell.executors.executor_set import ExecutorSet
 from replica_service.shell.sessions import Sessions
 from slotmesh.wire.ranges import Range, common, merged
@@ -28,7 +28,7 @@ class Recalls:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: ReplicaScheduler,
         sessions: Sessions,
         executors: ExecutorSet,
         post: Callable[[WorkReturned], None],
@@ -39,33 +39,35 @@ class Recalls:
         self._executors = executors
         self._post = post
 
-    def hold(self, runs: Iterable[Run]) -> None:
+    def hold(self, runs: Iterable[ReplicaRun]) -> None:
         """No further call of their turns starts."""
         for turn in self._scheduler.turns_of(runs):
             self._executors.by_method[turn.run.options.method].hold(turn)
             if turn.run.record is not None:
                 self._sessions.unstarted(turn.run.record, turn.stop, turn.hi)
 
-    def hold_all(self, links: Iterable[Link]) -> None:
+    def hold_all(self, links: Iterable[RouterPeer]) -> None:
         """The same for all runs of these links."""
         for link in links:
             self.hold(link.waiting.values())
 
-    def abandon(self, link: Link) -> None:
+    def abandon(self, link: RouterPeer) -> None:
         """The link has ended: nothing more of it starts, and what runs is cancelled where nobody else wants it."""
         self.hold(link.waiting.values())
         self.recall(lambda run: run.link is link)
         self._executors.abandon(link)
 
     def recall(
-        self, is_one_of_them: Callable[[Run], bool], cancelled: Callable[[Unstarted], Sequence[Part]] = lambda _: ()
+        self,
+        is_one_of_them: Callable[[ReplicaRun], bool],
+        cancelled: Callable[[Unstarted], Sequence[Part]] = lambda _: (),
     ) -> None:
         """Takes from the executors what else has not started of these runs. `cancelled`: which of it never will."""
         for executor in self._executors.all:
             for work in executor.recall(is_one_of_them):
                 self._post(WorkReturned(work, cancelled(work)))
 
-    def cancel(self, link: Link, own: Iterable[Range], ranges: Iterable[Range]) -> list[Range]:
+    def cancel(self, link: RouterPeer, own: Iterable[Range], ranges: Iterable[Range]) -> list[Range]:
         """These run ids were taken back, of which `own` are not those of calls that went on elsewhere.
 
         So are calls that run for another link, and that this one has joined. Returns the run ids, on this link, at
@@ -80,11 +82,11 @@ class Recalls:
             stopped += [(begin + shift, end + shift) for begin, end in self.stop_behind(run.link, joined)]
         return stopped
 
-    def take_back(self, link: Link, ranges: Iterable[Range]) -> None:
+    def take_back(self, link: RouterPeer, ranges: Iterable[Range]) -> None:
         """These run ids were taken back: what has not started is answered, what runs is cancelled."""
         wanted = merged(ranges)
 
-        def taken_back(run: Run, lo: int, hi: int) -> list[Range]:
+        def taken_back(run: ReplicaRun, lo: int, hi: int) -> list[Range]:
             return common(run.first + lo, run.first + hi - 1, wanted) if run.link is link else []
 
         def cancelled(work: Unstarted) -> list[Part]:
@@ -99,7 +101,7 @@ class Recalls:
         for executor in self._executors.all:
             executor.cancel(link, wanted)
 
-    def stop_behind(self, link: Link, ranges: Iterable[Range]) -> list[Range]:
+    def stop_behind(self, link: RouterPeer, ranges: Iterable[Range]) -> list[Range]:
         """What of these run ids runs, or is about to, in lanes that stop: their callers are told that they have failed.
 
         So nothing behind them starts any more, even if they end well. One behind which another call has started has
@@ -119,7 +121,7 @@ class Recalls:
         return merged(stopped)
 
     @staticmethod
-    def _stop(run: Run, lo: int, hi: int, wanted: Sequence[Range]) -> list[Range]:
+    def _stop(run: ReplicaRun, lo: int, hi: int, wanted: Sequence[Range]) -> list[Range]:
         """Notes the first of the run's calls from index `lo` up to `hi` that is wanted; returns all that are."""
         found = common(run.first + lo, run.first + hi - 1, wanted)
         if found:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from replica_service.core.batching.batcher import Batcher
 from replica_service.core.commands import StartBatch
-from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.methods import HandlerMethod
 from replica_service.shell.handler.stacks import stack_of
 from slotmesh.handlers import CALL, BatchControl, BatchState, RunningBatch
 from slotmesh.telemetry.log import get_logger
@@ -28,7 +28,7 @@ class BatchHosts:
 
     def __init__(
         self,
-        methods: Mapping[str, Method],
+        methods: Mapping[str, HandlerMethod],
         batchers: Mapping[str, Batcher],
         now: Callable[[], float],
         on_change: Callable[[], None],

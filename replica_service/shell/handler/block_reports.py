@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from replica_service.shell.counters import Counters
+from replica_service.shell.counters import ReplicaCounters
 from slotmesh.telemetry.log import get_logger
 
 LOG_GAP_S: Final = 10.0
@@ -26,7 +26,7 @@ _log = get_logger(__name__)
 class BlockReports:
     """Tells of one loop."""
 
-    def __init__(self, counters: Counters, now: Callable[[], float], *, own_loop: bool) -> None:
+    def __init__(self, counters: ReplicaCounters, now: Callable[[], float], *, own_loop: bool) -> None:
         """`own_loop`: only the handler's own calls are held up."""
         self._counters = counters
         self._now = now

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from replica_service.core.health.health import FAILURES, Command, Health, HealthSettings
+from replica_service.core.health.health import FAILURES, HandlerHealth, HealthCommand, HealthSettings
 from replica_service.shell.handler.hooks import Hook, HookRun, Hooks
 from replica_service.shell.handler.tracebacks import users_traceback
 from slotmesh.runtime.clock import Clock
@@ -49,7 +49,7 @@ class Upkeep:
         self._is_wanted = asyncio.Event()
         self._not_taken = ""
         """The traceback of the newest `reconfigure`, if it failed."""
-        self._health = Health(health, self._now())
+        self._health = HandlerHealth(health, self._now())
         self._is_settled = asyncio.Event()
         """Something has happened that moves the next deadline of the checks."""
         self._check: HookRun | None = None
@@ -137,17 +137,17 @@ class Upkeep:
             except TimeoutError:
                 self._follow(self._health.passed(self._now()))
 
-    def _follow(self, commands: list[Command]) -> None:
+    def _follow(self, commands: list[HealthCommand]) -> None:
         before = self._health.failures
         for command in commands:
             match command:
-                case Command.START:
+                case HealthCommand.START:
                     self._check = self._hooks.start(Hook.CHECK_HEALTH)
                     self._check.ended.add_done_callback(self._answered)
-                case Command.CANCEL:
+                case HealthCommand.CANCEL:
                     if self._check is not None:
                         self._check.cancel()
-                case Command.GIVE_UP:
+                case HealthCommand.GIVE_UP:
                     _log.error("the handler is unhealthy", failures=self._health.failures, **self._why())
                     self._on_sick()
         if commands and before:

@@ -21,7 +21,7 @@ from typing import Any, Final
 from replica_service.core.health.blocking import Blocking, Look
 from replica_service.shell.handler.block_reports import BlockReports
 from replica_service.shell.handler.handler_loop import HandlerLoop
-from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.handlers import CALL
 
 MAX_FRAMES: Final = 32
@@ -37,7 +37,7 @@ class LoopWatch:
     """Watches one loop, from now on."""
 
     def __init__(
-        self, handler_loop: HandlerLoop, methods: Iterable[Method], reports: BlockReports, after_s: float
+        self, handler_loop: HandlerLoop, methods: Iterable[HandlerMethod], reports: BlockReports, after_s: float
     ) -> None:
         """A loop that is kept for longer than `after_s` is told to `reports`."""
         self._loop = handler_loop.loop
@@ -123,7 +123,7 @@ class LoopWatch:
         return method, "".join(traceback.StackSummary.extract(iter(shown)).format())
 
 
-def _codes_of(methods: Iterable[Method]) -> Mapping[CodeType, str]:
+def _codes_of(methods: Iterable[HandlerMethod]) -> Mapping[CodeType, str]:
     """The names of the methods, by their code: of a method that is wrapped, the outermost layer's."""
     codes: dict[CodeType, str] = {}
     for method in methods:

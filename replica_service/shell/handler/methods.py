@@ -11,9 +11,9 @@ from typing import Any
 
 from slotmesh.codec import OCTET_STREAM, ArgumentsDecoder, ColumnsDecoder, DecodeError, Signature
 from slotmesh.errors import Failure
-from slotmesh.handlers import CALL, BatchControl, BatchSettings, HandlerDescription, Kind, batch_control
+from slotmesh.handlers import CALL, BatchControl, BatchSettings, HandlerDescription, MethodKind, batch_control
 
-Start = Callable[[bytes], Any]
+StartFunction = Callable[[bytes], Any]
 """Calls the method with the arguments in a payload. Raises BadCall where they are unsound."""
 
 
@@ -25,10 +25,10 @@ class BadCall(Exception):
         self.failure = failure
 
 
-class Method:
+class HandlerMethod:
     """One method of the constructed handler."""
 
-    def __init__(self, name: str, function: Callable[..., Any], kind: Kind, batch: BatchSettings | None) -> None:
+    def __init__(self, name: str, function: Callable[..., Any], kind: MethodKind, batch: BatchSettings | None) -> None:
         """`name` is as calls give it: empty for `__call__`.
 
         Raises:
@@ -44,7 +44,7 @@ class Method:
         self._takes_bytes = _takes_bytes(self._decoder)
         self.columns = ColumnsDecoder(self._decoder, takes_bytes=self._takes_bytes)
         """What a batch method is given for many calls."""
-        self._starts: dict[str, Start] = {}
+        self._starts: dict[str, StartFunction] = {}
 
     @property
     def signature(self) -> Signature:
@@ -76,14 +76,14 @@ class Method:
         except DecodeError as error:
             raise BadCall(error.failure) from None
 
-    def start(self, content_type: str) -> Start:
+    def start(self, content_type: str) -> StartFunction:
         """The function that starts one call: it returns the result, a coroutine or a generator, as the kind says."""
         start = self._starts.get(content_type)
         if start is None:
             start = self._starts[content_type] = self._make_start(content_type)
         return start
 
-    def _make_start(self, content_type: str) -> Start:
+    def _make_start(self, content_type: str) -> StartFunction:
         function = self.function
         if self.takes_payloads(content_type):
             return function
@@ -99,7 +99,7 @@ class Method:
         return start
 
 
-def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Method]:
+def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, HandlerMethod]:
     """The methods of a constructed handler, by the name that calls give.
 
     Raises:
@@ -110,7 +110,7 @@ def bind_methods(handler: Any, description: HandlerDescription) -> dict[str, Met
         called = "" if name == CALL else name
         try:
             function = handler if name == CALL else getattr(handler, name)
-            methods[called] = Method(called, function, described.kind, described.batch)
+            methods[called] = HandlerMethod(called, function, described.kind, described.batch)
         except TypeError as error:
             raise TypeError(f"{description.name}.{name}: {error}") from error
     return methods

@@ -36,7 +36,7 @@ from slotmesh.wire.sendable_text import sendable_text
 
 Request = wire.AttachReplicaRequest
 Response = wire.AttachReplicaResponse
-Call = grpc.aio.StreamStreamCall[Request, Response]
+AttachReplicaCall = grpc.aio.StreamStreamCall[Request, Response]
 
 REPORT_INTERVAL_S = 1.0
 GOODBYE_S = 2.0
@@ -51,7 +51,7 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class MemberReport:
     """How the replica does."""
 
     state: State
@@ -70,14 +70,14 @@ class Report:
     """What people should know although it goes on."""
 
 
-class Member(Protocol):
+class AttachedMember(Protocol):
     """The replica, as its membership sees it."""
 
     @property
     def newest_epoch(self) -> int:
         """The newest epoch of an owner that it has heard of; 0 where there is none."""
 
-    def report(self) -> Report:
+    def report(self) -> MemberReport:
         """How it does now."""
 
     def configure(self, backend: Backend) -> None:
@@ -96,12 +96,12 @@ class Member(Protocol):
 class ControllerLink:
     """Attaches, and attaches again."""
 
-    def __init__(self, address: str, hello: wire.ReplicaHello, member: Member, backoff: Backoff) -> None:
+    def __init__(self, address: str, hello: wire.ReplicaHello, member: AttachedMember, backoff: Backoff) -> None:
         self._address = address
         self._hello = hello
         self._member = member
         self._backoff = backoff
-        self._call: Call | None = None
+        self._call: AttachReplicaCall | None = None
         self._pump: StreamPump[Request] | None = None
         self._pending: deque[Request] = deque()
         self._is_report_due = False
@@ -169,7 +169,7 @@ class ControllerLink:
 
     # -- a stream --------------------------------------------------------------------------------------------------
 
-    async def _converse(self, call: Call, tasks: Supervisor) -> None:
+    async def _converse(self, call: AttachReplicaCall, tasks: Supervisor) -> None:
         self._call = call
         self._hello.has_served = self._member.report().state is not State.STARTING
         self._hello.newest_epoch = self._member.newest_epoch
@@ -180,7 +180,7 @@ class ControllerLink:
         tasks.start(self._tick(), name="reports")
         await run_stream(pump, self._read(call, pump, tasks))
 
-    async def _read(self, call: Call, pump: StreamPump[Request], tasks: Supervisor) -> None:
+    async def _read(self, call: AttachReplicaCall, pump: StreamPump[Request], tasks: Supervisor) -> None:
         while (frame := await read_frame(call)) is not None:
             self._handle(frame, pump, tasks)
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from replica_service.convert import Granted, SlotAnswer
-from replica_service.core.calls import Link
+from replica_service.core.calls import RouterPeer
 from replica_service.core.failures import CUT_OFF, ENDED
 from slotmesh.errors import Failure
 from slotmesh.ids import STREAM_ID_BYTES, new_id
@@ -59,7 +59,7 @@ class DirectLink:
     """Stands in for an outbox. What waits for a reservation is a function of its answer."""
 
     def __init__(self) -> None:
-        self.link = Link(outbox=self, stream_id=new_id(STREAM_ID_BYTES))
+        self.link = RouterPeer(outbox=self, stream_id=new_id(STREAM_ID_BYTES))
         self._calls: dict[int, DirectCall] = {}
         self._reservations: dict[int, Callable[[Granted | Failure], None]] = {}
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 from math import inf
 
-from replica_service.convert import Granted, Released, reservation_run
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Run
+from replica_service.convert import Granted, SlotReleased, reservation_run
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.events import DispatchCame, RenewalCame, RunsCame
 from replica_service.core.failures import EXPIRED, OVERDUE
 from replica_service.shell.engine import Engine
 from replica_service.shell.links.direct_link import DirectCall, DirectLink, WriteValue
-from replica_service.shell.links.slot_requests import Reservation, SlotRequests, Wish
+from replica_service.shell.links.slot_requests import AwaitedReservation, ReservationTerms, SlotRequests
 from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
 
@@ -37,7 +37,7 @@ class DirectSlots:
         engine.at_end.append(self._line.end)
         self._requests = SlotRequests()
 
-    async def reserve(self, wish: Wish, patience_s: float | None, request_id: str) -> Granted | Failure:
+    async def reserve(self, wish: ReservationTerms, patience_s: float | None, request_id: str) -> Granted | Failure:
         """A slot, as soon as there is one; None means to wait as long as it takes."""
         found = self._requests.find(request_id, wish, self._now()) if request_id else None
         if isinstance(found, Failure):
@@ -60,7 +60,7 @@ class DirectSlots:
         self._engine.post(RenewalCame(self._line.link, op_id, secret, ttl_s))
         return answers[0]
 
-    def release(self, secret: bytes) -> Released:
+    def release(self, secret: bytes) -> SlotReleased:
         """Gives a slot back, if it is still reserved."""
         return self._slots.release(secret)
 
@@ -68,7 +68,7 @@ class DirectSlots:
         self,
         secret: bytes,
         endpoint: str,
-        options: CallOptions,
+        options: ReplicaCallOptions,
         payload: bytes,
         patience_s: float | None,
         write: WriteValue,
@@ -77,7 +77,7 @@ class DirectSlots:
         call, link, now = DirectCall(), self._line.link, self._now()
         run_id = self._line.expect_call(call)
         deadline = inf if patience_s is None else now + patience_s
-        run = Run(link, run_id, [payload], options, endpoint, now, deadline)
+        run = ReplicaRun(link, run_id, [payload], options, endpoint, now, deadline)
         timer = None
         try:
             self._engine.post(DispatchCame(run, secret))
@@ -90,19 +90,19 @@ class DirectSlots:
             if not call.is_over:
                 self._take_back(run)
 
-    def _overdue(self, call: DirectCall, run: Run) -> None:
+    def _overdue(self, call: DirectCall, run: ReplicaRun) -> None:
         """No router is there that would see to deadlines of calls that run."""
         if not call.is_over:
             call.over(EXPIRED if run.link.waiting.get(run.key) is run else OVERDUE)
             self._take_back(run)
 
-    def _take_back(self, run: Run) -> None:
+    def _take_back(self, run: ReplicaRun) -> None:
         self._line.forget(run.first)
         self._engine.cancel(run.link, [(run.first, run.first)])
 
-    def _begin(self, wish: Wish, request_id: str) -> Reservation:
+    def _begin(self, wish: ReservationTerms, request_id: str) -> AwaitedReservation:
         link, now = self._line.link, self._now()
-        reservation = Reservation(wish, lambda: self._engine.cancel(link, [(op_id, op_id)]))
+        reservation = AwaitedReservation(wish, lambda: self._engine.cancel(link, [(op_id, op_id)]))
         op_id = self._line.expect_slot(reservation.answered)
         if request_id:
             self._requests.add(request_id, reservation, now)

@@ -6,18 +6,25 @@ from functools import partial
 from math import inf
 
 from replica_service.convert import Issuer
-from replica_service.core.calls import FRESH_S, Link
-from replica_service.core.scheduler import Scheduler
+from replica_service.core.calls import FRESH_S, RouterPeer
+from replica_service.core.scheduler import ReplicaScheduler
 from replica_service.shell.links.router_outbox import Outbox
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 
 def connect_link(
-    scheduler: Scheduler, issuer: Issuer, now: float, *, echoes: bool, cuts: bool, wants_times: bool, stream_id: str
-) -> tuple[Link, Outbox]:
+    scheduler: ReplicaScheduler,
+    issuer: Issuer,
+    now: float,
+    *,
+    echoes: bool,
+    cuts: bool,
+    wants_times: bool,
+    stream_id: str,
+) -> tuple[RouterPeer, Outbox]:
     """A link and its outbox. For the options see `Engine.open`."""
-    link = Link(
+    link = RouterPeer(
         stream_id=stream_id or new_id(STREAM_ID_BYTES),
         fresh_until=now + FRESH_S if echoes else inf,
         max_result_bytes=MAX_PAYLOAD_BYTES if cuts else MAX_INLINE_BYTES,

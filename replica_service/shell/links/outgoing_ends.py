@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from replica_service.shell.links.outgoing_values import End
+from replica_service.shell.links.outgoing_values import OutgoingEnd
 from slotmesh.errors import Failure
 from slotmesh.id_ranges import ranges_to_wire
 from slotmesh.status import to_wire
@@ -51,7 +51,7 @@ class OutgoingEnds:
         """Consecutive calls have ended well, without a result."""
         ranges.append(self.without_result, first, first + count - 1)
 
-    def tell(self, ends: Iterable[End]) -> None:
+    def tell(self, ends: Iterable[OutgoingEnd]) -> None:
         """Calls of which values came before have ended."""
         for first, count, failure in ends:
             if failure is None:

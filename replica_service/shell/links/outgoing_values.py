@@ -13,16 +13,16 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from slotmesh.errors import Failure
-from slotmesh.wire.chunks import ChunkRota, Lines
+from slotmesh.wire.chunks import ChunkTurns, Lines
 from slotmesh.wire.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS
 
-End = tuple[int, int, Failure | None]
+OutgoingEnd = tuple[int, int, Failure | None]
 """Run id of the first of some calls, how many they are, and why they failed, if they did."""
-Owner = tuple[int, str]
+ChunkOwner = tuple[int, str]
 """Run id and content type of what leaves in chunks."""
 
 
-class Batch:
+class OutgoingResults:
     """Results, or values, of one content type that fit into one frame."""
 
     __slots__ = ("chunked_sizes", "content_type", "ends", "ids", "is_partial", "payloads", "size")
@@ -36,7 +36,7 @@ class Batch:
         self.size = 0
         self.chunked_sizes: tuple[int, ...] = ()
         """Size of the one value that has left in chunks, where it is that."""
-        self.ends: list[End] = []
+        self.ends: list[OutgoingEnd] = []
         """What waits for these values to leave."""
 
     def has_room(self, count: int, size: int) -> bool:
@@ -47,14 +47,14 @@ class Batch:
 class OutgoingValues:
     """Values that wait to leave, and ends that wait for them. False while nothing does."""
 
-    def __init__(self, batches: deque[Batch], large: ChunkRota[Owner], max_inline_bytes: int) -> None:
+    def __init__(self, batches: deque[OutgoingResults], large: ChunkTurns[ChunkOwner], max_inline_bytes: int) -> None:
         """Values leave with `batches`, those larger than `max_inline_bytes` by `large`."""
         self._batches = batches
         self._large = large
         self._max_inline_bytes = max_inline_bytes
-        self._last: Batch | None = None
+        self._last: OutgoingResults | None = None
         """The newest batch of values, until it leaves."""
-        self._lines: Lines[tuple[bytes, str] | End] = Lines()
+        self._lines: Lines[tuple[bytes, str] | OutgoingEnd] = Lines()
         """What waits behind a value that leaves in chunks: values, with their content types, and the end."""
 
     def __bool__(self) -> bool:
@@ -73,7 +73,7 @@ class OutgoingValues:
         else:
             self._join(run_id, payloads, size, content_type)
 
-    def end(self, first: int, count: int, failure: Failure | None) -> Iterator[End]:
+    def end(self, first: int, count: int, failure: Failure | None) -> Iterator[OutgoingEnd]:
         """Calls have ended. Gives back what can be told at once."""
         for run_id in self._lines.among(range(first, first + count)):
             self._lines.wait(run_id, (run_id, 1, failure))
@@ -81,11 +81,11 @@ class OutgoingValues:
             first, count = run_id + 1, first + count - run_id - 1
         yield from self._end(first, count, failure)
 
-    def chunks_left(self, run_id: int, content_type: str, size: int) -> Iterator[End] | None:
+    def chunks_left(self, run_id: int, content_type: str, size: int) -> Iterator[OutgoingEnd] | None:
         """The last chunk of a payload has left. Gives back what can be told at once; None where it is no value."""
         return self._go_on(run_id, content_type, size) if run_id in self._lines else None
 
-    def left(self, batch: Batch) -> Sequence[End]:
+    def left(self, batch: OutgoingResults) -> Sequence[OutgoingEnd]:
         """Values are in the frame that is being built. Gives back what can be told from now on."""
         if batch is self._last:
             self._last = None
@@ -108,17 +108,17 @@ class OutgoingValues:
             or batch.chunked_sizes
             or not batch.has_room(len(payloads), size)
         ):
-            batch = self._add(Batch(content_type, is_partial=True))
+            batch = self._add(OutgoingResults(content_type, is_partial=True))
         batch.ids += [run_id] * len(payloads)
         batch.payloads += payloads
         batch.size += size
 
-    def _add(self, batch: Batch) -> Batch:
+    def _add(self, batch: OutgoingResults) -> OutgoingResults:
         self._last = batch
         self._batches.append(batch)
         return batch
 
-    def _end(self, first: int, count: int, failure: Failure | None) -> Iterator[End]:
+    def _end(self, first: int, count: int, failure: Failure | None) -> Iterator[OutgoingEnd]:
         if not count:
             return
         if self._last is not None:
@@ -126,8 +126,8 @@ class OutgoingValues:
         else:
             yield first, count, failure
 
-    def _go_on(self, run_id: int, content_type: str, size: int) -> Iterator[End]:
-        batch = self._add(Batch(content_type, is_partial=True))
+    def _go_on(self, run_id: int, content_type: str, size: int) -> Iterator[OutgoingEnd]:
+        batch = self._add(OutgoingResults(content_type, is_partial=True))
         batch.ids, batch.payloads, batch.chunked_sizes = [run_id], [b""], (size,)
         for entry in self._lines.end(run_id):
             if len(entry) == 2:

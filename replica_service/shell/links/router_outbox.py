@@ -18,17 +18,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 from replica_service import convert
 from replica_service.convert import Issuer, SlotAnswer
-from replica_service.core.permits.capacity import Capacity
+from replica_service.core.permits.capacity import PermitCapacity
 from replica_service.core.permits.service_times import ServiceTimes
 from replica_service.shell.handler.failures import too_large
 from replica_service.shell.links.outgoing_ends import OutgoingEnds
-from replica_service.shell.links.outgoing_values import Batch, OutgoingValues, Owner
+from replica_service.shell.links.outgoing_values import ChunkOwner, OutgoingResults, OutgoingValues
 from slotmesh.errors import Failure
 from slotmesh.id_ranges import ranges_to_wire
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.status import to_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2
-from slotmesh.wire.chunks import ChunkRota
+from slotmesh.wire.chunks import ChunkTurns
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES
 from slotmesh.wire.ranges import Range
 
@@ -40,7 +40,7 @@ class Outbox:
 
     def __init__(
         self,
-        capacity: Callable[[], Capacity],
+        capacity: Callable[[], PermitCapacity],
         issuer: Issuer,
         *,
         cuts: bool = False,
@@ -61,14 +61,14 @@ class Outbox:
         self._issuer = issuer
         self._cuts = cuts
         self._max_inline_bytes = CHUNK_BYTES if cuts else MAX_INLINE_BYTES
-        self._large: ChunkRota[Owner] = ChunkRota()
+        self._large: ChunkTurns[ChunkOwner] = ChunkTurns()
         """Results under way, by run id and content type."""
         self._was_chunk = False
         """Whether the frame before the next one is a chunk."""
         self._wake: Callable[[], None] = _sleep
         self._pacer = Pacer(_sleep)
-        self._batches: deque[Batch] = deque()
-        self._last: Batch | None = None
+        self._batches: deque[OutgoingResults] = deque()
+        self._last: OutgoingResults | None = None
         self._values = OutgoingValues(self._batches, self._large, self._max_inline_bytes)
         self._on_values: Callable[[list[int]], None] | None = None
         self._ends = OutgoingEnds()
@@ -127,7 +127,7 @@ class Outbox:
                 self.results(first, payloads[:half], begin, content_type)
                 self.results(first + half, payloads[half:], size - begin, content_type)
                 return
-            batch = self._last = Batch(content_type)
+            batch = self._last = OutgoingResults(content_type)
             self._batches.append(batch)
         batch.ids.extend(range(first, first + count))
         batch.payloads.extend(payloads)
@@ -332,7 +332,7 @@ class Outbox:
         frame.capacity.CopyFrom(self._capacity_to_wire())
         return response
 
-    def _values_leave(self, batch: Batch) -> None:
+    def _values_leave(self, batch: OutgoingResults) -> None:
         """They are in the frame that is being built."""
         self._ends.tell(self._values.left(batch))
         if self._on_values is not None:

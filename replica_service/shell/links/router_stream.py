@@ -18,7 +18,7 @@ import grpc
 from replica_service import convert
 from replica_service.core.events import StampEchoed
 from replica_service.shell.engine import Engine
-from replica_service.shell.links.uploads import Uploads
+from replica_service.shell.links.uploads import RouterUploads
 from slotmesh.errors import Failure, Reason, SlotmeshError
 from slotmesh.id_ranges import ranges_from_wire
 from slotmesh.runtime.clock import Clock
@@ -57,7 +57,7 @@ class RouterStream:
         self._link, self._outbox = engine.open(
             echoes=self._echoes, cuts=CHUNKS in features, wants_times=SERVICE_TIMES in features, stream_id=stream_id
         )
-        self._uploads = Uploads(engine, self._link)
+        self._uploads = RouterUploads(engine, self._link)
         self._heard_stamp = 0
         self._heartbeat: asyncio.TimerHandle | None = None
         self._pump: StreamPump[Response] = StreamPump(context.write, self._next_frame)

@@ -21,17 +21,17 @@ _LEAST_SWEEP = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ReservationTerms:
     """What is asked for. The same request id cannot mean two of them."""
 
     endpoint: str
     ttl_s: float
 
 
-class Reservation:
+class AwaitedReservation:
     """A reservation, those who wait for it, and what it has become."""
 
-    def __init__(self, wish: Wish, take_back: Callable[[], None]) -> None:
+    def __init__(self, wish: ReservationTerms, take_back: Callable[[], None]) -> None:
         """`take_back` is called once nobody waits for it any more; it is answered then."""
         self.wish = wish
         self.answer: Granted | Failure | None = None
@@ -81,10 +81,10 @@ class SlotRequests:
     """Reservations by request id."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, Reservation] = {}
+        self._by_id: dict[str, AwaitedReservation] = {}
         self._sweep_at = _LEAST_SWEEP
 
-    def find(self, request_id: str, wish: Wish, now: float) -> Reservation | Failure | None:
+    def find(self, request_id: str, wish: ReservationTerms, now: float) -> AwaitedReservation | Failure | None:
         """What this id stands for; None where that is nothing, or over."""
         found = self._by_id.get(request_id)
         if found is None or found.is_over(now):
@@ -94,7 +94,7 @@ class SlotRequests:
             return Failure(reason=Reason.BAD_REQUEST, message=message, metadata={"field": "request_id"})
         return found
 
-    def add(self, request_id: str, reservation: Reservation, now: float) -> None:
+    def add(self, request_id: str, reservation: AwaitedReservation, now: float) -> None:
         """From now on the id stands for this reservation."""
         self._by_id[request_id] = reservation
         if len(self._by_id) >= self._sweep_at:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from replica_service.core.calls import Link, Run
+from replica_service.core.calls import ReplicaRun, RouterPeer
 from replica_service.core.events import PayloadCame, PayloadFailed
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from replica_service.shell.engine import Engine
 
 
-class Uploads:
+class RouterUploads:
     """What one router has announced and not brought."""
 
-    def __init__(self, engine: Engine, link: Link) -> None:
+    def __init__(self, engine: Engine, link: RouterPeer) -> None:
         self._engine = engine
         self._link = link
-        self._under_way: dict[int, tuple[Run, JoinedAssembly]] = {}
+        self._under_way: dict[int, tuple[ReplicaRun, JoinedAssembly]] = {}
         """By run id."""
         link.uploads = self
 
@@ -67,6 +67,6 @@ class Uploads:
             got = f"{assembly.received} of {assembly.total} bytes"
             self._spoil(run, f"chunk: the stream was half-closed after {got}", "chunk")
 
-    def _spoil(self, run: Run, message: str, field: str) -> None:
+    def _spoil(self, run: ReplicaRun, message: str, field: str) -> None:
         failure = Failure(reason=Reason.BAD_REQUEST, message=message, metadata={"field": field})
         self._engine.post(PayloadFailed(run, failure))

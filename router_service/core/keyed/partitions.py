@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from router_service.core.queueing.run_queues import RunQueue
 
 if TYPE_CHECKING:
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.replica import RoutedReplica
 
 
 class Partition:
@@ -24,7 +24,7 @@ class Partition:
     def __init__(self, endpoint: str, number: int) -> None:
         self.endpoint = endpoint
         self.number = number
-        self.owner: Replica | None = None
+        self.owner: RoutedReplica | None = None
         self.epoch = 0
         """Epoch of the owner; strictly increases with each change."""
         self.inflight = 0
@@ -37,7 +37,7 @@ class Partition:
         self.listed = False
         """Stands in the owner's list of partitions with something to send."""
 
-    def assign(self, owner: Replica | None, epoch: int) -> bool:
+    def assign(self, owner: RoutedReplica | None, epoch: int) -> bool:
         """Names the owner; returns whether that is a change."""
         if epoch == self.epoch and owner is self.owner:
             return False

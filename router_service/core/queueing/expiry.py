@@ -16,11 +16,11 @@ from router_service.core.cancellation import Withdrawn
 from router_service.core.routing.intake import HOLD_S
 
 if TYPE_CHECKING:
-    from router_service.core.outcomes import Outcomes
-    from router_service.core.routing.intake import Intake
-    from router_service.core.runs import Run
+    from router_service.core.outcomes import CallerOutcomes
+    from router_service.core.routing.intake import RoutingIntake
+    from router_service.core.runs import RouterRun
     from router_service.core.sessions.suspension import SuspendedRuns
-    from router_service.core.slots.operations import SlotOperations
+    from router_service.core.slots.operations import RoutedSlotOperations
     from slotmesh.wire.deadline_heap import DeadlineHeap
 
 
@@ -29,10 +29,10 @@ class Expiry:
 
     def __init__(
         self,
-        deadlines: DeadlineHeap[Run],
-        outcomes: Outcomes,
-        intake: Intake,
-        operations: SlotOperations,
+        deadlines: DeadlineHeap[RouterRun],
+        outcomes: CallerOutcomes,
+        intake: RoutingIntake,
+        operations: RoutedSlotOperations,
         suspended: SuspendedRuns,
     ) -> None:
         self._deadlines = deadlines
@@ -71,7 +71,7 @@ class Expiry:
                 self._intake.watch(run)
         return withdrawn
 
-    def _end_reservation(self, run: Run, withdrawn: Withdrawn, now: float) -> None:
+    def _end_reservation(self, run: RouterRun, withdrawn: Withdrawn, now: float) -> None:
         """The time of a reservation, or its time in the queue, may be up. For its caller both are the same."""
         limit_s = run.account.max_queue_time_s if run.account is not None and run.waiting else inf
         if min(run.deadline, run.arrived + limit_s) <= now:

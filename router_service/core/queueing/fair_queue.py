@@ -19,7 +19,7 @@ from router_service.core.queueing.run_queues import SloQueue
 
 if TYPE_CHECKING:
     from router_service.core.flows import Flow
-    from router_service.core.runs import Run
+    from router_service.core.runs import RouterRun
 
 TURN_CALLS = 64
 """Calls a turn: enough for full frames, few enough that a caller with one call soon has its turn."""
@@ -63,19 +63,19 @@ class FairQueue:
         self._round = 0
         self._sweep_at = _SWEEP_FROM
 
-    def append(self, run: Run) -> None:
+    def append(self, run: RouterRun) -> None:
         """Queues the newest run of its flow."""
         self._share(run).queue.append(run)
 
-    def put_back(self, *runs: Run) -> None:
+    def put_back(self, *runs: RouterRun) -> None:
         """Queues runs, oldest first, that are older than others of their flows."""
-        by_share: dict[_Share, list[Run]] = {}
+        by_share: dict[_Share, list[RouterRun]] = {}
         for run in runs:
             by_share.setdefault(self._share(run), []).append(run)
         for share, back in by_share.items():
             share.queue.put_back(*back)
 
-    def head(self) -> Run | None:
+    def head(self) -> RouterRun | None:
         """The run whose turn it is, or None."""
         for line in (self._came,) if self.is_braked else (self._came, self._turns):
             while line:
@@ -89,7 +89,7 @@ class FairQueue:
             self._shares.clear()
         return None
 
-    def turn(self, run: Run) -> int:
+    def turn(self, run: RouterRun) -> int:
         """How many calls of the head may be sent before others have their turn."""
         if self._is_alone:
             return run.waiting
@@ -108,7 +108,7 @@ class FairQueue:
             line.popleft()
             self._turns.append(share)
 
-    def drain(self) -> list[Run]:
+    def drain(self) -> list[RouterRun]:
         """Takes out all that waits, oldest first."""
         runs = sorted((run for share in self._shares.values() for run in share.queue.drain()), key=lambda run: run.age)
         for each in (self._shares, self._came, self._turns):
@@ -129,7 +129,7 @@ class FairQueue:
         if share.round != self._round:
             share.round, share.credit = self._round, TURN_CALLS
 
-    def _share(self, run: Run) -> _Share:
+    def _share(self, run: RouterRun) -> _Share:
         flow = run.caller.flow
         share = self._shares.get(flow)
         if share is None:

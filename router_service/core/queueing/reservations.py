@@ -16,7 +16,7 @@ from router_service.core.slots.slot import Reserve
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from router_service.core.runs import Run
+    from router_service.core.runs import RouterRun
 
 MAX_WAITING = 256
 """Of one backend. What replicas hand back is let in beyond it."""
@@ -41,7 +41,7 @@ class Grantor(Protocol):
 GrantorT = TypeVar("GrantorT", bound=Grantor)
 
 
-def constraint_of(run: Run) -> Reserve | None:
+def constraint_of(run: RouterRun) -> Reserve | None:
     """What the reservation asks of its replica; None for all that goes anywhere."""
     work = run.slot
     return work if isinstance(work, Reserve) and work.is_constrained else None
@@ -53,7 +53,7 @@ class ConstrainedReservations:
     __slots__ = ("_alike", "is_next")
 
     def __init__(self) -> None:
-        self._alike: dict[tuple[str, frozenset[str]], list[Run]] = {}
+        self._alike: dict[tuple[str, frozenset[str]], list[RouterRun]] = {}
         """Those that ask the same of a replica, by age. Those taken back are dropped on the way."""
         self.is_next = True
         """Where a replica will do for one of these and for the queue, the turn is theirs."""
@@ -63,14 +63,14 @@ class ConstrainedReservations:
         """Whether no more are admitted."""
         return sum(1 for _ in self) >= MAX_WAITING
 
-    def add(self, run: Run) -> None:
+    def add(self, run: RouterRun) -> None:
         """One more waits, as old as it is."""
         constraint = constraint_of(run) or Reserve()
         alike = constraint.replica_id, constraint.excluded
         runs = self._alike[alike] = [each for each in self._alike.get(alike, ()) if each.waiting]
         insort(runs, run, key=_age)
 
-    def match(self, replicas: Collection[GrantorT]) -> tuple[Run, GrantorT] | None:
+    def match(self, replicas: Collection[GrantorT]) -> tuple[RouterRun, GrantorT] | None:
         """The oldest that one of these replicas, which have room, will do for, and the least loaded of those.
 
         It is to be sent at once. Costs once for each different wish: this is asked whenever a replica answers.
@@ -85,7 +85,7 @@ class ConstrainedReservations:
         replica = best_for(run, replicas) if run is not None else None
         return (run, replica) if run is not None and replica is not None else None
 
-    def drain(self) -> list[Run]:
+    def drain(self) -> list[RouterRun]:
         """Takes out all that waits, oldest first."""
         runs = sorted(self, key=_age)
         self._alike.clear()
@@ -96,23 +96,23 @@ class ConstrainedReservations:
             del self._alike[alike]
         return bool(self._alike)
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[RouterRun]:
         """What waits, in no order."""
         return (run for runs in self._alike.values() for run in runs if run.waiting)
 
 
-def _age(run: Run) -> int:
+def _age(run: RouterRun) -> int:
     return run.seq
 
 
-def _drop_gone(runs: list[Run]) -> bool:
+def _drop_gone(runs: list[RouterRun]) -> bool:
     """Drops from the front what waits no more; returns whether anything is left."""
     while runs and not runs[0].waiting:
         del runs[0]
     return bool(runs)
 
 
-def best_for(run: Run, replicas: Collection[GrantorT]) -> GrantorT | None:
+def best_for(run: RouterRun, replicas: Collection[GrantorT]) -> GrantorT | None:
     """The least loaded of the replicas with room that the reservation can have."""
     constraint = constraint_of(run)
     fit = [each for each in replicas if each.free > 0 and (not constraint or constraint.admits(each.replica_id))]

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router_service.core.runs import Run
+    from router_service.core.runs import RouterRun
 
 _SWEEP_FROM = 1024
 
@@ -24,24 +24,24 @@ class RunQueue:
     __slots__ = ("_sweep_at", "runs")
 
     def __init__(self) -> None:
-        self.runs: deque[Run] = deque()
+        self.runs: deque[RouterRun] = deque()
         """Some may have nothing that waits; `head` drops those."""
         self._sweep_at = _SWEEP_FROM
 
-    def append(self, run: Run) -> None:
+    def append(self, run: RouterRun) -> None:
         """Queues the newest run."""
         self.runs.append(run)
         if len(self.runs) > self._sweep_at:
             self.runs = deque(each for each in self.runs if each.waiting)
             self._sweep_at = max(_SWEEP_FROM, 2 * len(self.runs))
 
-    def put_back(self, *runs: Run) -> None:
+    def put_back(self, *runs: RouterRun) -> None:
         """Queues runs, oldest first, that are older than others: each before all younger, after its earlier slices.
 
         One pass over what is older than the last of them, however many they are.
         """
         queue = self.runs
-        first: list[Run] = []
+        first: list[RouterRun] = []
         for run in runs:
             age = run.age
             while queue and (not queue[0].waiting or queue[0].age < age):
@@ -51,7 +51,7 @@ class RunQueue:
             first.append(run)
         queue.extendleft(reversed(first))
 
-    def head(self) -> Run | None:
+    def head(self) -> RouterRun | None:
         """The oldest run with something that waits, or None."""
         runs = self.runs
         while runs:
@@ -61,7 +61,7 @@ class RunQueue:
             runs.popleft()
         return None
 
-    def drain(self) -> list[Run]:
+    def drain(self) -> list[RouterRun]:
         """Takes out all that waits, oldest first."""
         runs = [run for run in self.runs if run.waiting]
         self.runs.clear()
@@ -78,26 +78,26 @@ class SloQueue:
 
     def __init__(self) -> None:
         self._fifo = RunQueue()
-        self._stated: list[tuple[float, int, int, int, Run]] = []
+        self._stated: list[tuple[float, int, int, int, RouterRun]] = []
         """(due, age, number of the push): no two entries are equal, so runs are never compared."""
         self._pushes = 0
         self._sweep_at = _SWEEP_FROM
 
-    def append(self, run: Run) -> None:
+    def append(self, run: RouterRun) -> None:
         """Queues the newest run."""
         if run.options.slo_s is None:
             self._fifo.append(run)
         else:
             self._push(run)
 
-    def put_back(self, *runs: Run) -> None:
+    def put_back(self, *runs: RouterRun) -> None:
         """Queues runs, oldest first, that are older than others."""
         self._fifo.put_back(*(run for run in runs if run.options.slo_s is None))
         for run in runs:
             if run.options.slo_s is not None:
                 self._push(run)
 
-    def head(self) -> Run | None:
+    def head(self) -> RouterRun | None:
         """The run that is due first, or None."""
         oldest = self._fifo.head()
         stated = self._stated
@@ -109,13 +109,13 @@ class SloQueue:
             return oldest
         return stated[0][-1]
 
-    def drain(self) -> list[Run]:
+    def drain(self) -> list[RouterRun]:
         """Takes out all that waits."""
         runs = [*self._fifo.drain(), *(entry[-1] for entry in self._stated if entry[-1].waiting)]
         self._stated.clear()
         return runs
 
-    def _push(self, run: Run) -> None:
+    def _push(self, run: RouterRun) -> None:
         self._pushes += 1
         heappush(self._stated, (run.due, *run.age, self._pushes, run))
         if len(self._stated) > self._sweep_at:

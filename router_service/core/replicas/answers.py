@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from router_service.core import cancellation, failures
-from router_service.core.calls import Origin
+from router_service.core.calls import FirstAttempt
 from router_service.core.routing import routing_hooks
 from router_service.core.streaming.values import pass_on
 from slotmesh.errors import Executed, Reason
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from router_service.core.calls import Failures
-    from router_service.core.commands import Command
-    from router_service.core.counters import Counters
-    from router_service.core.outcomes import Outcomes
-    from router_service.core.replicas.capacity import Capacity
+    from router_service.core.commands import RouterCommand
+    from router_service.core.counters import RouterCounters
+    from router_service.core.outcomes import CallerOutcomes
+    from router_service.core.replicas.capacity import ReportedCapacity
     from router_service.core.replicas.events import LanesStopped, RunsCompleted
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.replica import RoutedReplica
     from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.backends import Backend
-    from router_service.core.routing.intake import Intake
-    from router_service.core.runs import Run, Sent
+    from router_service.core.routing.backends import RoutedBackend
+    from router_service.core.routing.intake import RoutingIntake
+    from router_service.core.runs import RouterRun, Sent
     from slotmesh.errors import Failure
 
 
@@ -39,7 +39,12 @@ class Answers:
     """What comes from replicas."""
 
     def __init__(
-        self, out: list[Command], counters: Counters, outcomes: Outcomes, sender: Sender, intake: Intake
+        self,
+        out: list[RouterCommand],
+        counters: RouterCounters,
+        outcomes: CallerOutcomes,
+        sender: Sender,
+        intake: RoutingIntake,
     ) -> None:
         """Writes into `out`, the scheduler's list of commands."""
         self._out = out
@@ -90,11 +95,11 @@ class Answers:
         """Callers hear of calls that were taken back, or too late, in lanes that stop."""
         cancellation.stop_asking(event.replica, event.ranges, self._outcomes)
 
-    def lost(self, replica: Replica, why: str, now: float) -> None:
+    def lost(self, replica: RoutedReplica, why: str, now: float) -> None:
         """The connection broke: what a frame has carried and is not answered may have been executed."""
         backend = replica.backend
         unsent = replica.take_back()
-        returned: list[Run] = []
+        returned: list[RouterRun] = []
         for each in unsent:
             if not each.takes_room and replica.listed:
                 unreachable = failures.replica_unreachable(replica.replica_id, "could not be reached any more")
@@ -130,7 +135,7 @@ class Answers:
         for sent in (*lost, *unsent):
             self.settle_partition(sent, now)
 
-    def learn(self, replica: Replica, capacity: Capacity | None) -> None:
+    def learn(self, replica: RoutedReplica, capacity: ReportedCapacity | None) -> None:
         """The replica's load, as it has told it; None where it has not."""
         if capacity is None or capacity == replica.capacity:
             replica.backend.balancer.changed(replica)
@@ -146,7 +151,7 @@ class Answers:
             self._sender.resume(sent, now)
 
     def _answer(
-        self, replica: Replica, sent: Sent, offset: int, count: int, now: float, *, is_used: bool = True
+        self, replica: RoutedReplica, sent: Sent, offset: int, count: int, now: float, *, is_used: bool = True
     ) -> list[tuple[int, int]]:
         """The replica has answered these calls of the slice; returns those that somebody waits for."""
         before = sent.remaining
@@ -155,7 +160,7 @@ class Answers:
             routing_hooks.answered(replica.backend.hooks, replica, sent, before - sent.remaining, now, is_used=is_used)
         return fresh
 
-    def _failed(self, replica: Replica, failed: Iterable[Failures], now: float) -> None:
+    def _failed(self, replica: RoutedReplica, failed: Iterable[Failures], now: float) -> None:
         """Calls that the replica has executed in vain, or not at all."""
         outcomes, observe = self._outcomes, replica.backend.counts.replica_time.observe
         for ids, failure in failed:
@@ -176,10 +181,10 @@ class Answers:
                 if not sent.remaining and sent.run.partition is not None:
                     self.settle_partition(sent, now)
 
-    def _cut_off(self, replica: Replica, ids: list[int], now: float) -> None:
+    def _cut_off(self, replica: RoutedReplica, ids: list[int], now: float) -> None:
         """The replica is at its end, and has cancelled these calls: as if its link were lost, but for words."""
         failure = failures.replica_ended(replica)
-        returned: list[Run] = []
+        returned: list[RouterRun] = []
         emptied: list[Sent] = []
         for sent, offset, _, count in replica.inflight.slices(ids):
             for lo, fresh in self._answer(replica, sent, offset, count, now):
@@ -196,11 +201,11 @@ class Answers:
             self.settle_partition(sent, now)
 
     def _retry_or_fail(
-        self, backend: Backend[Replica], sent: Sent, lo: int, count: int, failure: Failure, now: float
-    ) -> list[Run]:
+        self, backend: RoutedBackend[RoutedReplica], sent: Sent, lo: int, count: int, failure: Failure, now: float
+    ) -> list[RouterRun]:
         """These calls of the slice may have been executed: returns what waits again, as it may be executed twice."""
         retried = 0
-        returned: list[Run] = []
+        returned: list[RouterRun] = []
         if sent.run.options.idempotent and sent.run.shadow_of is None and sent.takes_room:
             retried = backend.retries.take(count, now)
             self._counters.retries[backend.name,] += retried
@@ -209,9 +214,9 @@ class Answers:
             self._outcomes.failed(sent, lo + retried, count - retried, failure)
         return returned
 
-    def hand_back(self, sent: Sent, parts: Iterable[tuple[int, int]], *, retry: bool = False) -> list[Run]:
+    def hand_back(self, sent: Sent, parts: Iterable[tuple[int, int]], *, retry: bool = False) -> list[RouterRun]:
         """Takes calls of the slice, that somebody waits for, back from the replica, as runs that wait. Shadows end."""
-        runs: list[Run] = []
+        runs: list[RouterRun] = []
         run = sent.run
         for lo, count in self._outcomes.end_asked(sent, parts, Executed.UNKNOWN if retry else Executed.NO):
             if run.shadow_of is not None:
@@ -220,7 +225,7 @@ class Answers:
             part = run.slice(sent.lo + lo, sent.lo + lo + count, attempt=run.attempt + retry)
             if retry and run.session is None and run.origin is None:
                 first = sent.first + lo
-                part.origin = Origin(sent.replica.stream_id, range(first, first + count))
+                part.origin = FirstAttempt(sent.replica.stream_id, range(first, first + count))
             self._outcomes.replaced(run, count, part)
             options = run.options
             if options.stop_generation and run.caller.has_stopped(

@@ -11,7 +11,7 @@ DEFAULT_KEYED_WINDOW = 8192
 """Keyed calls unanswered at a replica that has not said otherwise."""
 
 
-class Capacity(NamedTuple):
+class ReportedCapacity(NamedTuple):
     """A replica's own report. Counts calls."""
 
     max_ongoing: int

@@ -13,8 +13,8 @@ from router_service.core.events import RouterEvent
 
 if TYPE_CHECKING:
     from router_service.core.calls import Failures, Results
-    from router_service.core.replicas.capacity import Capacity
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.capacity import ReportedCapacity
+    from router_service.core.replicas.replica import RoutedReplica
     from router_service.core.replicas.slicing import MethodTime
     from slotmesh.errors import Failure
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class LinkOpened(RouterEvent):
     """The replica is connected and has said what it can take."""
 
-    replica: Replica
-    capacity: Capacity
+    replica: RoutedReplica
+    capacity: ReportedCapacity
     stream_id: str = ""
     """Of the stream to the replica; no other stream has the same."""
 
@@ -33,7 +33,7 @@ class LinkOpened(RouterEvent):
 class LinkLost(RouterEvent):
     """The connection broke: what a frame has carried and is not answered may have been executed."""
 
-    replica: Replica
+    replica: RoutedReplica
     why: str
 
 
@@ -41,22 +41,22 @@ class LinkLost(RouterEvent):
 class LinkFailed(RouterEvent):
     """The replica's link broke, or could not be made: what follows is when it is tried again."""
 
-    replica: Replica
+    replica: RoutedReplica
 
 
 @dataclass(slots=True, eq=False)
 class CapacityReported(RouterEvent):
     """The replica's load changed without a result."""
 
-    replica: Replica
-    capacity: Capacity
+    replica: RoutedReplica
+    capacity: ReportedCapacity
 
 
 @dataclass(slots=True, eq=False)
 class ServiceTimesReported(RouterEvent):
     """The replica said how quickly it gets through calls. It concerns what is sent from now on."""
 
-    replica: Replica
+    replica: RoutedReplica
     times: Mapping[str, MethodTime]
     """By method."""
 
@@ -65,17 +65,17 @@ class ServiceTimesReported(RouterEvent):
 class DrainAnnounced(RouterEvent):
     """The replica takes no more runs; what it has is answered or handed back."""
 
-    replica: Replica
+    replica: RoutedReplica
 
 
 @dataclass(slots=True, eq=False)
 class RunsCompleted(RouterEvent):
     """A result frame came: calls that ended, and the replica's load after them."""
 
-    replica: Replica
+    replica: RoutedReplica
     results: Iterable[Results]
     failed: Sequence[Failures]
-    capacity: Capacity | None
+    capacity: ReportedCapacity | None
     """None where the replica does not tell."""
     done: list[int] | None = None
     """Run ids of calls that ended without a result of their own."""
@@ -87,17 +87,17 @@ class RunsCompleted(RouterEvent):
 class RunsRefused(RouterEvent):
     """The replica did not take these calls; nothing of them was executed."""
 
-    replica: Replica
+    replica: RoutedReplica
     ids: list[int]
     """Run ids."""
     failure: Failure
-    capacity: Capacity
+    capacity: ReportedCapacity
 
 
 @dataclass(slots=True, eq=False)
 class LanesStopped(RouterEvent):
     """Nothing starts behind these calls of lanes that stop at failures: they have failed for their callers."""
 
-    replica: Replica
+    replica: RoutedReplica
     ranges: Iterable[tuple[int, int]]
     """Run ids from first to last, both included."""

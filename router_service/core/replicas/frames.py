@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from router_service.core.calls import NO_CALLS, Origin
+from router_service.core.calls import NO_CALLS, FirstAttempt
 from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 from slotmesh.wire.pacing import COUNTED_FRAMES
 
 if TYPE_CHECKING:
-    from router_service.core.calls import CallOptions
-    from router_service.core.replicas.replica import Replica
-    from router_service.core.runs import KeyOrder, Run, Sent
-    from router_service.core.sessions.session import Session
+    from router_service.core.calls import RouterCallOptions
+    from router_service.core.replicas.replica import RoutedReplica
+    from router_service.core.runs import KeyOrder, RouterRun, Sent
+    from router_service.core.sessions.session import SessionConnection
     from slotmesh.wire.chunks import Payload
 
 
@@ -42,7 +42,7 @@ class KeyColumns(NamedTuple):
         return KeyColumns(self.keys[lo:hi], self.partitions[lo:hi], self.owner_epochs[lo:hi])
 
 
-class Pending(NamedTuple):
+class NextFrame(NamedTuple):
     """What the next frame would carry, as far as it matters whether that had better wait for more."""
 
     calls: int
@@ -58,7 +58,7 @@ class OutgoingBatch:
 
     first_run_id: int
     endpoint: str
-    options: CallOptions
+    options: RouterCallOptions
     payloads: Sequence[Payload]
     partition: int
     """Partition of the ordering key; -1 for calls that travel without one, and where there are `columns`."""
@@ -66,7 +66,7 @@ class OutgoingBatch:
     attempt: int
     deadline: float
     """Monotonic seconds; infinite without one."""
-    session: Session | None = None
+    session: SessionConnection | None = None
     call_ids: Sequence[int] = ()
     """The client's ids of the calls, parallel to `payloads`, strictly increasing. Empty without a session."""
     recovers: bool = False
@@ -75,7 +75,7 @@ class OutgoingBatch:
     """Where the calls differ in their ordering keys: what stands in place of the options' one."""
     level: int = 0
     """Of the credit of calls that take several results: how far their handlers may be ahead."""
-    origin: Origin | None = None
+    origin: FirstAttempt | None = None
     """Of calls without a session that run once more."""
     max_result_bytes: int = 0
     """What the caller takes of one result, where that is less than a stream carries; 0 where it is not."""
@@ -87,7 +87,7 @@ class OutgoingBatch:
         return (self.options.ordering_key, self.partition, self.owner_epoch) if self.partition >= 0 else ("", -1, 0)
 
 
-def cut_frame(replica: Replica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
+def cut_frame(replica: RoutedReplica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
     """Takes slices out of the outbox, oldest first, until one of the bounds is passed; numbers and groups them."""
     outbox = replica.outbox
     most = replica.backend.max_batch_size
@@ -103,7 +103,7 @@ def cut_frame(replica: Replica, max_calls: int, max_bytes: int) -> list[Outgoing
     """The group that the latest slice of each ordering key went to."""
     at = -1
     calls = size = slices = 0
-    before: Run | None = None
+    before: RouterRun | None = None
     while outbox and slices < MAX_FRAME_SLICES and calls < max_calls and size < max_bytes:
         sent = outbox.popleft()
         run = sent.run
@@ -138,18 +138,18 @@ def cut_frame(replica: Replica, max_calls: int, max_bytes: int) -> list[Outgoing
     ]
 
 
-def is_full(replica: Replica) -> bool:
+def is_full(replica: RoutedReplica) -> bool:
     """Whether as many slices wait as a frame carries."""
     return len(replica.outbox) >= MAX_FRAME_SLICES
 
 
-def pending(replica: Replica) -> Pending:
+def pending(replica: RoutedReplica) -> NextFrame:
     """What waits for the next frame, where something does."""
     outbox = replica.outbox
     calls = sum([sent.count for sent in outbox])
     are_quick = replica.is_quick(outbox[-1].run.options.method)
     unanswered = replica.count_quick(calls * COUNTED_FRAMES) if are_quick else replica.owed - calls
-    return Pending(calls, unanswered, are_quick)
+    return NextFrame(calls, unanswered, are_quick)
 
 
 def _level(sent: Sent) -> int:
@@ -158,7 +158,7 @@ def _level(sent: Sent) -> int:
     return 0 if run.shadow_of is not None else run.caller.stream(run.ids[sent.lo : sent.lo + sent.count])
 
 
-def _alike(run: Run, other: Run) -> bool:
+def _alike(run: RouterRun, other: RouterRun) -> bool:
     """Whether the runs plainly belong to one batch: most do that come one after the other, and need no look-up."""
     return (
         run.options.wire is other.options.wire
@@ -180,7 +180,7 @@ def _follows(sent: Sent, group: Sequence[Sent]) -> bool:
     return sent.run.ids[sent.lo] > last.run.ids[last.lo + last.count - 1]
 
 
-def _batches(group: list[Sent], replica: Replica, most: int, level: int) -> list[OutgoingBatch]:
+def _batches(group: list[Sent], replica: RoutedReplica, most: int, level: int) -> list[OutgoingBatch]:
     first = replica.inflight.number(group[0])
     payloads = _payloads(group[0])
     if len(group) > 1:
@@ -190,7 +190,7 @@ def _batches(group: list[Sent], replica: Replica, most: int, level: int) -> list
             payloads += _payloads(sent)
     run = group[0].run
     ids = _ids(group, _call_ids) if run.session is not None else NO_CALLS
-    origin = None if run.origin is None else Origin(run.origin.stream_id, _ids(group, _origin_ids))
+    origin = None if run.origin is None else FirstAttempt(run.origin.stream_id, _ids(group, _origin_ids))
     partition = -1 if run.partition is None else run.partition.number
     columns = _columns(group) if run.partition is not None and len(group) > 1 else None
     return [
@@ -208,14 +208,14 @@ def _batches(group: list[Sent], replica: Replica, most: int, level: int) -> list
             run.recovers,
             columns and columns.part(at, at + most),
             level,
-            origin and Origin(origin.stream_id, origin.run_ids[at : at + most]),
+            origin and FirstAttempt(origin.stream_id, origin.run_ids[at : at + most]),
             _limit(run),
         )
         for at in range(0, len(payloads), most)
     ]
 
 
-def _limit(run: Run) -> int:
+def _limit(run: RouterRun) -> int:
     """Of results. Slices of one batch have it in common where they have a session: then they are of one caller."""
     most = run.caller.max_value_bytes if run.session is not None else MAX_PAYLOAD_BYTES
     return most if most < MAX_PAYLOAD_BYTES else 0
@@ -241,15 +241,15 @@ def _columns(group: Sequence[Sent]) -> KeyColumns | None:
     return None if is_one else columns
 
 
-def _call_ids(run: Run) -> Sequence[int]:
+def _call_ids(run: RouterRun) -> Sequence[int]:
     return run.ids
 
 
-def _origin_ids(run: Run) -> Sequence[int]:
+def _origin_ids(run: RouterRun) -> Sequence[int]:
     return NO_CALLS if run.origin is None else run.origin.run_ids
 
 
-def _ids(group: Sequence[Sent], ids_of: Callable[[Run], Sequence[int]]) -> Sequence[int]:
+def _ids(group: Sequence[Sent], ids_of: Callable[[RouterRun], Sequence[int]]) -> Sequence[int]:
     """Such ids of all calls: a range where they follow one by one."""
     ids: Sequence[int] = NO_CALLS
     for sent in group:

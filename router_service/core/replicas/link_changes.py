@@ -11,7 +11,7 @@ from router_service.core.commands import RetryLink
 from router_service.core.replicas.ejection import LONGEST_S
 
 if TYPE_CHECKING:
-    from router_service.core.commands import Command
+    from router_service.core.commands import RouterCommand
     from router_service.core.replicas.answers import Answers
     from router_service.core.replicas.events import (
         CapacityReported,
@@ -32,7 +32,7 @@ class LinkChanges:
 
     def __init__(
         self,
-        out: list[Command],
+        out: list[RouterCommand],
         topology: Topology,
         sender: Sender,
         resumptions: Resumptions,

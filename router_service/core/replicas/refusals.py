@@ -14,15 +14,15 @@ from router_service.core.routing import routing_hooks
 from slotmesh.errors import Reason
 
 if TYPE_CHECKING:
-    from router_service.core.counters import Counters
-    from router_service.core.outcomes import Outcomes
+    from router_service.core.counters import RouterCounters
+    from router_service.core.outcomes import CallerOutcomes
     from router_service.core.queueing.expiry import Expiry
     from router_service.core.replicas.answers import Answers
     from router_service.core.replicas.events import RunsRefused
     from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.intake import Intake
-    from router_service.core.runs import Run, Sent
-    from router_service.core.withdrawals import Withdrawals
+    from router_service.core.routing.intake import RoutingIntake
+    from router_service.core.runs import RouterRun, Sent
+    from router_service.core.withdrawals import WithdrawalFollowUp
 
 
 class Refusals:
@@ -30,12 +30,12 @@ class Refusals:
 
     def __init__(
         self,
-        counters: Counters,
-        outcomes: Outcomes,
+        counters: RouterCounters,
+        outcomes: CallerOutcomes,
         sender: Sender,
-        intake: Intake,
+        intake: RoutingIntake,
         answers: Answers,
-        withdrawals: Withdrawals,
+        withdrawals: WithdrawalFollowUp,
         expiry: Expiry,
     ) -> None:
         self._counters = counters
@@ -49,7 +49,7 @@ class Refusals:
     def refused(self, event: RunsRefused, now: float) -> None:
         """Calls go back into queues, or end."""
         replica, failure = event.replica, event.failure
-        returned: list[Run] = []
+        returned: list[RouterRun] = []
         emptied: list[Sent] = []
         replica.draining = replica.draining or failure.reason is Reason.DRAINING
         for sent, offset, _, count in replica.inflight.slices(event.ids):

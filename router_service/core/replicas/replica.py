@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.slicing import QUICK_NS
 from router_service.core.routing import routing_hooks
-from router_service.core.runs import Bound, Run, Sent
+from router_service.core.runs import Bound, RouterRun, Sent
 from slotmesh.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from router_service.core.queueing.run_queues import RunQueue
     from router_service.core.replicas.slicing import MethodTime
-    from router_service.core.routing.backends import Backend
+    from router_service.core.routing.backends import RoutedBackend
     from router_service.core.routing.table import ReplicaRoute
 
 
@@ -32,7 +32,7 @@ class ReadyPartition(Protocol):
 
     epoch: int
     listed: bool
-    owner: Replica | None
+    owner: RoutedReplica | None
     queue: RunQueue
 
     @property
@@ -40,7 +40,7 @@ class ReadyPartition(Protocol):
         """Whether the head of the queue may be sent to the owner, room aside."""
 
 
-class Replica:
+class RoutedReplica:
     """One incarnation of a replica. Compared by identity."""
 
     __slots__ = (
@@ -49,11 +49,11 @@ class Replica:
         *("retired", "stream_id", "taking", "times", "work_ns"),
     )
 
-    def __init__(self, route: ReplicaRoute, backend: Backend[Replica]) -> None:
+    def __init__(self, route: ReplicaRoute, backend: RoutedBackend[RoutedReplica]) -> None:
         self.key = route.key
         self.address = route.address
         self.backend = backend
-        self.capacity = Capacity(max_ongoing=route.max_ongoing)
+        self.capacity = ReportedCapacity(max_ongoing=route.max_ongoing)
         self.draining = route.draining
         self.linked = False
         """The Execute stream is up and the replica has said what it can take."""
@@ -159,7 +159,7 @@ class Replica:
         self.taking = self.linked and not self.draining and not self.is_joining
         self.limit = capacity.max_ongoing + capacity.prefetch - capacity.others if self.taking else 0
 
-    def send(self, run: Run, count: int, owner_epoch: int, now: float) -> Sent:
+    def send(self, run: RouterRun, count: int, owner_epoch: int, now: float) -> Sent:
         """Takes the next `count` waiting calls of the run into the outbox."""
         sent = Sent(run, run.cursor, count, self, owner_epoch, now)
         run.cursor += count
@@ -172,7 +172,7 @@ class Replica:
             self.keyed += count
         return sent
 
-    def reserve(self, run: Run, now: float) -> Sent:
+    def reserve(self, run: RouterRun, now: float) -> Sent:
         """Takes a reservation among its slot operations."""
         sent = Sent(run, run.cursor, 1, self, 0, now)
         run.cursor += 1
@@ -182,7 +182,7 @@ class Replica:
         self.work_ns += sent.call_ns
         return sent
 
-    def bind(self, run: Run, now: float) -> Sent:
+    def bind(self, run: RouterRun, now: float) -> Sent:
         """Takes what only this replica can do among its slot operations; waits there until it is linked."""
         sent = Bound(run, run.cursor, 1, self, 0, now)
         run.cursor += 1
@@ -214,7 +214,7 @@ class Replica:
         self.inflight.drop(sent)
         sent.run.sents.remove(sent)
 
-    def part_of(self, sent: Sent, run: Run) -> Sent:
+    def part_of(self, sent: Sent, run: RouterRun) -> Sent:
         """A slice of the outbox has become smaller: what remains of it is all of `run`, and not in the outbox yet."""
         part = Sent(run, 0, len(run.payloads), self, sent.owner_epoch, sent.sent_at)
         run.cursor = part.count

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router_service.core.commands import Command, Flush
+from router_service.core.commands import Flush, RouterCommand
 from router_service.core.replicas.slicing import slice_calls
 from router_service.core.routing import routing_hooks
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from router_service.core.keyed.partitions import Partition
     from router_service.core.queueing.events import BrakeChanged
-    from router_service.core.replicas.replica import Replica
-    from router_service.core.routing.backends import Backend
+    from router_service.core.replicas.replica import RoutedReplica
+    from router_service.core.routing.backends import RoutedBackend
     from router_service.core.routing.topology import Topology
-    from router_service.core.runs import Run, Sent
+    from router_service.core.runs import RouterRun, Sent
 
 KEYED_TURN_CALLS = 256
 """Calls of one partition before its owner serves the next one: what a lane runs in one turn."""
@@ -31,11 +31,11 @@ KEYED_TURN_CALLS = 256
 class Sender:
     """Fills outboxes; writes into `out`, the scheduler's list of commands."""
 
-    def __init__(self, out: list[Command], topology: Topology) -> None:
+    def __init__(self, out: list[RouterCommand], topology: Topology) -> None:
         self._out = out
         self._topology = topology
 
-    def spread(self, run: Run, backend: Backend[Replica], most: int, now: float) -> int:
+    def spread(self, run: RouterRun, backend: RoutedBackend[RoutedReplica], most: int, now: float) -> int:
         """Sends up to `most` waiting calls, in slices to the replicas that have room; returns how many."""
         balancer, method = backend.balancer, run.options.method
         left = most
@@ -50,7 +50,7 @@ class Sender:
             left -= count
         return most - left
 
-    def spread_shadow(self, run: Run, backend: Backend[Replica], now: float) -> None:
+    def spread_shadow(self, run: RouterRun, backend: RoutedBackend[RoutedReplica], now: float) -> None:
         """Sends what finds a free slot at once, and nothing that would wait or make others wait."""
         if backend.queue:
             return
@@ -63,7 +63,7 @@ class Sender:
             self.send(run, min(share, replica.free_slots, run.waiting), replica, 0, now)
             backend.balancer.changed(replica)
 
-    def pump(self, replica: Replica, now: float) -> None:
+    def pump(self, replica: RoutedReplica, now: float) -> None:
         """Starts what waits and can start now that something about the replica has changed."""
         if replica.ready:
             self._pump_partitions(replica, now)
@@ -71,7 +71,7 @@ class Sender:
         if not replica.listed:
             self._topology.retire(replica)
 
-    def pump_queue(self, backend: Backend[Replica], now: float) -> None:
+    def pump_queue(self, backend: RoutedBackend[RoutedReplica], now: float) -> None:
         """Starts the backend's unkeyed runs, flow by flow, while there is room."""
         if backend.constrained:
             self._pump_in_turn(backend, now)
@@ -92,7 +92,7 @@ class Sender:
             if not event.is_braked:
                 self.pump_queue(backend, now)
 
-    def _pump_in_turn(self, backend: Backend[Replica], now: float) -> None:
+    def _pump_in_turn(self, backend: RoutedBackend[RoutedReplica], now: float) -> None:
         """The same, while reservations wait that not every replica will do for: those and the queue take turns."""
         constrained = backend.constrained
         while True:
@@ -105,7 +105,7 @@ class Sender:
                 # Who could not use its turn keeps it.
                 return
 
-    def _serve_constrained(self, backend: Backend[Replica], now: float) -> bool:
+    def _serve_constrained(self, backend: RoutedBackend[RoutedReplica], now: float) -> bool:
         """Places the oldest reservation that a replica with room will do for; returns whether there was one."""
         found = backend.constrained.match([each for each in backend.replicas.values() if each.free > 0])
         if found is None:
@@ -115,7 +115,7 @@ class Sender:
         backend.balancer.changed(replica)
         return True
 
-    def _serve_queue(self, backend: Backend[Replica], now: float) -> bool:
+    def _serve_queue(self, backend: RoutedBackend[RoutedReplica], now: float) -> bool:
         """Gives the flow whose turn it is its turn; returns whether anything was sent."""
         queue = backend.queue
         head = queue.head()
@@ -124,7 +124,7 @@ class Sender:
             queue.served(sent)
         return sent > 0
 
-    def send(self, run: Run, count: int, replica: Replica, owner_epoch: int, now: float) -> None:
+    def send(self, run: RouterRun, count: int, replica: RoutedReplica, owner_epoch: int, now: float) -> None:
         """Puts the next `count` waiting calls of the run into the replica's outbox; there is room for them."""
         account = run.account
         if account is not None:
@@ -144,18 +144,18 @@ class Sender:
             routing_hooks.placed(backend.hooks, replica, count)
         backend.counts.queue_time.observe(now - run.arrived, count)
 
-    def bind(self, run: Run, replica: Replica, now: float) -> None:
+    def bind(self, run: RouterRun, replica: RoutedReplica, now: float) -> None:
         """Gives the replica what only it can do. It is ahead of what waits in the outbox, and needs no room."""
         if replica.linked:
             self._flush_ops(replica)
         replica.bind(run, now)
 
-    def linked(self, replica: Replica) -> None:
+    def linked(self, replica: RoutedReplica) -> None:
         """The replica can be reached: what was bound to it meanwhile leaves."""
         if replica.ops:
             self._out.append(Flush(replica))
 
-    def _flush_ops(self, replica: Replica) -> None:
+    def _flush_ops(self, replica: RoutedReplica) -> None:
         if not replica.ops:
             self._out.append(Flush(replica))
 
@@ -174,7 +174,7 @@ class Sender:
             if partition.listed and partition.owner is not None and partition.owner is not sent.replica:
                 self.pump(partition.owner, now)
 
-    def joined(self, replicas: Sequence[Replica], now: float) -> None:
+    def joined(self, replicas: Sequence[RoutedReplica], now: float) -> None:
         """These replicas take calls from now on, as far as they are linked."""
         if not replicas:
             return
@@ -183,7 +183,7 @@ class Sender:
         for replica in replicas:
             self.pump(replica, now)
 
-    def _pump_partitions(self, replica: Replica, now: float) -> None:
+    def _pump_partitions(self, replica: RoutedReplica, now: float) -> None:
         while replica.ready and (room := replica.keyed_room) > 0:
             partition = replica.ready.popleft()
             run = partition.queue.head() if partition.owner is replica and partition.sendable else None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from router_service.core.routing.table import BackendRoute
 
 
-class Member(Candidate, Protocol):
+class BackendMember(Candidate, Protocol):
     """A replica, as its backend sees it."""
 
     keyed: int
@@ -41,10 +41,10 @@ class Member(Candidate, Protocol):
         """Capacity, link, joining or draining changed."""
 
 
-MemberT = TypeVar("MemberT", bound=Member)
+MemberT = TypeVar("MemberT", bound=BackendMember)
 
 
-class Backend(Generic[MemberT]):
+class RoutedBackend(Generic[MemberT]):
     """Mutable state of one backend. Compared by identity."""
 
     __slots__ = (

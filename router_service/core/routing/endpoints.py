@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 from router_service.core.keyed.partitions import Partition
 from router_service.core.queueing.admission import Account
 from router_service.core.queueing.run_queues import RunQueue
-from router_service.core.routing.traffic import Traffic
+from router_service.core.routing.traffic import TrafficShares
 from slotmesh.spec import model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.replica import RoutedReplica
     from router_service.core.routing.rosters import ReplicaKey
     from router_service.core.routing.table import EndpointRoute
 
 
-class Endpoint:
+class RoutedEndpoint:
     """Mutable state of one endpoint."""
 
     __slots__ = ("account", "name", "parked", "partitions", "route", "traffic")
@@ -42,9 +42,9 @@ class Endpoint:
     def reroute(self, route: EndpointRoute) -> None:
         """Takes a new policy, in force from the next run."""
         self.route = route
-        self.traffic = Traffic(route.weights or {}, route.shadows)
+        self.traffic = TrafficShares(route.weights or {}, route.shadows)
 
-    def partition(self, number: int, replicas: Mapping[ReplicaKey, Replica]) -> Partition:
+    def partition(self, number: int, replicas: Mapping[ReplicaKey, RoutedReplica]) -> Partition:
         """The partition, made and given its owner at first use."""
         partition = self.partitions.get(number)
         if partition is None:
@@ -52,7 +52,7 @@ class Endpoint:
             partition.assign(*self.owner_of(number, replicas))
         return partition
 
-    def owner_of(self, number: int, replicas: Mapping[ReplicaKey, Replica]) -> tuple[Replica | None, int]:
+    def owner_of(self, number: int, replicas: Mapping[ReplicaKey, RoutedReplica]) -> tuple[RoutedReplica | None, int]:
         """Owner and epoch that the table names."""
         if not self.route.owners:
             return None, 0

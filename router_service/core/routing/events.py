@@ -16,6 +16,6 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class TableReceived(RouterEvent):
-    """A table came from the controller. An older one changes nothing: `Scheduler.table` tells which is in force."""
+    """A table came from the controller. An older one changes nothing: `RouterScheduler.table` is the one in force."""
 
     table: RoutingTable

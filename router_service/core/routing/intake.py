@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Final
 from router_service.core import failures
 from router_service.core.callers import Caller, Window
 from router_service.core.queueing.reservations import best_for, can_serve, constraint_of
-from router_service.core.runs import Run
+from router_service.core.runs import RouterRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from router_service.core.keyed.partitions import Partition
-    from router_service.core.outcomes import Outcomes
+    from router_service.core.outcomes import CallerOutcomes
     from router_service.core.queueing.admission import Account
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.replica import RoutedReplica
     from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.backends import Backend
-    from router_service.core.routing.endpoints import Endpoint
+    from router_service.core.routing.backends import RoutedBackend
+    from router_service.core.routing.endpoints import RoutedEndpoint
     from router_service.core.routing.sampling import Chance
     from router_service.core.routing.topology import Topology
     from router_service.core.sessions.suspension import SuspendedRuns
@@ -41,14 +41,14 @@ HOLD_S: Final = 30.0
 """How long calls of a session wait for their client to acknowledge the roster."""
 
 
-class Intake:
+class RoutingIntake:
     """Finds each run its place."""
 
     def __init__(
         self,
         topology: Topology,
-        outcomes: Outcomes,
-        deadlines: DeadlineHeap[Run],
+        outcomes: CallerOutcomes,
+        deadlines: DeadlineHeap[RouterRun],
         sender: Sender,
         suspended: SuspendedRuns,
         chance: Chance,
@@ -67,7 +67,7 @@ class Intake:
         """Sampled copies at replicas."""
         return sum(copy.unanswered for copy in self._nobody.runs)
 
-    def route(self, run: Run, now: float, *, admitted: bool = False) -> None:
+    def route(self, run: RouterRun, now: float, *, admitted: bool = False) -> None:
         """Sends what can be sent and queues the rest. Runs `admitted` before are not refused for room."""
         endpoint = self._topology.endpoints.get(run.endpoint)
         if endpoint is None:
@@ -91,14 +91,14 @@ class Intake:
             elif self._admit(run, endpoint.account, now, admitted=admitted):
                 endpoint.parked.append(run)
 
-    def hold(self, run: Run, now: float, *, admitted: bool) -> None:
+    def hold(self, run: RouterRun, now: float, *, admitted: bool) -> None:
         """Keeps the run until its client knows all replicas that it could go to (`acknowledgements`)."""
         if run.session is None:
             raise ValueError("calls without a session need no acknowledgement")
         self._suspended.hold(run.session, run, now, is_admitted=admitted)
         self._deadlines.watch(min(run.deadline, now + HOLD_S), run)
 
-    def recover(self, run: Run, replica: Replica, now: float) -> None:
+    def recover(self, run: RouterRun, replica: RoutedReplica, now: float) -> None:
         """Asks the replica for the outcomes of calls that it has. Nothing of their keys is sent elsewhere meanwhile."""
         endpoint = self._topology.endpoints.get(run.endpoint)
         epoch = NOT_OWNED
@@ -112,17 +112,17 @@ class Intake:
         replica.backend.balancer.changed(replica)
         self.watch(run)
 
-    def draw_copies(self, run: Run) -> list[Run]:
+    def draw_copies(self, run: RouterRun) -> list[RouterRun]:
         """What shadows get of a run that was not routed yet; `send_copy` each of them."""
         endpoint = self._topology.endpoints[run.endpoint]
-        copies: list[Run] = []
+        copies: list[RouterRun] = []
         for name, (lo, hi) in endpoint.traffic.copies(len(run.payloads), self._chance):
             copy = run.slice(lo, hi)
             copy.caller, copy.session, copy.shadow_of = self._nobody, None, name
             copies.append(copy)
         return copies
 
-    def send_copy(self, copy: Run, now: float) -> None:
+    def send_copy(self, copy: RouterRun, now: float) -> None:
         """Sends what finds a free slot at once; the rest is dropped."""
         self._nobody.runs[copy] = None
         backend = self._topology.backends.get(copy.shadow_of or "")
@@ -132,12 +132,12 @@ class Intake:
         if copy.unanswered and copy.deadline != inf:
             self._deadlines.watch(copy.deadline, copy)
 
-    def put_back(self, runs: Sequence[Run], backend: Backend[Replica], now: float) -> None:
+    def put_back(self, runs: Sequence[RouterRun], backend: RoutedBackend[RoutedReplica], now: float) -> None:
         """Queues runs that came back, by their age."""
         is_there = self._topology.backends.get(backend.name) is backend
-        unkeyed: list[Run] = []
-        keyed: dict[Partition, list[Run]] = {}
-        constrained: list[Run] = []
+        unkeyed: list[RouterRun] = []
+        keyed: dict[Partition, list[RouterRun]] = {}
+        constrained: list[RouterRun] = []
         for run in sorted(runs, key=lambda run: run.age):
             endpoint = self._topology.endpoints.get(run.endpoint)
             if run.session is not None and run.session.is_suspended:
@@ -163,7 +163,7 @@ class Intake:
         for each in self._topology.backends.values() if constrained else ():
             self._sender.pump_queue(each, now)
 
-    def watch(self, run: Run) -> None:
+    def watch(self, run: RouterRun) -> None:
         """Sees to it that the run is looked at when its time in the queue, or its time in all, is up."""
         when = min(run.deadline, run.asked_until) if not run.is_overdue else run.asked_until
         if run.account is not None and run.waiting:
@@ -171,14 +171,14 @@ class Intake:
         if when != inf:
             self._deadlines.watch(when, run)
 
-    def _slices(self, run: Run, endpoint: Endpoint) -> Sequence[tuple[str, tuple[int, int]]]:
+    def _slices(self, run: RouterRun, endpoint: RoutedEndpoint) -> Sequence[tuple[str, tuple[int, int]]]:
         waiting = run.waiting
         if run.options.shard_key:
             name = endpoint.traffic.of_shard(run.options.shard_key)
             return [(name, (0, waiting))] if name is not None else []
         return endpoint.traffic.split(waiting, self._chance)
 
-    def _cut(self, run: Run, slices: Iterable[tuple[str, tuple[int, int]]]) -> list[tuple[Run, str]]:
+    def _cut(self, run: RouterRun, slices: Iterable[tuple[str, tuple[int, int]]]) -> list[tuple[RouterRun, str]]:
         """The waiting part of the run, as a run for each slice, in the order of the calls."""
         begin = run.cursor
         parts = [(run.slice(begin + lo, begin + hi), name) for name, (lo, hi) in slices]
@@ -188,7 +188,7 @@ class Intake:
         parts.sort(key=lambda part: part[0].ids[0])
         return parts
 
-    def _to_partition(self, run: Run, endpoint: Endpoint, now: float, *, admitted: bool) -> None:
+    def _to_partition(self, run: RouterRun, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:
         partition = run.partition = endpoint.partition(run.options.partition, self._topology.replicas)
         owner = partition.owner
         waiting = len(run.payloads) - run.cursor
@@ -203,7 +203,7 @@ class Intake:
         elif run.deadline != inf:
             self._deadlines.watch(run.deadline, run)
 
-    def _to_backend(self, run: Run, name: str, endpoint: Endpoint, now: float, *, admitted: bool) -> None:
+    def _to_backend(self, run: RouterRun, name: str, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:
         backend = self._topology.backends.get(name)
         if backend is None:
             if self._admit(run, endpoint.account, now, admitted=admitted):
@@ -220,7 +220,7 @@ class Intake:
         elif run.deadline != inf:
             self._deadlines.watch(run.deadline, run)
 
-    def _reserve(self, run: Run, endpoint: Endpoint, now: float, *, admitted: bool) -> None:
+    def _reserve(self, run: RouterRun, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:
         """Finds a reservation its backend, which is that of its replica where it wants one."""
         backends = self._topology.backends
         drawn = self._slices(run, endpoint)
@@ -245,7 +245,9 @@ class Intake:
         else:
             self._to_constrained(run, (fit or of_endpoint)[0], now, admitted=admitted)
 
-    def _to_constrained(self, run: Run, backend: Backend[Replica], now: float, *, admitted: bool) -> None:
+    def _to_constrained(
+        self, run: RouterRun, backend: RoutedBackend[RoutedReplica], now: float, *, admitted: bool
+    ) -> None:
         _limit(run, backend)
         # Older ones that wait can have no replica that has room; but those that come back, before it is their turn.
         best = best_for(run, backend.replicas.values()) if not admitted else None
@@ -264,7 +266,7 @@ class Intake:
         owner = partition.owner
         return owner.backend.account if owner is not None else self._topology.endpoints[partition.endpoint].account
 
-    def _admit(self, run: Run, account: Account, now: float, *, admitted: bool) -> bool:
+    def _admit(self, run: RouterRun, account: Account, now: float, *, admitted: bool) -> bool:
         """Charges the waiting calls and fails those that do not fit. Returns whether any waits."""
         if admitted:
             account.charge_all(run)
@@ -279,7 +281,7 @@ class Intake:
         return True
 
 
-def _limit(run: Run, backend: Backend[Replica]) -> None:
+def _limit(run: RouterRun, backend: RoutedBackend[RoutedReplica]) -> None:
     """A reservation without a timeout waits for as long as its backend lets calls wait, at replicas, too."""
     if run.deadline == inf:
         run.deadline = run.arrived + backend.account.max_queue_time_s

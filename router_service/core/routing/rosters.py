@@ -23,7 +23,7 @@ class RosterVersion(NamedTuple):
     revision: int
 
 
-class Departure(NamedTuple):
+class KnownDeparture(NamedTuple):
     """A replica that is in no roster any more. It had ended by then."""
 
     key: ReplicaKey
@@ -31,7 +31,7 @@ class Departure(NamedTuple):
     """The first roster without it."""
 
 
-class Covered(NamedTuple):
+class KnownGeneration(NamedTuple):
     """What is known of one generation."""
 
     generation: str
@@ -42,14 +42,14 @@ class Covered(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class TableRoster:
     """The roster of one table, and what it knows of those before it."""
 
     version: RosterVersion
-    departed: tuple[Departure, ...] = ()
+    departed: tuple[KnownDeparture, ...] = ()
     departed_since: int = 0
     """Of its own generation: departures at this revision and before may be forgotten."""
-    covers: tuple[Covered, ...] = ()
+    covers: tuple[KnownGeneration, ...] = ()
     """Generations before its own, oldest first."""
 
     def covers_all(self, versions: Iterable[RosterVersion]) -> bool:
@@ -81,13 +81,13 @@ class Roster:
                 return key[0]
         return ""
 
-    def _generations(self) -> Iterator[Covered]:
+    def _generations(self) -> Iterator[KnownGeneration]:
         """All of which anything is known, oldest first."""
         yield from self.covers
-        yield Covered(*self.version, self.departed_since)
+        yield KnownGeneration(*self.version, self.departed_since)
 
 
-NO_ROSTER = Roster(RosterVersion("", 0))
+NO_ROSTER = TableRoster(RosterVersion("", 0))
 
 
 def _follows(version: RosterVersion, first: RosterVersion) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from router_service.core.routing.rosters import NO_ROSTER, ReplicaKey, Roster
+from router_service.core.routing.rosters import NO_ROSTER, ReplicaKey, TableRoster
 from slotmesh.spec.model import Backend
 
 
@@ -62,7 +62,7 @@ class RoutingTable:
     endpoints: Mapping[str, EndpointRoute] = field(default_factory=dict)
     backends: Mapping[str, BackendRoute] = field(default_factory=dict)
     router_addresses: Sequence[str] = ()
-    roster: Roster = NO_ROSTER
+    roster: TableRoster = NO_ROSTER
 
     def supersedes(self, other: RoutingTable) -> bool:
         """Whether this table may replace the other.

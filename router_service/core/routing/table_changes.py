@@ -12,11 +12,11 @@ from router_service.core import cancellation
 if TYPE_CHECKING:
     from router_service.core.replicas.sender import Sender
     from router_service.core.routing.events import TableReceived
-    from router_service.core.routing.intake import Intake
+    from router_service.core.routing.intake import RoutingIntake
     from router_service.core.routing.topology import Topology
     from router_service.core.sessions.acknowledgements import Acknowledgements
     from router_service.core.sessions.resumption import Resumptions
-    from router_service.core.slots.operations import SlotOperations
+    from router_service.core.slots.operations import RoutedSlotOperations
 
 
 class TableChanges:
@@ -26,10 +26,10 @@ class TableChanges:
         self,
         topology: Topology,
         sender: Sender,
-        intake: Intake,
+        intake: RoutingIntake,
         resumptions: Resumptions,
         acknowledgements: Acknowledgements,
-        operations: SlotOperations,
+        operations: RoutedSlotOperations,
     ) -> None:
         self._topology = topology
         self._sender = sender

@@ -11,41 +11,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router_service.core.commands import CloseLink, Command, OpenLink
-from router_service.core.replicas.replica import Replica
-from router_service.core.routing.backends import Backend
-from router_service.core.routing.endpoints import Endpoint
+from router_service.core.commands import CloseLink, OpenLink, RouterCommand
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing.backends import RoutedBackend
+from router_service.core.routing.endpoints import RoutedEndpoint
 from router_service.core.routing.table import RoutingTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from router_service.core.counters import Counters
+    from router_service.core.counters import RouterCounters
     from router_service.core.keyed.partitions import Partition
     from router_service.core.routing.rosters import ReplicaKey
     from router_service.core.routing.sampling import Chance
     from router_service.core.routing.table import BackendRoute, EndpointRoute
-    from router_service.core.runs import Run, SliceHolder
+    from router_service.core.runs import RouterRun, SliceHolder
 
 
 class Topology:
     """The newest table, and the state that lives and dies with what it names."""
 
-    def __init__(self, out: list[Command], counters: Counters, chance: Chance) -> None:
+    def __init__(self, out: list[RouterCommand], counters: RouterCounters, chance: Chance) -> None:
         self._out = out
         self._counters = counters
         self._chance = chance
         self.table = RoutingTable()
-        self.endpoints: dict[str, Endpoint] = {}
-        self.backends: dict[str, Backend[Replica]] = {}
-        self.replicas: dict[ReplicaKey, Replica] = {}
+        self.endpoints: dict[str, RoutedEndpoint] = {}
+        self.backends: dict[str, RoutedBackend[RoutedReplica]] = {}
+        self.replicas: dict[ReplicaKey, RoutedReplica] = {}
         """Those that the table names."""
-        self.connected: dict[SliceHolder, Replica] = {}
+        self.connected: dict[SliceHolder, RoutedReplica] = {}
         """All that may have slices: also those that no table names any more, until they are retired."""
         self._departed: dict[str, dict[int, Partition]] = {}
         """Partitions of removed endpoints with calls at replicas: should one return, nothing overtakes those calls."""
 
-    def apply(self, table: RoutingTable) -> list[Run]:
+    def apply(self, table: RoutingTable) -> list[RouterRun]:
         """Takes the table; returns the waiting runs that must be routed anew, oldest first."""
         self.table = table
         known = self.replicas.copy()
@@ -70,7 +70,7 @@ class Topology:
         """Every partition that is in use."""
         return (partition for endpoint in self.endpoints.values() for partition in endpoint.partitions.values())
 
-    def retire(self, replica: Replica) -> None:
+    def retire(self, replica: RoutedReplica) -> None:
         """Disconnects from a replica that the table no longer names once it owes no answer."""
         if not replica.listed and not replica.retired and not (replica.inflight or replica.outbox or replica.ops):
             replica.retired = True
@@ -79,8 +79,8 @@ class Topology:
 
     # -- backends --------------------------------------------------------------------------------------------------
 
-    def _apply_backends(self, table: RoutingTable) -> list[Run]:
-        homeless: list[Run] = []
+    def _apply_backends(self, table: RoutingTable) -> list[RouterRun]:
+        homeless: list[RouterRun] = []
         for name in self.backends.keys() - table.backends.keys():
             backend = self.backends.pop(name)
             homeless += backend.queue.drain()
@@ -93,25 +93,25 @@ class Topology:
             self._apply_replicas(backend, route)
         return homeless
 
-    def _add_backend(self, route: BackendRoute) -> Backend[Replica]:
-        backend = self.backends[route.name] = Backend(route, self._counters.backend(route.name), self._chance)
+    def _add_backend(self, route: BackendRoute) -> RoutedBackend[RoutedReplica]:
+        backend = self.backends[route.name] = RoutedBackend(route, self._counters.backend(route.name), self._chance)
         return backend
 
-    def _apply_replicas(self, backend: Backend[Replica], route: BackendRoute) -> None:
+    def _apply_replicas(self, backend: RoutedBackend[RoutedReplica], route: BackendRoute) -> None:
         wanted = {each.key: each for each in route.replicas}
         for key in backend.replicas.keys() - wanted.keys():
             self._unlist(backend.replicas.pop(key))
         for key, each in wanted.items():
             replica = backend.replicas.get(key)
             if replica is None:
-                replica = backend.replicas[key] = self.replicas[key] = Replica(each, backend)
+                replica = backend.replicas[key] = self.replicas[key] = RoutedReplica(each, backend)
                 self.connected[replica] = replica
                 self._out.append(OpenLink(replica))
             elif each.draining and not replica.draining:
                 replica.draining = True
                 backend.changed(replica)
 
-    def _unlist(self, replica: Replica) -> None:
+    def _unlist(self, replica: RoutedReplica) -> None:
         if self.replicas.get(replica.key) is replica:
             del self.replicas[replica.key]
         replica.listed = False
@@ -122,14 +122,14 @@ class Topology:
 
     # -- endpoints -------------------------------------------------------------------------------------------------
 
-    def _apply_endpoints(self, table: RoutingTable, *, replicas_changed: bool) -> list[Run]:
-        homeless: list[Run] = []
+    def _apply_endpoints(self, table: RoutingTable, *, replicas_changed: bool) -> list[RouterRun]:
+        homeless: list[RouterRun] = []
         for name in self.endpoints.keys() - table.endpoints.keys():
             homeless += self._remove_endpoint(self.endpoints.pop(name))
         for route in table.endpoints.values():
             endpoint = self.endpoints.get(route.name)
             if endpoint is None:
-                endpoint = self.endpoints[route.name] = Endpoint(route, self._departed.pop(route.name, {}))
+                endpoint = self.endpoints[route.name] = RoutedEndpoint(route, self._departed.pop(route.name, {}))
                 self._counters.endpoints.add(route.name)
                 self._assign_partitions(endpoint)
             else:
@@ -137,7 +137,7 @@ class Topology:
         self._forget_departed()
         return homeless
 
-    def _remove_endpoint(self, endpoint: Endpoint) -> list[Run]:
+    def _remove_endpoint(self, endpoint: RoutedEndpoint) -> list[RouterRun]:
         homeless = endpoint.parked.drain()
         for partition in endpoint.partitions.values():
             homeless += partition.queue.drain()
@@ -146,7 +146,7 @@ class Topology:
         self._departed[endpoint.name] = endpoint.partitions
         return homeless
 
-    def _reroute(self, endpoint: Endpoint, route: EndpointRoute, *, replicas_changed: bool) -> list[Run]:
+    def _reroute(self, endpoint: RoutedEndpoint, route: EndpointRoute, *, replicas_changed: bool) -> list[RouterRun]:
         owners = endpoint.route.owners
         endpoint.reroute(route)
         if replicas_changed or route.owners is not owners:
@@ -160,7 +160,7 @@ class Topology:
             else:
                 del self._departed[name]
 
-    def _assign_partitions(self, endpoint: Endpoint) -> None:
+    def _assign_partitions(self, endpoint: RoutedEndpoint) -> None:
         """Gives each partition its owner; what waits is charged to the new owner's backend."""
         for partition in endpoint.partitions.values():
             owner, epoch = endpoint.owner_of(partition.number, self.replicas)
@@ -175,9 +175,9 @@ class Topology:
                 partition.queue.append(run)
 
 
-def _take_out(backend: Backend[Replica], endpoints: set[str]) -> list[Run]:
+def _take_out(backend: RoutedBackend[RoutedReplica], endpoints: set[str]) -> list[RouterRun]:
     """Takes these endpoints' runs out of the backend's queue."""
-    out: list[Run] = []
+    out: list[RouterRun] = []
     for run in backend.queue.drain():
         if run.endpoint in endpoints:
             out.append(run)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from router_service.core.routing.sampling import Chance, Span
 
 
-class Traffic:
+class TrafficShares:
     """A policy, prepared for drawing."""
 
     __slots__ = ("_bounds", "_from", "_names", "only", "shadows", "weights")

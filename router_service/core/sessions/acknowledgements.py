@@ -17,13 +17,13 @@ from router_service.core.commands import NameRoster
 
 if TYPE_CHECKING:
     from router_service.core.callers import Caller
-    from router_service.core.commands import Command
-    from router_service.core.outcomes import Outcomes
-    from router_service.core.replicas.replica import Replica
-    from router_service.core.routing.intake import Intake
+    from router_service.core.commands import RouterCommand
+    from router_service.core.outcomes import CallerOutcomes
+    from router_service.core.replicas.replica import RoutedReplica
+    from router_service.core.routing.intake import RoutingIntake
     from router_service.core.routing.rosters import RosterVersion
     from router_service.core.routing.topology import Topology
-    from router_service.core.sessions.session import Session
+    from router_service.core.sessions.session import SessionConnection
     from router_service.core.sessions.suspension import SuspendedRuns
 
 PATIENCE_S: Final = 0.25
@@ -36,7 +36,12 @@ class Acknowledgements:
     """What the clients of connected sessions know."""
 
     def __init__(
-        self, out: list[Command], topology: Topology, outcomes: Outcomes, intake: Intake, suspended: SuspendedRuns
+        self,
+        out: list[RouterCommand],
+        topology: Topology,
+        outcomes: CallerOutcomes,
+        intake: RoutingIntake,
+        suspended: SuspendedRuns,
     ) -> None:
         """Writes into `out`, the scheduler's list of commands."""
         self._out = out
@@ -44,16 +49,16 @@ class Acknowledgements:
         self._outcomes = outcomes
         self._intake = intake
         self._suspended = suspended
-        self._connected: dict[Session, Caller] = {}
+        self._connected: dict[SessionConnection, Caller] = {}
         self._numbers: dict[RosterVersion, int] = {}
         """Rosters of this router, numbered as they came."""
         self._newest = 0
         """Number of the newest roster."""
         self._joined = 0
         """Number of the newest roster of which no replica joins any more."""
-        self._joining: dict[Replica, int] = {}
+        self._joining: dict[RoutedReplica, int] = {}
         """Replicas that join, and the number of the first roster with each."""
-        self._lagging: dict[Session, None] = {}
+        self._lagging: dict[SessionConnection, None] = {}
         """Sessions that these wait for."""
         self._join_by: float | None = None
         """When those wait no longer; None where none joins."""
@@ -65,14 +70,14 @@ class Acknowledgements:
         if caller.session is not None:
             self._connected[caller.session] = caller
 
-    def left(self, session: Session) -> list[Replica]:
+    def left(self, session: SessionConnection) -> list[RoutedReplica]:
         """The connection is gone. Returns the replicas that join no longer."""
         self._connected.pop(session, None)
         session.is_suspended = True
         self._suspended.forget(session)
         return self._no_longer_lagging(session)
 
-    def acknowledged(self, session: Session, version: RosterVersion, now: float) -> list[Replica]:
+    def acknowledged(self, session: SessionConnection, version: RosterVersion, now: float) -> list[RoutedReplica]:
         """The client knows this roster, and those before it. Returns the replicas that join no longer."""
         number = self._numbers.get(version, 0)
         if number <= session.acknowledged:
@@ -87,7 +92,7 @@ class Acknowledgements:
 
     # -- rosters ---------------------------------------------------------------------------------------------------
 
-    def table_changed(self, now: float) -> list[Replica]:
+    def table_changed(self, now: float) -> list[RoutedReplica]:
         """There is a new table, perhaps with a new roster. Returns the replicas that join no longer."""
         version = self._topology.table.roster.version
         joining = [replica for replica in self._topology.replicas.values() if replica.is_joining]
@@ -117,7 +122,7 @@ class Acknowledgements:
         """When replicas that join wait no longer; None where none joins."""
         return self._join_by
 
-    def expire(self, now: float) -> list[Replica]:
+    def expire(self, now: float) -> list[RoutedReplica]:
         """Returns the replicas that join no longer: those that all know who are not suspended now."""
         if self._join_by is None or self._join_by > now:
             return []
@@ -129,13 +134,13 @@ class Acknowledgements:
 
     # -- in here ---------------------------------------------------------------------------------------------------
 
-    def _no_longer_lagging(self, session: Session) -> list[Replica]:
+    def _no_longer_lagging(self, session: SessionConnection) -> list[RoutedReplica]:
         if session not in self._lagging:
             return []
         del self._lagging[session]
         return [] if self._lagging else self._join(self._newest)
 
-    def _join(self, through: int, now: float = 0.0) -> list[Replica]:
+    def _join(self, through: int, now: float = 0.0) -> list[RoutedReplica]:
         """The replicas up to this roster join no longer; the others have their time from `now` on."""
         joined = [replica for replica, number in self._joining.items() if number <= through]
         for replica in joined:
@@ -148,7 +153,7 @@ class Acknowledgements:
             self._lagging.clear()
         return joined
 
-    def _suspend(self, session: Session, now: float) -> None:
+    def _suspend(self, session: SessionConnection, now: float) -> None:
         """Takes what waits of the session out of its queues."""
         session.is_suspended = True
         for run in list(self._connected[session].runs):
@@ -160,6 +165,6 @@ class Acknowledgements:
             run.ids, run.payloads = run.ids[: run.cursor], run.payloads[: run.cursor]
             self._intake.hold(part, now, admitted=True)
 
-    def _release(self, session: Session, now: float) -> None:
+    def _release(self, session: SessionConnection, now: float) -> None:
         for run, is_admitted in self._suspended.release(session):
             self._intake.route(run, now, admitted=is_admitted)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from router_service.core import cancellation
 
 if TYPE_CHECKING:
-    from router_service.core.outcomes import Outcomes
+    from router_service.core.outcomes import CallerOutcomes
     from router_service.core.replicas.sender import Sender
     from router_service.core.sessions.acknowledgements import Acknowledgements
     from router_service.core.sessions.events import RosterAcknowledged, SessionConnected, SessionDisconnected
     from router_service.core.sessions.resumption import Resumptions
-    from router_service.core.uploads.uploads import Uploads
-    from router_service.core.withdrawals import Withdrawals
+    from router_service.core.uploads.uploads import HeldUploads
+    from router_service.core.withdrawals import WithdrawalFollowUp
 
 
 class SessionConnections:
@@ -24,10 +24,10 @@ class SessionConnections:
 
     def __init__(
         self,
-        outcomes: Outcomes,
+        outcomes: CallerOutcomes,
         sender: Sender,
-        withdrawals: Withdrawals,
-        uploads: Uploads,
+        withdrawals: WithdrawalFollowUp,
+        uploads: HeldUploads,
         resumptions: Resumptions,
         acknowledgements: Acknowledgements,
     ) -> None:

@@ -14,10 +14,10 @@ from router_service.core.events import RouterEvent
 if TYPE_CHECKING:
     from router_service.core.callers import Caller
     from router_service.core.calls import Batch
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.replica import RoutedReplica
     from router_service.core.routing.rosters import RosterVersion
     from router_service.core.runs import CallerBook
-    from router_service.core.sessions.found_calls import Found
+    from router_service.core.sessions.found_calls import FoundCalls
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +66,7 @@ class SessionDisconnected(RouterEvent):
 class SessionReconciled(RouterEvent):
     """The replica said what it knows of the calls that AskReconcile named."""
 
-    replica: Replica
+    replica: RoutedReplica
     session_id: str
     epoch: int
-    found: Found
+    found: FoundCalls

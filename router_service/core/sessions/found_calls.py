@@ -14,9 +14,9 @@ from slotmesh.wire.ranges import holds, merged
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.replica import RoutedReplica
     from router_service.core.routing.rosters import RosterVersion
-    from router_service.core.runs import Run
+    from router_service.core.runs import RouterRun
     from slotmesh.wire.ranges import Range
 
 MAX_RESENT = 65_536
@@ -25,7 +25,7 @@ there are more, it is not known which key each call that was found has."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCalls:
     """What one replica knows of the calls that it was asked about."""
 
     running: Sequence[Range] = ()
@@ -41,7 +41,7 @@ class Trace(NamedTuple):
 
     first: int
     last: int
-    replica: Replica
+    replica: RoutedReplica
     is_evicted: bool
 
 
@@ -64,13 +64,13 @@ class Resumption:
         """Nothing more will be known."""
         self.give_up_at = 0.0
         """When to wait no longer, monotonic seconds."""
-        self.asked: set[Replica] = set()
-        self.awaited: dict[Replica, None] = {}
+        self.asked: set[RoutedReplica] = set()
+        self.awaited: dict[RoutedReplica, None] = {}
         """Those of them that have not answered, and may yet."""
         self.deaf = ""
         """A replica that cannot answer, or not fully; empty where all did."""
         self.traces: list[Trace] = []
-        self.held: list[tuple[Run, bool]] = []
+        self.held: list[tuple[RouterRun, bool]] = []
         """Runs in order of arrival, and whether they were sent before."""
         self.keys: set[str] = set()
         """Ordering keys among them."""
@@ -85,14 +85,14 @@ class Resumption:
         self.newest_of_any_key = 0
         """The last call that was found, where it is not known which key each of them has."""
 
-    def trace(self, replica: Replica, found: Found) -> None:
+    def trace(self, replica: RoutedReplica, found: FoundCalls) -> None:
         """Keeps what the replica has said."""
         if found.forgotten:
             self.deaf = replica.replica_id
         for spans, is_evicted in ((found.evicted, True), (found.kept, False), (found.running, False)):
             self.traces += [Trace(first, last, replica, is_evicted) for first, last in spans]
 
-    def note_resent(self, run: Run) -> None:
+    def note_resent(self, run: RouterRun) -> None:
         """The run was sent again. Its payload may be under way."""
         if (key := run.options.ordering_key) and not self.is_over:
             self.resent += 1
@@ -111,7 +111,7 @@ class Resumption:
         if self.awaits_calls or self.resent > MAX_RESENT:
             self.newest_of_any_key = max((last for _, last in found), default=0)
 
-    def is_passed(self, run: Run) -> bool:
+    def is_passed(self, run: RouterRun) -> bool:
         """Whether later calls of the run's ordering key were found, or may have been: it would run behind them."""
         key = run.options.ordering_key
         return bool(key) and run.ids[0] < max(self.newest_found.get(key, 0), self.newest_of_any_key)

@@ -23,14 +23,14 @@ from router_service.core.sessions.found_calls import Resumption
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router_service.core.commands import Command
-    from router_service.core.outcomes import Outcomes
-    from router_service.core.replicas.replica import Replica
-    from router_service.core.routing.intake import Intake
+    from router_service.core.commands import RouterCommand
+    from router_service.core.outcomes import CallerOutcomes
+    from router_service.core.replicas.replica import RoutedReplica
+    from router_service.core.routing.intake import RoutingIntake
     from router_service.core.routing.topology import Topology
-    from router_service.core.runs import Run
+    from router_service.core.runs import RouterRun
     from router_service.core.sessions.events import AllCallsResent, SessionReconciled
-    from router_service.core.sessions.session import Session
+    from router_service.core.sessions.session import SessionConnection
     from slotmesh.errors import Failure
 
 PATIENCE_S = 5.0
@@ -41,19 +41,21 @@ its way."""
 class Resumptions:
     """Those of connected sessions."""
 
-    def __init__(self, out: list[Command], topology: Topology, outcomes: Outcomes, intake: Intake) -> None:
+    def __init__(
+        self, out: list[RouterCommand], topology: Topology, outcomes: CallerOutcomes, intake: RoutingIntake
+    ) -> None:
         """Writes into `out`, the scheduler's list of commands."""
         self._out = out
         self._topology = topology
         self._outcomes = outcomes
         self._intake = intake
-        self._by_session: dict[Session, Resumption] = {}
-        self._asking: dict[tuple[str, int], tuple[Session, Resumption]] = {}
+        self._by_session: dict[SessionConnection, Resumption] = {}
+        self._asking: dict[tuple[str, int], tuple[SessionConnection, Resumption]] = {}
         """By session id and epoch, in the order in which they give up."""
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
-    def opened(self, session: Session, now: float) -> None:
+    def opened(self, session: SessionConnection, now: float) -> None:
         """A client has connected. Where it had been elsewhere before, the replicas are asked."""
         if session.epoch > 1:
             resumption = self._by_session[session] = Resumption(session.unanswered, session.rosters)
@@ -63,12 +65,12 @@ class Resumptions:
             self._ask(session, resumption)
             self._go_on(session, resumption, now)
 
-    def left(self, session: Session) -> None:
+    def left(self, session: SessionConnection) -> None:
         """The connection is gone."""
         self._by_session.pop(session, None)
         self._asking.pop((session.session_id, session.epoch), None)
 
-    def resent(self, run: Run) -> None:
+    def resent(self, run: RouterRun) -> None:
         """The run was sent again. Its payload may be under way."""
         if run.session is not None and (resumption := self._by_session.get(run.session)) is not None:
             resumption.note_resent(run)
@@ -83,7 +85,7 @@ class Resumptions:
             if (session.session_id, session.epoch) in self._asking:
                 self._go_on(session, resumption, now)
 
-    def take(self, run: Run, now: float, *, resent: bool) -> bool:
+    def take(self, run: RouterRun, now: float, *, resent: bool) -> bool:
         """Takes the run, if it was sent before or has to wait behind one that was."""
         if run.session is None or (resumption := self._by_session.get(run.session)) is None:
             return False
@@ -105,13 +107,13 @@ class Resumptions:
 
     # -- replicas --------------------------------------------------------------------------------------------------
 
-    def link_up(self, replica: Replica) -> None:
+    def link_up(self, replica: RoutedReplica) -> None:
         """The replica can be asked."""
         for session, resumption in self._asking.values():
             if replica in resumption.awaited:
                 self._out.append(AskReconcile(replica, session))
 
-    def link_down(self, replica: Replica, now: float) -> None:
+    def link_down(self, replica: RoutedReplica, now: float) -> None:
         """The replica was not heard: its process may be gone, and with it what it has done."""
         for session, resumption in list(self._asking.values()):
             if replica in resumption.awaited:
@@ -152,7 +154,7 @@ class Resumptions:
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, session: Session, resumption: Resumption) -> None:
+    def _ask(self, session: SessionConnection, resumption: Resumption) -> None:
         """Asks the replicas of the table that were not asked, as long as some that could know may be missing in it."""
         if resumption.is_covered or not self._topology.table.revision:
             return
@@ -168,7 +170,7 @@ class Resumptions:
                     self._out.append(AskReconcile(replica, session))
 
     @staticmethod
-    def _give_up(resumption: Resumption, replicas: Iterable[Replica]) -> None:
+    def _give_up(resumption: Resumption, replicas: Iterable[RoutedReplica]) -> None:
         """These replicas cannot be asked."""
         for replica in replicas:
             del resumption.awaited[replica]
@@ -176,7 +178,7 @@ class Resumptions:
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    def _go_on(self, session: Session, resumption: Resumption, now: float) -> None:
+    def _go_on(self, session: SessionConnection, resumption: Resumption, now: float) -> None:
         """Ends what can be ended by what is known."""
         if resumption.awaited:
             return
@@ -195,7 +197,7 @@ class Resumptions:
             else:
                 resumption.held.append((run, resent))
 
-    def _settle(self, run: Run, resumption: Resumption, now: float) -> None:
+    def _settle(self, run: RouterRun, resumption: Resumption, now: float) -> None:
         """Each call that was sent before is recovered where it was found, or goes where calls go that nobody has.
 
         It is held for longer where that is not proven yet.
@@ -222,7 +224,7 @@ class Resumptions:
             else:
                 self._unseen(part, failures.not_heard(trace.replica.replica_id), now)
 
-    def _who_may_have(self, run: Run, resumption: Resumption) -> Failure | None:
+    def _who_may_have(self, run: RouterRun, resumption: Resumption) -> Failure | None:
         """Why the calls, which no replica that was asked has, may have been executed all the same; None if not."""
         if not resumption.rosters:
             return None  # their routers could not give them to anybody
@@ -234,12 +236,12 @@ class Resumptions:
         departed = roster.lost_since(run.first_roster)
         return failures.not_heard(departed) if departed else None
 
-    def _passed(self, run: Run, unknown: Failure | None) -> None:
+    def _passed(self, run: RouterRun, unknown: Failure | None) -> None:
         """Later calls of the key have run; `unknown` says why these may have, too, though they were not found."""
         run.may_have_run = unknown is not None
         self._outcomes.fail_waiting(run, failures.PASSED)
 
-    def _unseen(self, run: Run, unknown: Failure | None, now: float) -> None:
+    def _unseen(self, run: RouterRun, unknown: Failure | None, now: float) -> None:
         """No replica that was asked has the calls; `unknown` says why one may have executed them nevertheless."""
         if unknown is not None and not run.options.idempotent:
             self._outcomes.fail_waiting(run, unknown)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slotmesh.wire.ranges import Range
 
 
-class Session:
+class SessionConnection:
     """One connection of a session. Compared by identity."""
 
     __slots__ = (

@@ -11,8 +11,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router_service.core.runs import Run
-    from router_service.core.sessions.session import Session
+    from router_service.core.runs import RouterRun
+    from router_service.core.sessions.session import SessionConnection
 
 _SWEEP_FROM = 1024
 
@@ -23,7 +23,7 @@ class _Held:
     __slots__ = ("runs", "sweep_at")
 
     def __init__(self) -> None:
-        self.runs: deque[tuple[Run, float, bool]] = deque()
+        self.runs: deque[tuple[RouterRun, float, bool]] = deque()
         """Since when each waits, and whether it was admitted before."""
         self.sweep_at = _SWEEP_FROM
 
@@ -32,9 +32,9 @@ class SuspendedRuns:
     """Runs that wait for an acknowledgement, by session."""
 
     def __init__(self) -> None:
-        self._held: dict[Session, _Held] = {}
+        self._held: dict[SessionConnection, _Held] = {}
 
-    def hold(self, session: Session, run: Run, now: float, *, is_admitted: bool) -> None:
+    def hold(self, session: SessionConnection, run: RouterRun, now: float, *, is_admitted: bool) -> None:
         """The run waits until the client knows all replicas that calls go to."""
         held = self._held.setdefault(session, _Held())
         held.runs.append((run, now, is_admitted))
@@ -42,7 +42,7 @@ class SuspendedRuns:
             held.runs = deque(each for each in held.runs if each[0].waiting)
             held.sweep_at = max(_SWEEP_FROM, 2 * len(held.runs))
 
-    def since(self, session: Session) -> float:
+    def since(self, session: SessionConnection) -> float:
         """When the oldest run of the session began to wait, monotonic seconds; infinite where none waits."""
         held = self._held.get(session)
         if held is None:
@@ -51,13 +51,13 @@ class SuspendedRuns:
             held.runs.popleft()
         return held.runs[0][1] if held.runs else inf
 
-    def release(self, session: Session) -> list[tuple[Run, bool]]:
+    def release(self, session: SessionConnection) -> list[tuple[RouterRun, bool]]:
         """All that waits of the session, by age, and whether it was admitted before. It waits no longer."""
         held = self._held.pop(session, None)
         waiting = sorted((each for each in held.runs if each[0].waiting), key=lambda each: each[0].age) if held else []
         return [(run, is_admitted) for run, _, is_admitted in waiting]
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: SessionConnection) -> None:
         """The connection is gone."""
         self._held.pop(session, None)
 

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 from router_service.core import failures
 from router_service.core.routing import routing_hooks
-from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot
+from router_service.core.slots.slot import Dispatch, LeasedSlot, Release, ReleasedSlot, Renew, Reserve
 from slotmesh.errors import Failure, Reason
 
 if TYPE_CHECKING:
-    from router_service.core.counters import Counters
-    from router_service.core.outcomes import Outcomes
+    from router_service.core.counters import RouterCounters
+    from router_service.core.outcomes import CallerOutcomes
     from router_service.core.queueing.expiry import Expiry
     from router_service.core.replicas.answers import Answers
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.replica import RoutedReplica
     from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.intake import Intake
-    from router_service.core.runs import Run, Sent
+    from router_service.core.routing.intake import RoutingIntake
+    from router_service.core.runs import RouterRun, Sent
     from router_service.core.slots.events import SlotOperationsAnswered
-    from router_service.core.slots.operations import SlotOperations
-    from router_service.core.withdrawals import Withdrawals
+    from router_service.core.slots.operations import RoutedSlotOperations
+    from router_service.core.withdrawals import WithdrawalFollowUp
 
 _ELSEWHERE = frozenset({Reason.QUEUE_FULL, Reason.DRAINING, Reason.BACKEND_UNAVAILABLE})
 """A replica that answers a reservation with one of these may not be the only one."""
@@ -37,14 +37,14 @@ class SlotAnswers:
 
     def __init__(
         self,
-        counters: Counters,
-        outcomes: Outcomes,
+        counters: RouterCounters,
+        outcomes: CallerOutcomes,
         sender: Sender,
-        intake: Intake,
+        intake: RoutingIntake,
         answers: Answers,
-        operations: SlotOperations,
+        operations: RoutedSlotOperations,
         *,
-        withdrawals: Withdrawals,
+        withdrawals: WithdrawalFollowUp,
         expiry: Expiry,
     ) -> None:
         self._counters = counters
@@ -59,7 +59,7 @@ class SlotAnswers:
     def answered(self, event: SlotOperationsAnswered, now: float) -> None:
         """Operations end, and what waits for their room starts."""
         replica, capacity = event.replica, event.capacity
-        returned: list[Run] = []
+        returned: list[RouterRun] = []
         granted = 0
         for op_id, answer in event.answers:
             sent = replica.inflight.get(op_id)
@@ -71,16 +71,16 @@ class SlotAnswers:
                 continue
             is_waited_for = bool(replica.answer(sent, 0, 1))
             match run.slot, answer:
-                case Reserve(), Slot():
+                case Reserve(), LeasedSlot():
                     granted += 1
                     self._granted(run, replica, answer, now, is_waited_for=is_waited_for)
-                case Renew(), Slot():
+                case Renew(), LeasedSlot():
                     self._operations.requests.renewed(answer, now)
                     if self._operations.routed.knows(answer.token):
                         self._operations.routed.lease(answer.token, replica, now + answer.ttl_s)
                     if is_waited_for:
                         self._outcomes.slot(run, answer)
-                case Release(), Released():
+                case Release(), ReleasedSlot():
                     if is_waited_for:
                         self._outcomes.slot(run, answer)
                 case _:
@@ -94,7 +94,9 @@ class SlotAnswers:
         self._withdrawals.follow_up(self._expiry.end_overdue(now), now)
         self._sender.pump(replica, now)
 
-    def _granted(self, run: Run, replica: Replica, slot: Slot, now: float, *, is_waited_for: bool) -> None:
+    def _granted(
+        self, run: RouterRun, replica: RoutedReplica, slot: LeasedSlot, now: float, *, is_waited_for: bool
+    ) -> None:
         if not is_waited_for:
             routing_hooks.abandoned(replica.backend.hooks, replica, 1)
         elif replica.backend.hooks is not None:
@@ -107,7 +109,7 @@ class SlotAnswers:
         else:
             self._operations.release_at(replica, slot.token, now)
 
-    def _failed(self, replica: Replica, sent: Sent, failure: Failure, now: float) -> list[Run]:
+    def _failed(self, replica: RoutedReplica, sent: Sent, failure: Failure, now: float) -> list[RouterRun]:
         """The replica says no. Returns the reservations that go elsewhere."""
         run = sent.run
         parts = replica.answer(sent, 0, 1)

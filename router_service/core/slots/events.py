@@ -13,11 +13,11 @@ from router_service.core.events import RouterEvent
 
 if TYPE_CHECKING:
     from router_service.core.callers import Caller
-    from router_service.core.calls import CallOptions
-    from router_service.core.replicas.capacity import Capacity
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.calls import RouterCallOptions
+    from router_service.core.replicas.capacity import ReportedCapacity
+    from router_service.core.replicas.replica import RoutedReplica
     from router_service.core.routing.rosters import ReplicaKey
-    from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve, SlotAnswer
+    from router_service.core.slots.slot import Dispatch, OperationAnswer, Release, Renew, Reserve
     from slotmesh.wire.chunks import Payload
 
 
@@ -27,7 +27,7 @@ class SlotRequested(RouterEvent):
 
     caller: Caller
     endpoint: str
-    options: CallOptions
+    options: RouterCallOptions
     wanted: Reserve
     request_id: str = ""
     """Who repeats it has the same slot, or waits with whoever was first, until all of them have left."""
@@ -39,7 +39,7 @@ class CallDispatched(RouterEvent):
 
     caller: Caller
     key: ReplicaKey
-    options: CallOptions
+    options: RouterCallOptions
     payload: Payload
     into: Dispatch
 
@@ -65,7 +65,7 @@ class SlotAbandoned(RouterEvent):
 class SlotOperationsAnswered(RouterEvent):
     """The replica answered slot operations."""
 
-    replica: Replica
-    answers: Iterable[SlotAnswer]
-    capacity: Capacity | None = None
+    replica: RoutedReplica
+    answers: Iterable[OperationAnswer]
+    capacity: ReportedCapacity | None = None
     """The replica's load after them; None where it does not tell."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, assert_never, cast
 from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve
 
 if TYPE_CHECKING:
-    from router_service.core.calls import CallOptions
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.calls import RouterCallOptions
+    from router_service.core.replicas.replica import RoutedReplica
     from router_service.core.runs import Sent
     from slotmesh.wire.chunks import Payload
 
@@ -29,7 +29,7 @@ class OutgoingReserve:
 
     op_id: int
     endpoint: str
-    options: CallOptions
+    options: RouterCallOptions
     ttl_s: float
     deadline: float
     """Monotonic seconds; infinite without one."""
@@ -42,7 +42,7 @@ class OutgoingDispatch:
     op_id: int
     token: str = field(repr=False)
     endpoint: str
-    options: CallOptions
+    options: RouterCallOptions
     payload: Payload
     deadline: float
     """Monotonic seconds; infinite without one."""
@@ -68,7 +68,7 @@ class OutgoingRelease:
 OutgoingOp = OutgoingReserve | OutgoingDispatch | OutgoingRenew | OutgoingRelease
 
 
-def cut_ops(replica: Replica, max_bytes: int) -> list[OutgoingOp]:
+def cut_ops(replica: RoutedReplica, max_bytes: int) -> list[OutgoingOp]:
     """Takes operations out of the replica's, oldest first, until one of the bounds is reached; numbers them."""
     ops: list[OutgoingOp] = []
     size = 0

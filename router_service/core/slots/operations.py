@@ -20,16 +20,16 @@ from router_service.core.callers import Caller, Window
 from router_service.core.calls import NO_OPTIONS
 from router_service.core.commands import DeliverFailure, DeliverSlot
 from router_service.core.routing import routing_hooks
-from router_service.core.runs import Run
-from router_service.core.slots.requests import Lease, Requests, Wish
+from router_service.core.runs import RouterRun
+from router_service.core.slots.requests import Lease, RequestedSlot, Requests
 from router_service.core.slots.routed_slots import RoutedSlots
-from router_service.core.slots.slot import Dispatch, Release, Slot
+from router_service.core.slots.slot import Dispatch, LeasedSlot, Release
 
 if TYPE_CHECKING:
     from router_service.core.cancellation import Withdrawn
-    from router_service.core.commands import Command
-    from router_service.core.outcomes import Outcomes
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.commands import RouterCommand
+    from router_service.core.outcomes import CallerOutcomes
+    from router_service.core.replicas.replica import RoutedReplica
     from router_service.core.replicas.sender import Sender
     from router_service.core.routing.rosters import ReplicaKey
     from router_service.core.routing.topology import Topology
@@ -45,15 +45,15 @@ ONE_CALL = range(1, 2)
 DEFAULT_PATIENCE_S = 30.0
 
 
-class SlotOperations:
+class RoutedSlotOperations:
     """Writes into `out`, the scheduler's list of commands."""
 
     def __init__(
         self,
-        out: list[Command],
+        out: list[RouterCommand],
         topology: Topology,
-        outcomes: Outcomes,
-        deadlines: DeadlineHeap[Run],
+        outcomes: CallerOutcomes,
+        deadlines: DeadlineHeap[RouterRun],
         sender: Sender,
     ) -> None:
         self._out = out
@@ -63,14 +63,14 @@ class SlotOperations:
         self._sender = sender
         self._nobody = Caller(Window(0, 0))
         """Who releases the slots that nobody waits for any more."""
-        self._unknown: deque[tuple[float, Run, ReplicaKey]] = deque()
+        self._unknown: deque[tuple[float, RouterRun, ReplicaKey]] = deque()
         """What waits for a table that names its replica, and until when; oldest first. Some may have ended."""
         self.requests = Requests()
         self.routed = RoutedSlots()
 
     # -- how they begin ----------------------------------------------------------------------------------------------
 
-    def find(self, caller: Caller, request_id: str, wish: Wish, timeout_s: float, now: float) -> Caller | None:
+    def find(self, caller: Caller, request_id: str, wish: RequestedSlot, timeout_s: float, now: float) -> Caller | None:
         """Whose reservation begins under this id: one for all who may join it.
 
         None where nothing begins: the caller was told of the slot, or has joined those who wait for it.
@@ -91,7 +91,7 @@ class SlotOperations:
             run.deadline = max(run.deadline, now + (timeout_s if timeout_s != inf else _patience_s(run)))
         return None
 
-    def bind(self, run: Run, key: ReplicaKey, now: float) -> None:
+    def bind(self, run: RouterRun, key: ReplicaKey, now: float) -> None:
         """Hands the replica what only it can do, or ends it where that replica is known to have ended.
 
         Where the table neither names the replica nor says that it has left, a newer one may: it is waited for.
@@ -133,11 +133,11 @@ class SlotOperations:
             else:
                 self._unknown.append((until, run, key))
 
-    def _gone(self, run: Run, key: ReplicaKey) -> None:
+    def _gone(self, run: RouterRun, key: ReplicaKey) -> None:
         is_back = any(key[0] == replica_id for replica_id, _ in self._topology.replicas)
         self._outcomes.gone(run, key[0], "has been restarted since" if is_back else "is gone")
 
-    def _bind(self, run: Run, replica: Replica, now: float) -> None:
+    def _bind(self, run: RouterRun, replica: RoutedReplica, now: float) -> None:
         self._sender.bind(run, replica, now)
         when = run.deadline if replica.linked else min(run.deadline, now + LINK_WAIT_S)
         if when != inf:
@@ -147,16 +147,16 @@ class SlotOperations:
         """Releases a slot that nobody will use. Nobody hears of it."""
         self.bind(self._release(event.token, now), event.key, now)
 
-    def release_at(self, replica: Replica, token: str, now: float) -> None:
+    def release_at(self, replica: RoutedReplica, token: str, now: float) -> None:
         """The same, where the table names the replica no more, too: it is there."""
         self._bind(self._release(token, now), replica, now)
 
-    def _release(self, token: str, now: float) -> Run:
-        run = Run(0, self._nobody, "", NO_OPTIONS, ONE_CALL, [b""], now, slot=Release(token=token))
+    def _release(self, token: str, now: float) -> RouterRun:
+        run = RouterRun(0, self._nobody, "", NO_OPTIONS, ONE_CALL, [b""], now, slot=Release(token=token))
         self._nobody.runs[run] = None
         return run
 
-    def end_link_wait(self, run: Run, withdrawn: Withdrawn) -> None:
+    def end_link_wait(self, run: RouterRun, withdrawn: Withdrawn) -> None:
         """What is bound to a replica that still cannot be reached ends."""
         for sent in list(run.sents):
             if not sent.takes_room and not sent.first and not sent.replica.linked:
@@ -175,17 +175,21 @@ class SlotOperations:
         request = self.requests.leave(caller)
         return request.caller if request is not None else None
 
-    def told(self, out: list[Command], now: float) -> list[Command]:
+    def told(self, out: list[RouterCommand], now: float) -> list[RouterCommand]:
         """Hands what became of reservations that several wait for to all of them."""
         pending = self.requests.pending
-        told: list[Command] = []
+        told: list[RouterCommand] = []
         for command in out:
             if not isinstance(command, DeliverSlot | DeliverFailure) or command.caller not in pending:
                 told.append(command)
                 continue
             request = pending[command.caller]
             lease = None
-            if isinstance(command, DeliverSlot) and isinstance(command.answer, Slot) and request.replica is not None:
+            if (
+                isinstance(command, DeliverSlot)
+                and isinstance(command.answer, LeasedSlot)
+                and request.replica is not None
+            ):
                 lease = Lease(command.answer, request.replica, now + command.answer.ttl_s)
             told += (replace(command, caller=waiter) for waiter in self.requests.ended(request, lease))
         return told
@@ -216,6 +220,6 @@ class SlotOperations:
         return ended
 
 
-def _patience_s(run: Run) -> float:
+def _patience_s(run: RouterRun) -> float:
     """How long a reservation waits that states no timeout, seconds."""
     return run.account.max_queue_time_s if run.account is not None else DEFAULT_PATIENCE_S

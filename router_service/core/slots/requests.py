@@ -18,16 +18,16 @@ from router_service.core.callers import Caller, Window
 from slotmesh.wire.deadline_heap import DeadlineHeap
 
 if TYPE_CHECKING:
-    from router_service.core.calls import CallOptions
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.calls import RouterCallOptions
+    from router_service.core.replicas.replica import RoutedReplica
     from router_service.core.runs import CallerBook
-    from router_service.core.slots.slot import Slot, SlotWork
+    from router_service.core.slots.slot import LeasedSlot, SlotWork
 
 MAX_GRANTED = 65_536
 """Slots that an id brings once more. Whoever repeats an older id takes another slot."""
 
 
-class Wish(NamedTuple):
+class RequestedSlot(NamedTuple):
     """What was asked for: an id that comes again must mean the same."""
 
     endpoint: str
@@ -35,7 +35,7 @@ class Wish(NamedTuple):
     shard_key: str
 
     @classmethod
-    def of(cls, endpoint: str, options: CallOptions, work: SlotWork) -> Wish:
+    def of(cls, endpoint: str, options: RouterCallOptions, work: SlotWork) -> RequestedSlot:
         """Not how long to wait: whoever asks again has less time."""
         return cls(endpoint, work, options.shard_key)
 
@@ -44,21 +44,21 @@ class Wish(NamedTuple):
 class Lease:
     """A slot, as far as this router knows."""
 
-    slot: Slot
-    replica: Replica
+    slot: LeasedSlot
+    replica: RoutedReplica
     until: float
 
-    def at(self, now: float) -> Slot:
+    def at(self, now: float) -> LeasedSlot:
         """The slot, with what is left of its lease."""
         return replace(self.slot, ttl_s=self.until - now)
 
 
-class Request:
+class SlotRequest:
     """One id. Compared by identity."""
 
     __slots__ = ("__weakref__", "alarm", "caller", "lease", "replica", "request_id", "waiters", "wish")
 
-    def __init__(self, request_id: str, wish: Wish, first: Caller) -> None:
+    def __init__(self, request_id: str, wish: RequestedSlot, first: Caller) -> None:
         self.request_id = request_id
         self.wish = wish
         self.caller = Caller(Window(0, 0), first.flow)
@@ -67,7 +67,7 @@ class Request:
         """Until when each wants to wait."""
         self.lease: Lease | None = None
         """None until the slot is granted."""
-        self.replica: Replica | None = None
+        self.replica: RoutedReplica | None = None
         """Who grants it."""
         self.alarm = inf
         """When it must be looked at; infinite while it is not watched."""
@@ -77,13 +77,13 @@ class Requests:
     """All ids that stand for something."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, Request] = {}
-        self._by_token: dict[str, Request] = {}
-        self.pending: dict[CallerBook, Request] = {}
+        self._by_id: dict[str, SlotRequest] = {}
+        self._by_token: dict[str, SlotRequest] = {}
+        self.pending: dict[CallerBook, SlotRequest] = {}
         """Those that are waited for, by the caller that stands for all who wait."""
-        self._deadlines: DeadlineHeap[Request] = DeadlineHeap()
+        self._deadlines: DeadlineHeap[SlotRequest] = DeadlineHeap()
 
-    def find(self, request_id: str, now: float) -> Request | None:
+    def find(self, request_id: str, now: float) -> SlotRequest | None:
         """What the id stands for."""
         request = self._by_id.get(request_id)
         if request is None or request.lease is None:
@@ -93,23 +93,23 @@ class Requests:
             return None
         return request
 
-    def begin(self, request_id: str, wish: Wish, first: Caller) -> Request:
+    def begin(self, request_id: str, wish: RequestedSlot, first: Caller) -> SlotRequest:
         """The id stands for a new reservation, which nobody has joined yet."""
-        request = self._by_id[request_id] = Request(request_id, wish, first)
+        request = self._by_id[request_id] = SlotRequest(request_id, wish, first)
         self.pending[request.caller] = request
         return request
 
-    def join(self, request: Request, caller: Caller, deadline: float) -> None:
+    def join(self, request: SlotRequest, caller: Caller, deadline: float) -> None:
         """The caller hears of it, too."""
         request.waiters[caller] = deadline
         caller.request_id = request.request_id
         self._deadlines.watch(deadline, request)
 
-    def waited_for_by(self, caller: Caller) -> Request | None:
+    def waited_for_by(self, caller: Caller) -> SlotRequest | None:
         """What the caller waits for."""
         return self._by_id.get(caller.request_id) if caller.request_id else None
 
-    def leave(self, caller: Caller) -> Request | None:
+    def leave(self, caller: Caller) -> SlotRequest | None:
         """The caller does not wait any more; returns what nobody waits for now, and must be cancelled."""
         request = self.waited_for_by(caller)
         caller.request_id = ""
@@ -121,7 +121,7 @@ class Requests:
         self._forget(request)
         return request
 
-    def ended(self, request: Request, lease: Lease | None) -> list[Caller]:
+    def ended(self, request: SlotRequest, lease: Lease | None) -> list[Caller]:
         """It was granted, or has failed (None); returns who is to hear of it."""
         waiters = list(request.waiters)
         request.waiters.clear()
@@ -138,7 +138,7 @@ class Requests:
             self._deadlines.watch(lease.until, request)
         return waiters
 
-    def renewed(self, slot: Slot, now: float) -> None:
+    def renewed(self, slot: LeasedSlot, now: float) -> None:
         """A lease was prolonged here."""
         request = self._by_token.get(slot.token)
         if request is not None and request.lease is not None:
@@ -171,7 +171,7 @@ class Requests:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def _forget(self, request: Request) -> None:
+    def _forget(self, request: SlotRequest) -> None:
         if self._by_id.get(request.request_id) is request:
             del self._by_id[request.request_id]
         request.alarm = inf

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from slotmesh.wire.deadline_heap import DeadlineHeap
 
 if TYPE_CHECKING:
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.replica import RoutedReplica
 
 
 class Routed:
@@ -22,7 +22,7 @@ class Routed:
 
     __slots__ = ("__weakref__", "alarm", "replica", "token")
 
-    def __init__(self, token: str, replica: Replica) -> None:
+    def __init__(self, token: str, replica: RoutedReplica) -> None:
         self.token = token
         self.replica = replica
         self.alarm = inf
@@ -36,7 +36,7 @@ class RoutedSlots:
         self._slots: dict[str, Routed] = {}
         self._leases: DeadlineHeap[Routed] = DeadlineHeap()
 
-    def lease(self, token: str, replica: Replica, until: float) -> None:
+    def lease(self, token: str, replica: RoutedReplica, until: float) -> None:
         """The slot was granted, or its lease prolonged."""
         known = self._slots.get(token)
         if known is None:
@@ -48,7 +48,7 @@ class RoutedSlots:
         """Whether the slot was granted here and is not over."""
         return token in self._slots
 
-    def take(self, token: str) -> Replica | None:
+    def take(self, token: str) -> RoutedReplica | None:
         """Ends the slot; returns its replica, unless it was not known."""
         known = self._slots.pop(token, None)
         if known is None:
@@ -60,7 +60,7 @@ class RoutedSlots:
         """When to call `pop_due` next; None when there is nothing to wait for."""
         return self._leases.next_deadline()
 
-    def pop_due(self, now: float) -> list[Replica]:
+    def pop_due(self, now: float) -> list[RoutedReplica]:
         """Ends the slots whose lease is over; returns the replica of each."""
         over = self._leases.pop_due(now)
         for each in over:

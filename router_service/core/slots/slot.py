@@ -66,7 +66,7 @@ SlotWork = Reserve | Dispatch | Renew | Release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class LeasedSlot:
     """A slot that was leased, as its replica says."""
 
     token: str = field(repr=False)
@@ -82,12 +82,12 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Released:
+class ReleasedSlot:
     """A slot that is not leased any more, and how loaded its replica is; zeros where nothing was held."""
 
     ongoing: int = 0
     max_ongoing: int = 0
 
 
-SlotAnswer = tuple[int, "Slot | Released | Failure"]
+OperationAnswer = tuple[int, "LeasedSlot | ReleasedSlot | Failure"]
 """The id of an operation, and what came of it."""

@@ -16,16 +16,16 @@ from typing import Final, NamedTuple
 from slotmesh.wire.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
 
 
-class Credit(NamedTuple):
+class CallCredit(NamedTuple):
     """What may be ahead: it has ended when either is reached. One value always may."""
 
     values: int
     bytes: int
 
 
-ALONE: Final = Credit(MAX_VALUES_AHEAD, MAX_BYTES_AHEAD)
+ALONE: Final = CallCredit(MAX_VALUES_AHEAD, MAX_BYTES_AHEAD)
 """Of a call that is its caller's only one. No handler is further ahead of who takes in the end."""
-HALF: Final = Credit(ALONE.values // 2, ALONE.bytes // 2)
+HALF: Final = CallCredit(ALONE.values // 2, ALONE.bytes // 2)
 """Who takes says so at the latest when it has taken so much."""
 SHARED_BYTES: Final = 2 * 1024 * 1024
 """What the second and third call have together at most, the next four, the next eight, …"""
@@ -34,9 +34,9 @@ SMALL_BYTES: Final = 128
 MAX_LEVEL: Final = 14
 
 
-def _credit_at(level: int) -> Credit:
+def _credit_at(level: int) -> CallCredit:
     size = min(SHARED_BYTES >> level, HALF.bytes)
-    return Credit(max(1, min(size // SMALL_BYTES, HALF.values)), size)
+    return CallCredit(max(1, min(size // SMALL_BYTES, HALF.values)), size)
 
 
 CREDITS: Final = (ALONE, *map(_credit_at, range(1, MAX_LEVEL + 1)))

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from router_service.core.calls import Results
-    from router_service.core.commands import Command
-    from router_service.core.outcomes import Outcomes
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.commands import RouterCommand
+    from router_service.core.outcomes import CallerOutcomes
+    from router_service.core.replicas.replica import RoutedReplica
     from router_service.core.runs import CallerBook
 
 
-def pass_on(replica: Replica, values: Iterable[Results], outcomes: Outcomes, out: list[Command]) -> None:
+def pass_on(
+    replica: RoutedReplica, values: Iterable[Results], outcomes: CallerOutcomes, out: list[RouterCommand]
+) -> None:
     """Hands values to their callers. A run id stands once for each value. One that is too large ends its call."""
     for ids, payloads, content_type in values:
         deliveries: dict[CallerBook, DeliverValues] = {}

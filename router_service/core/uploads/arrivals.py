@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router_service.core.outcomes import Outcomes
+    from router_service.core.outcomes import CallerOutcomes
     from router_service.core.submissions import Submissions
     from router_service.core.uploads.events import ChunkArrived, UploadCompleted, UploadFailed
-    from router_service.core.uploads.uploads import Uploads
+    from router_service.core.uploads.uploads import HeldUploads
 
 
 class UploadArrivals:
     """Lets calls begin, or fail, whose payloads are under way."""
 
-    def __init__(self, outcomes: Outcomes, uploads: Uploads, submissions: Submissions) -> None:
+    def __init__(self, outcomes: CallerOutcomes, uploads: HeldUploads, submissions: Submissions) -> None:
         self._outcomes = outcomes
         self._uploads = uploads
         self._submissions = submissions

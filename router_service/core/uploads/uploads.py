@@ -21,7 +21,7 @@ from slotmesh.wire.chunks import Announced
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router_service.core.runs import CallerBook, Run
+    from router_service.core.runs import CallerBook, RouterRun
     from slotmesh.errors import Failure
     from slotmesh.wire.chunks import Payload
 
@@ -41,7 +41,7 @@ CROWDED_STALL_S = 2.0
 RETRY_DELAY_S = 1.0
 
 
-class Entry:
+class HeldEntry:
     """One call that waits."""
 
     __slots__ = ("call_id", "here", "size")
@@ -60,10 +60,10 @@ class Line:
     __slots__ = ("entries", "heard_at", "held", "incomplete", "size")
 
     def __init__(self, now: float) -> None:
-        self.held: Held[Run] = Held()
-        self.entries: dict[Run, Entry] = {}
+        self.held: Held[RouterRun] = Held()
+        self.entries: dict[RouterRun, HeldEntry] = {}
         """All that is held."""
-        self.incomplete: dict[int, Run] = {}
+        self.incomplete: dict[int, RouterRun] = {}
         """By call id."""
         self.size = 0
         """Bytes of all entries."""
@@ -71,7 +71,7 @@ class Line:
         """When the caller brought something last, monotonic seconds."""
 
 
-class Uploads:
+class HeldUploads:
     """The payloads under way."""
 
     __slots__ = ("_due", "_max_bytes", "here", "lines", "size")
@@ -87,7 +87,7 @@ class Uploads:
         self._due = inf
         """No caller has brought nothing for too long before this moment."""
 
-    def refuse(self, run: Run) -> Failure | None:
+    def refuse(self, run: RouterRun) -> Failure | None:
         """Why there is no room for the run, which would have to wait here; None where there is, or it would not."""
         line = self.lines.get(run.caller)
         if not self.size or not _waits(run, line):
@@ -100,7 +100,7 @@ class Uploads:
             return None
         return failures.uploads_full(size, self.size, limit, RETRY_DELAY_S)
 
-    def take(self, run: Run, now: float) -> bool:
+    def take(self, run: RouterRun, now: float) -> bool:
         """Keeps the run, if it waits for its payload (then it is one call), or behind one of its key that does."""
         line = self.lines.get(run.caller)
         if not _waits(run, line):
@@ -108,7 +108,7 @@ class Uploads:
         if line is None:
             line = self.lines[run.caller] = Line(now)
             self._due = min(self._due, now + self._patience_s)
-        entry = line.entries[run] = Entry(run.ids[0], _size(run))
+        entry = line.entries[run] = HeldEntry(run.ids[0], _size(run))
         self.size += entry.size
         line.size += entry.size
         if isinstance(run.payloads[0], Announced):
@@ -127,7 +127,7 @@ class Uploads:
             line.heard_at = now
             self._came(line.entries[run], size, now)
 
-    def complete(self, caller: CallerBook, call_id: int, payload: Payload) -> list[Run]:
+    def complete(self, caller: CallerBook, call_id: int, payload: Payload) -> list[RouterRun]:
         """A payload is there: what can begin now, in order. Nothing where the call has ended."""
         line = self.lines.get(caller)
         run = line.incomplete.pop(call_id, None) if line is not None else None
@@ -140,9 +140,9 @@ class Uploads:
         self._gone(caller, line, released)
         return [each for each in released if each.waiting]
 
-    def release_ended(self, ended: Iterable[Run]) -> list[Run]:
+    def release_ended(self, ended: Iterable[RouterRun]) -> list[RouterRun]:
         """What waited behind these calls, which have ended without their payloads, in order."""
-        released: list[Run] = []
+        released: list[RouterRun] = []
         for run in ended:
             run.awaits = False
             line = self.lines.get(run.caller)
@@ -161,7 +161,7 @@ class Uploads:
             self.size -= entry.size
             self.here -= entry.here
 
-    def find(self, caller: CallerBook, call_id: int) -> Run | None:
+    def find(self, caller: CallerBook, call_id: int) -> RouterRun | None:
         """The call, if its payload is still awaited."""
         line = self.lines.get(caller)
         return line.incomplete.get(call_id) if line is not None else None
@@ -172,7 +172,7 @@ class Uploads:
         """When to call `pop_stalled`; None where nothing is under way."""
         return self._due if self.lines else None
 
-    def pop_stalled(self, now: float) -> list[tuple[Run, Failure]]:
+    def pop_stalled(self, now: float) -> list[tuple[RouterRun, Failure]]:
         """The calls whose callers have brought nothing for too long, and what these hear: they are to fail."""
         if now < self._due:
             return []
@@ -193,14 +193,14 @@ class Uploads:
 
     # -- in here ---------------------------------------------------------------------------------------------------
 
-    def _came(self, entry: Entry, size: int, now: float) -> None:
+    def _came(self, entry: HeldEntry, size: int, now: float) -> None:
         was_crowded = self._is_crowded
         entry.here += size
         self.here += size
         if not was_crowded and self._is_crowded:
             self._due = now  # patience is shorter from now on
 
-    def _gone(self, caller: CallerBook, line: Line, runs: Iterable[Run]) -> None:
+    def _gone(self, caller: CallerBook, line: Line, runs: Iterable[RouterRun]) -> None:
         """These do not wait here any more."""
         for run in runs:
             entry = line.entries.pop(run)
@@ -211,10 +211,10 @@ class Uploads:
             del self.lines[caller]
 
 
-def _waits(run: Run, line: Line | None) -> bool:
+def _waits(run: RouterRun, line: Line | None) -> bool:
     is_behind = line is not None and line.held.holds(run.options.ordering_key)
     return is_behind or isinstance(run.payloads[0], Announced)
 
 
-def _size(run: Run) -> int:
+def _size(run: RouterRun) -> int:
     return sum(map(len, run.payloads))

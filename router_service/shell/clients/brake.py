@@ -1,4 +1,4 @@
-"""The brake of the router's queues, for as long as clients have too many results unread (`core/unread.py`).
+"""The brake of the router's queues, for as long as clients have too many results unread (`core/unread_results.py`).
 
 Invariants: nobody waits for the brake for longer than `BRAKE_S` at a time, whether any client reads or not.
 Owner: the router's servicer.
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from router_service.core.queueing.events import BrakeChanged
-from router_service.core.unread import BRAKE_S
+from router_service.core.unread_results import BRAKE_S
 from router_service.shell.dispatcher import Dispatcher
 
 

@@ -11,11 +11,11 @@ from itertools import groupby
 
 from router_service import convert
 from router_service.core.callers import Caller
-from router_service.core.calls import Batch, CallOptions, CallPayload
+from router_service.core.calls import Batch, CallPayload, RouterCallOptions
 from router_service.core.commands import DeliverFailure, Delivery
 from router_service.core.events import CallFailedAtEdge
 from router_service.shell.clients.outbox import MAX_UNREAD_BYTES, ResultOutbox
-from router_service.shell.clients.uploads import Uploads
+from router_service.shell.clients.uploads import ClientUploads
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2, router_service_pb2
@@ -34,7 +34,7 @@ class CallReader:
         caller: Caller,
         default_options: call_pb2.CallOptions,
         results: ResultOutbox,
-        uploads: Uploads,
+        uploads: ClientUploads,
         dispatcher: Dispatcher,
         *,
         reject: Callable[[router_service_pb2.CallBatch, Failure], None],
@@ -123,7 +123,9 @@ class CallReader:
                 calls, groups = [], 0
         yield calls, groups
 
-    def _sound(self, options: CallOptions | Failure, ids: Sequence[int], payloads: list[CallPayload]) -> list[Batch]:
+    def _sound(
+        self, options: RouterCallOptions | Failure, ids: Sequence[int], payloads: list[CallPayload]
+    ) -> list[Batch]:
         if not isinstance(options, Failure) and options.stop_generation:
             options = self._stop_mistake(options) or options
         if isinstance(options, Failure):
@@ -143,7 +145,7 @@ class CallReader:
             retry_delay_s=0.1,
         )
 
-    def _stop_mistake(self, options: CallOptions) -> Failure | None:
+    def _stop_mistake(self, options: RouterCallOptions) -> Failure | None:
         needed = "an ordering key" if not options.ordering_key else "a session" if self._caller.session is None else ""
         return (
             Failure(

@@ -1,8 +1,8 @@
 """Outcomes on their way to one client: gathered into frames, and kept small where the client does not read.
 
 Purpose: the answering half of a stream. What replicas keep for a session need not be kept here as well: above
-`MAX_UNREAD_BYTES`, and where all streams together hold too much (`core/unread.py`), the payloads of its results are
-dropped, and fetched again when the client reads. A few outcomes wait for a moment where more are about to come
+`MAX_UNREAD_BYTES`, and where all streams together hold too much (`core/unread_results.py`), the payloads of its results
+are dropped, and fetched again when the client reads. A few outcomes wait for a moment where more are about to come
 (`slotmesh.wire.pacing`).
 Invariants: outcomes leave in the order in which they became known, but for those that were fetched; each leaves once.
 A call counts against the caller's window until its outcome was put into a frame. What a frame has brought is kept by
@@ -21,11 +21,11 @@ from router_service.core import failures
 from router_service.core.callers import Caller
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
 from router_service.core.streaming.events import StreamedOutcomesLeft
-from router_service.core.unread import Unread
+from router_service.core.unread_results import Unread
 from router_service.shell.clients.dropped_results import DroppedResults
 from router_service.shell.clients.frame_timing import FrameTiming
 from router_service.shell.clients.outcome_sizes import bytes_of, held_by
-from router_service.shell.clients.singly import results_singly, singly, values_singly
+from router_service.shell.clients.single_deliveries import results_singly, singly, values_singly
 from router_service.shell.clients.taken_values import Taking
 from router_service.shell.clients.unacknowledged import UnacknowledgedRuns
 from router_service.shell.dispatcher import Dispatcher
@@ -34,7 +34,7 @@ from slotmesh.runtime.pacer import Pacer
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.chunks import Announced, ChunkRota, Lines, joined
+from slotmesh.wire.chunks import Announced, ChunkTurns, Lines, joined
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 Response = router_service_pb2.StreamCallsResponse
@@ -67,7 +67,7 @@ class ResultOutbox:
         self._lines: Lines[Delivery] = Lines()
         """Calls with a large value under way, and what waits behind each."""
         self._takes_chunks = takes_chunks
-        self._large: ChunkRota[DeliverResults | DeliverValues] = ChunkRota()
+        self._large: ChunkTurns[DeliverResults | DeliverValues] = ChunkTurns()
         """Results and values on their way in chunks, each of one call."""
         self._large_bytes = 0
         self._is_chunk_due = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from router_service.core.commands import DeliverFailure, DeliverResults, DeliverValues, Delivery
-from router_service.core.unread import CALL_BYTES
+from router_service.core.unread_results import CALL_BYTES
 from slotmesh.wire.chunks import Announced
 
 ID_BYTES: Final = 40

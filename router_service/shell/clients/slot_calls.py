@@ -13,20 +13,20 @@ import asyncio
 from typing import cast
 
 from router_service import convert
-from router_service.core.calls import CallOptions
+from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverFailure, DeliverSlot, Delivery
 from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.slots.events import CallDispatched, SlotAbandoned, SlotOperationRequested, SlotRequested
-from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot
-from router_service.shell.clients.streaming_call import StreamingCall, WriteValue
-from router_service.shell.clients.unary import Answer, Pending, UnaryCalls
+from router_service.core.slots.slot import Dispatch, LeasedSlot, Release, ReleasedSlot, Renew, Reserve
+from router_service.shell.clients.streaming_call import StreamedCall, WriteValue
+from router_service.shell.clients.unary import Answer, PendingAnswer, UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure
 from slotmesh.slots.token import parse_token
 from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 
-class SlotCalls:
+class UnarySlotOperations:
     """Submits single operations on slots and awaits their outcomes."""
 
     def __init__(self, dispatcher: Dispatcher, unary: UnaryCalls) -> None:
@@ -35,8 +35,8 @@ class SlotCalls:
         self._unary = unary
 
     async def reserve(
-        self, peer: str, endpoint: str, options: CallOptions, wanted: Reserve, request_id: str
-    ) -> Slot | Failure:
+        self, peer: str, endpoint: str, options: RouterCallOptions, wanted: Reserve, request_id: str
+    ) -> LeasedSlot | Failure:
         """A slot, as soon as there is one; `peer` tells connections apart."""
         if failure := self._unary.full():
             return failure
@@ -47,51 +47,51 @@ class SlotCalls:
         try:
             with self._unary.under_way(peer, pending) as caller:
                 self._dispatcher.post(SlotRequested(caller, endpoint, options, wanted, request_id))
-                return cast("Slot | Failure", await pending.outcome)
+                return cast("LeasedSlot | Failure", await pending.outcome)
         except asyncio.CancelledError:
-            if isinstance(pending.answer, Slot) and not request_id:
+            if isinstance(pending.answer, LeasedSlot) and not request_id:
                 self.give_back(pending.answer)
             raise
 
-    def give_back(self, slot: Slot) -> None:
+    def give_back(self, slot: LeasedSlot) -> None:
         """Nobody will hear of this slot."""
         token = parse_token(slot.token)
         if token is not None:
             self._dispatcher.post(SlotAbandoned(token.replica_key, slot.token))
 
-    async def renew(self, peer: str, key: ReplicaKey, op: Renew) -> Slot | Failure:
+    async def renew(self, peer: str, key: ReplicaKey, op: Renew) -> LeasedSlot | Failure:
         """The slot with its new lease; `key` is the replica that gave it."""
-        return cast("Slot | Failure", await self._operate(peer, key, op))
+        return cast("LeasedSlot | Failure", await self._operate(peer, key, op))
 
-    async def release(self, peer: str, key: ReplicaKey, op: Release) -> Released | Failure:
+    async def release(self, peer: str, key: ReplicaKey, op: Release) -> ReleasedSlot | Failure:
         """How loaded the replica is after it; `key` is the replica that gave the slot."""
-        return cast("Released | Failure", await self._operate(peer, key, op))
+        return cast("ReleasedSlot | Failure", await self._operate(peer, key, op))
 
     async def dispatch(
-        self, peer: str, key: ReplicaKey, options: CallOptions, payload: bytes, into: Dispatch
+        self, peer: str, key: ReplicaKey, options: RouterCallOptions, payload: bytes, into: Dispatch
     ) -> Answer:
         """The outcome of one call into a slot; `key` is the replica that gave it."""
         if failure := self._unary.full(for_slots=True):
             return failure
         await self._dispatcher.first_table.wait_a_while()
-        pending = Pending()
+        pending = PendingAnswer()
         with self._unary.under_way(peer, pending) as caller:
             self._dispatcher.post(CallDispatched(caller, key, options, payload, into))
             return await pending.outcome
 
     async def stream(
-        self, peer: str, key: ReplicaKey, options: CallOptions, payload: bytes, into: Dispatch, write: WriteValue
+        self, peer: str, key: ReplicaKey, options: RouterCallOptions, payload: bytes, into: Dispatch, write: WriteValue
     ) -> Failure | None:
         """Writes the values of one call into a slot as they come; returns why it failed, if it did."""
         if failure := self._unary.full(for_slots=True):
             return failure
         await self._dispatcher.first_table.wait_a_while()
-        streaming = StreamingCall(self._dispatcher, write)
+        streaming = StreamedCall(self._dispatcher, write)
         with self._unary.under_way(peer, streaming, max_value_bytes=MAX_INLINE_BYTES) as caller:
             self._dispatcher.post(CallDispatched(caller, key, options, payload, into))
             return await streaming.run()
 
-    async def _operate(self, peer: str, key: ReplicaKey, op: Renew | Release) -> Slot | Released | Failure:
+    async def _operate(self, peer: str, key: ReplicaKey, op: Renew | Release) -> LeasedSlot | ReleasedSlot | Failure:
         if failure := self._unary.full(for_slots=True):
             return failure
         await self._dispatcher.first_table.wait_a_while()
@@ -105,8 +105,8 @@ class _PendingSlot:
     __slots__ = ("answer", "outcome")
 
     def __init__(self) -> None:
-        self.outcome: asyncio.Future[Slot | Released | Failure] = asyncio.get_running_loop().create_future()
-        self.answer: Slot | Released | Failure | None = None
+        self.outcome: asyncio.Future[LeasedSlot | ReleasedSlot | Failure] = asyncio.get_running_loop().create_future()
+        self.answer: LeasedSlot | ReleasedSlot | Failure | None = None
         """What came, also where nobody awaits it any more."""
 
     def deliver(self, delivery: Delivery) -> None:
@@ -116,7 +116,7 @@ class _PendingSlot:
     def deliver_slot(self, delivery: DeliverSlot) -> None:
         self._settle(delivery.answer)
 
-    def _settle(self, answer: Slot | Released | Failure) -> None:
+    def _settle(self, answer: LeasedSlot | ReleasedSlot | Failure) -> None:
         self.answer = answer
         if not self.outcome.done():
             self.outcome.set_result(answer)

@@ -19,11 +19,11 @@ from router_service.core.commands import Delivery
 from router_service.core.events import CallsCancelled, CallsSubmitted
 from router_service.core.routing.rosters import RosterVersion
 from router_service.core.sessions.events import AllCallsResent, CallsResent, RosterAcknowledged
-from router_service.core.sessions.session import Session
-from router_service.core.unread import Unread
+from router_service.core.sessions.session import SessionConnection
+from router_service.core.unread_results import Unread
 from router_service.shell.clients.call_reader import MAX_STEP, CallReader
 from router_service.shell.clients.outbox import ResultOutbox
-from router_service.shell.clients.uploads import Uploads
+from router_service.shell.clients.uploads import ClientUploads
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.id_ranges import ranges_from_wire
@@ -54,7 +54,7 @@ class ClientStream:
         dispatcher: Dispatcher,
         unread: Unread,
         write: Callable[[Response], Awaitable[object]],
-        session: Session | None = None,
+        session: SessionConnection | None = None,
         *,
         features: Collection[str] = (),
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
@@ -75,7 +75,7 @@ class ClientStream:
             takes_chunks=CHUNKS in features,
             takes_items=TAKE_ITEMS in features,
         )
-        self._uploads = Uploads(self.caller, dispatcher)
+        self._uploads = ClientUploads(self.caller, dispatcher)
         self._calls = CallReader(
             self.caller,
             default_options,

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverValues, Delivery
-from router_service.shell.clients.singly import values_singly
+from router_service.shell.clients.single_deliveries import values_singly
 from router_service.shell.clients.taken_values import Taking
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure
@@ -23,7 +23,7 @@ WriteValue = Callable[[bytes, str], Awaitable[object]]
 """Takes a payload and its content type."""
 
 
-class StreamingCall:
+class StreamedCall:
     """What one call has to say, on its way to the client."""
 
     def __init__(self, dispatcher: Dispatcher, write: WriteValue) -> None:

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sized
 from typing import Final
 
 from router_service.core.commands import DeliverValues
-from router_service.core.replicas.replica import Replica
-from router_service.core.streaming.credits import ALONE, CREDITS, HALF, Credit
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.streaming.credits import ALONE, CREDITS, HALF, CallCredit
 from router_service.shell.dispatcher import Dispatcher
 
 TAKE_VALUES: Final = ALONE.values // 4
@@ -105,7 +105,7 @@ class Taking:
     def _begin(self, values: DeliverValues, call_id: int, run_id: int) -> _Call:
         level = self._levels.get(call_id, 0)
         credit = CREDITS[level]
-        take_at = Credit(min(TAKE_VALUES, (credit.values + 1) // 2), min(TAKE_BYTES, (credit.bytes + 1) // 2))
+        take_at = CallCredit(min(TAKE_VALUES, (credit.values + 1) // 2), min(TAKE_BYTES, (credit.bytes + 1) // 2))
         lead = _Lead(take_at) if level and self._by_caller else None
         return _Call(values.replica, values.links, run_id, take_at, lead)
 
@@ -118,7 +118,9 @@ class _Call:
 
     __slots__ = ("lead", "links", "replica", "run_id", "size", "take_at", "values")
 
-    def __init__(self, replica: Replica, links: int, run_id: int, take_at: Credit, lead: _Lead | None) -> None:
+    def __init__(
+        self, replica: RoutedReplica, links: int, run_id: int, take_at: CallCredit, lead: _Lead | None
+    ) -> None:
         self.replica = replica
         self.links = links
         self.run_id = run_id
@@ -139,7 +141,7 @@ class _Lead:
 
     __slots__ = ("_bytes", "_due", "_due_bytes", "_held", "_passed", "_take_at")
 
-    def __init__(self, take_at: Credit) -> None:
+    def __init__(self, take_at: CallCredit) -> None:
         self._take_at = take_at
         self._passed: deque[int] = deque()
         """Sizes of values that the caller has not taken, and that are taken all the same."""

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 
 from router_service import convert
 from router_service.core.callers import START_WINDOW, Caller
-from router_service.core.calls import CallOptions
+from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import DeliverDone, DeliverFailure, DeliverResults, DeliverValues, Delivery
 from router_service.core.events import CallsSubmitted
 from router_service.core.flows import Flow
-from router_service.shell.clients.streaming_call import StreamingCall, WriteValue
+from router_service.shell.clients.streaming_call import StreamedCall, WriteValue
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.receivers import Sink
+from router_service.shell.receivers import CallerSink
 from slotmesh.errors import Failure, Reason
 from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
@@ -44,22 +44,22 @@ class UnaryCalls:
         """Returns when no call is pending."""
         await self._is_idle.wait()
 
-    async def call(self, peer: str, endpoint: str, options: CallOptions, payload: bytes) -> Answer:
+    async def call(self, peer: str, endpoint: str, options: RouterCallOptions, payload: bytes) -> Answer:
         """The outcome of one call; `peer` tells connections apart."""
         if failure := self.full():
             return failure
-        pending = Pending()
+        pending = PendingAnswer()
         with self.under_way(peer, pending) as caller:
             self._submit(caller, endpoint, options, payload)
             return await pending.outcome
 
     async def stream(
-        self, peer: str, endpoint: str, options: CallOptions, payload: bytes, write: WriteValue
+        self, peer: str, endpoint: str, options: RouterCallOptions, payload: bytes, write: WriteValue
     ) -> Failure | None:
         """Writes the values of one call as they come; returns why it failed, if it did."""
         if failure := self.full():
             return failure
-        streaming = StreamingCall(self._dispatcher, write)
+        streaming = StreamedCall(self._dispatcher, write)
         with self.under_way(peer, streaming, max_value_bytes=MAX_INLINE_BYTES) as caller:
             self._submit(caller, endpoint, options, payload)
             return await streaming.run()
@@ -80,13 +80,13 @@ class UnaryCalls:
             retry_delay_s=0.1,
         )
 
-    def _submit(self, caller: Caller, endpoint: str, options: CallOptions, payload: bytes) -> None:
+    def _submit(self, caller: Caller, endpoint: str, options: RouterCallOptions, payload: bytes) -> None:
         if options.slo_at is not None:
             options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
         self._dispatcher.post(CallsSubmitted(caller, endpoint, [(options, _IDS, [payload])]))
 
     @contextmanager
-    def under_way(self, peer: str, sink: Sink, *, max_value_bytes: int = MAX_PAYLOAD_BYTES) -> Iterator[Caller]:
+    def under_way(self, peer: str, sink: CallerSink, *, max_value_bytes: int = MAX_PAYLOAD_BYTES) -> Iterator[Caller]:
         """A caller of the peer's, for as long as the block lasts; what is open of it then is cancelled.
 
         `max_value_bytes`: a larger result, or value, fails the call.
@@ -119,7 +119,7 @@ class _Peer:
         self.pending = 0
 
 
-class Pending:
+class PendingAnswer:
     """The outcome of one call, which somebody awaits."""
 
     __slots__ = ("outcome",)

@@ -19,7 +19,7 @@ from slotmesh.wire.chunks import BadChunk, PartsAssembly, joined
 from slotmesh.wire.limits import CHUNK_BYTES
 
 
-class Uploads:
+class ClientUploads:
     """What one client has announced and not brought."""
 
     def __init__(self, caller: Caller, dispatcher: Dispatcher) -> None:

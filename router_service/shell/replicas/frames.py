@@ -17,8 +17,8 @@ from itertools import islice
 from router_service import convert
 from router_service.core.commands import CancelRun
 from router_service.core.replicas.frames import is_full, pending
-from router_service.core.replicas.replica import Replica
-from router_service.core.sessions.session import Session
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.sessions.session import SessionConnection
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.acks import RunAcks
 from slotmesh.id_ranges import ids_from_wire, ranges_to_wire
@@ -26,7 +26,7 @@ from slotmesh.runtime.clock import Clock
 from slotmesh.runtime.pacer import Pacer
 from slotmesh.telemetry.names import DIRECTION_OUT
 from slotmesh.v1 import call_pb2, replica_service_pb2
-from slotmesh.wire.chunks import ChunkRota
+from slotmesh.wire.chunks import ChunkTurns
 from slotmesh.wire.limits import MAX_FRAME_BYTES, MAX_FRAME_CALLS, MAX_FRAME_RANGES
 from slotmesh.wire.ranges import Range
 
@@ -36,7 +36,7 @@ Request = replica_service_pb2.ExecuteRequest
 class LinkFrames:
     """On their way to one replica."""
 
-    def __init__(self, replica: Replica, dispatcher: Dispatcher, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(self, replica: RoutedReplica, dispatcher: Dispatcher, clock: Clock, wake: Callable[[], None]) -> None:
         """`wake` is called when `next_frame` has something to give."""
         self._replica = replica
         self._dispatcher = dispatcher
@@ -45,13 +45,13 @@ class LinkFrames:
         self._is_up = False
         self._pacer = Pacer(wake, clock.now)
         self._cancels: deque[CancelRun] = deque()
-        self._questions: deque[Session] = deque()
+        self._questions: deque[SessionConnection] = deque()
         self._acks = RunAcks(wake)
         self._takes: dict[int, int] = {}
         """Values taken of each run, of which the replica was not told."""
         self._echo = 0
         """The newest stamp of the replica that was not echoed; 0 where there is none."""
-        self._chunks: ChunkRota[int] = ChunkRota()
+        self._chunks: ChunkTurns[int] = ChunkTurns()
         """Payloads of calls on their way, by run id."""
         self._is_chunk_due = False
         """A chunk may go before the next other frame."""
@@ -97,7 +97,7 @@ class LinkFrames:
         self._cancels.append(command)
         self._wake()
 
-    def reconcile(self, session: Session) -> None:
+    def reconcile(self, session: SessionConnection) -> None:
         """What became of the session's unanswered calls?"""
         self._questions.append(session)
         self._wake()
@@ -157,9 +157,9 @@ class LinkFrames:
         self._is_question_due = False
         return Request(reconcile=convert.reconcile_of(self._cut_questions()))
 
-    def _cut_questions(self) -> list[Session]:
+    def _cut_questions(self) -> list[SessionConnection]:
         """Sessions for the next frame: one as a whole, and more where these fit."""
-        sessions: list[Session] = []
+        sessions: list[SessionConnection] = []
         ranges = 0
         while self._questions:
             ranges += len(self._questions[0].unanswered)

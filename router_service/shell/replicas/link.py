@@ -29,14 +29,14 @@ from router_service.core.replicas.events import (
     RunsRefused,
     ServiceTimesReported,
 )
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.sessions.events import SessionReconciled
-from router_service.core.sessions.session import Session
+from router_service.core.sessions.session import SessionConnection
 from router_service.core.slots.events import SlotOperationsAnswered
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.frames import LinkFrames
 from router_service.shell.replicas.link_report import LinkReport
-from router_service.shell.replicas.result_chunks import Arrivals
+from router_service.shell.replicas.result_chunks import ArrivingResults
 from slotmesh.id_ranges import ids_from_wire, ranges_from_wire
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.channels import open_channel
@@ -54,7 +54,7 @@ from slotmesh.wire.features import OF_ROUTERS_TO_REPLICAS
 
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
-Call = grpc.aio.StreamStreamCall[Request, Response]
+ExecuteCall = grpc.aio.StreamStreamCall[Request, Response]
 
 LEFT_PAUSE_S = 1.0
 """A replica that has ended the stream because it drains is not asked again at once."""
@@ -76,7 +76,7 @@ class ReplicaLink:
     """Connects, and reconnects, to one incarnation of a replica."""
 
     def __init__(
-        self, replica: Replica, dispatcher: Dispatcher, report: LinkReport, router_id: str, clock: Clock
+        self, replica: RoutedReplica, dispatcher: Dispatcher, report: LinkReport, router_id: str, clock: Clock
     ) -> None:
         self._replica = replica
         self._dispatcher = dispatcher
@@ -94,7 +94,7 @@ class ReplicaLink:
         self._is_silent = False
         self._stream_id = ""
         self._watch: asyncio.TimerHandle | None = None
-        self._arrivals = Arrivals()
+        self._arrivals = ArrivingResults()
         self._frames = LinkFrames(replica, dispatcher, clock, self._wake)
 
     # -- called by the dispatcher ----------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class ReplicaLink:
         """Tells the replica that nobody waits for these calls any more."""
         self._frames.cancel(command)
 
-    def reconcile(self, session: Session) -> None:
+    def reconcile(self, session: SessionConnection) -> None:
         """Asks what became of the session's unanswered calls. Only while the link is up."""
         self._frames.reconcile(session)
 
@@ -160,11 +160,11 @@ class ReplicaLink:
                 _log.debug("replica link: connecting again", why=why, **self._who())
                 why = await self._converse(stub.Execute())
 
-    async def _converse(self, call: Call) -> str:
+    async def _converse(self, call: ExecuteCall) -> str:
         """One stream, from its opening to its end; returns why it ended."""
         why = "the link was closed"
         self._pump = StreamPump(call.write, self._frames.next_frame)
-        self._arrivals = Arrivals()
+        self._arrivals = ArrivingResults()
         try:
             await call.write(self._opening())
             await run_stream(self._pump, self._read(call), call.done_writing)
@@ -187,7 +187,7 @@ class ReplicaLink:
             self._went_down(why)
         return why
 
-    async def _read(self, call: Call) -> None:
+    async def _read(self, call: ExecuteCall) -> None:
         while (response := await read_frame(call)) is not None:
             self._heard_at = self._clock.now()
             if response.WhichOneof("frame") == "heartbeat":
@@ -264,14 +264,14 @@ class ReplicaLink:
 
     # -- signs of life ---------------------------------------------------------------------------------------------
 
-    def _answer_heartbeat(self, call: Call, heartbeat: call_pb2.Heartbeat) -> None:
+    def _answer_heartbeat(self, call: ExecuteCall, heartbeat: call_pb2.Heartbeat) -> None:
         """The echo is what lets the replica start runs. One that beats is expected to go on doing so."""
         self._frames.echo(heartbeat.stamp)
         if self._watch is None:
             self._is_silent = False
             self._watch = asyncio.get_running_loop().call_later(SILENCE_S, self._listen, call)
 
-    def _listen(self, call: Call) -> None:
+    def _listen(self, call: ExecuteCall) -> None:
         left_s = self._heard_at + SILENCE_S - self._clock.now()
         if left_s > 0:
             self._watch = asyncio.get_running_loop().call_later(left_s, self._listen, call)

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.rosters import ReplicaKey
-from router_service.core.scheduler import Scheduler
+from router_service.core.scheduler import RouterScheduler
 
 
 class LinkReport:
     """Of the replicas in the table."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: RouterScheduler) -> None:
         self._scheduler = scheduler
         self._ended: set[ReplicaKey] = set()
         self.on_change: Callable[[], None] = lambda: None
         """Called when a replica was linked or lost, or has ended."""
 
-    def ended(self, replica: Replica) -> None:
+    def ended(self, replica: RoutedReplica) -> None:
         """The replica has said that it starts nothing any more, and has ended its stream in order."""
         self._ended.add(replica.key)
         self.on_change()

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 
 from router_service.core.runs import SliceHolder
-from router_service.shell.receivers import Link
+from router_service.shell.receivers import ReplicaReceiver
 
 
 class OpenLinks:
     """Links by replica."""
 
     def __init__(self) -> None:
-        self.by_replica: dict[SliceHolder, Link] = {}
+        self.by_replica: dict[SliceHolder, ReplicaReceiver] = {}
 
     def close(self, replica: SliceHolder) -> None:
         """The replica is no longer of use."""

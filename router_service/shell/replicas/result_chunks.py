@@ -15,7 +15,7 @@ from slotmesh.wire.chunks import BadChunk, PartsAssembly, Payload, joined
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_PAYLOAD_BYTES
 
 
-class Arrivals:
+class ArrivingResults:
     """Payloads of results under way, by run id."""
 
     def __init__(self) -> None:

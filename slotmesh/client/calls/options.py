@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Final, Literal, Unpack
 
 from slotmesh.call_options.model import OPTIONS, OptionChanges, StatedOptions
-from slotmesh.call_options.option import Kind
+from slotmesh.call_options.option import OptionKind
 from slotmesh.call_options.wire import options_to_wire
 from slotmesh.codec import CONTENT_TYPES, MSGPACK
 from slotmesh.errors import BadRequest, Failure, Reason
@@ -130,21 +130,21 @@ def _check_metadata(name: str, value: Any) -> None:
             raise BadOption(name, f"must map str to str, got {key!r}: {text!r}")
 
 
-_CHECKS: Final[dict[Kind, Callable[[str, Any], None]]] = {
-    Kind.METHOD: _check_text,
-    Kind.CONTENT_TYPE: _check_content_type,
-    Kind.KEY: _check_text,
-    Kind.DURATION: _check_duration,
-    Kind.TIME: _check_time,
-    Kind.COUNT: _check_count,
-    Kind.METADATA: _check_metadata,
+_CHECKS: Final[dict[OptionKind, Callable[[str, Any], None]]] = {
+    OptionKind.METHOD: _check_text,
+    OptionKind.CONTENT_TYPE: _check_content_type,
+    OptionKind.KEY: _check_text,
+    OptionKind.DURATION: _check_duration,
+    OptionKind.TIME: _check_time,
+    OptionKind.COUNT: _check_count,
+    OptionKind.METADATA: _check_metadata,
 }
 """A flag is what Python takes for one."""
 _CHECKED: Final = tuple(each for each in OPTIONS.values() if each.kind in _CHECKS)
 _values_of: Final = attrgetter(*(each.attribute for each in _CHECKED))
 _DEFAULTS: Final = tuple(
-    MSGPACK if each.kind is Kind.CONTENT_TYPE else getattr(StatedOptions(), each.attribute) for each in _CHECKED
+    MSGPACK if each.kind is OptionKind.CONTENT_TYPE else getattr(StatedOptions(), each.attribute) for each in _CHECKED
 )
 """Values that need no check."""
-_DURATIONS: Final = {each.argument: each.attribute for each in OPTIONS.values() if each.kind is Kind.DURATION}
+_DURATIONS: Final = {each.argument: each.attribute for each in OPTIONS.values() if each.kind is OptionKind.DURATION}
 """Options that callers may give as a timedelta: argument -> attribute."""

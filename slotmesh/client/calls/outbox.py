@@ -20,8 +20,8 @@ from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.gather import Gather
 from slotmesh.client.calls.lane_stops import GAVE_UP
 from slotmesh.client.calls.queues import LaneGroup
-from slotmesh.client.calls.sent_parts import Part
-from slotmesh.client.calls.waiting_runs import IsOut, RunQueue, WaitingRun
+from slotmesh.client.calls.sent_parts import SentPart
+from slotmesh.client.calls.waiting_runs import IsOut, WaitingRun, WaitingRunQueue
 from slotmesh.v1 import call_pb2
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 
@@ -61,8 +61,8 @@ class CallOutbox:
     __slots__ = ("_refused", "_rota")
 
     def __init__(self) -> None:
-        self._rota: deque[RunQueue] = deque()
-        self._refused: list[Part] = []
+        self._rota: deque[WaitingRunQueue] = deque()
+        self._refused: list[SentPart] = []
 
     def __bool__(self) -> bool:
         return bool(self._rota)
@@ -122,15 +122,15 @@ class CallOutbox:
 
     def take(
         self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False, large: LargeCalls | None = None
-    ) -> list[Part]:
+    ) -> list[SentPart]:
         """Takes the parts of the next frame.
 
         At most `calls` calls of `nbytes` bytes, which is what the window has left. `alone`: nothing is unanswered, so
         that one call may have more bytes than the window. `cuts`: large payloads follow the frame in chunks. `large`:
         where one with more bytes may leave at any time; the others of that size wait, and their queues with them.
         """
-        parts: list[Part] = []
-        passed: list[RunQueue] = []
+        parts: list[SentPart] = []
+        passed: list[WaitingRunQueue] = []
         rota, room = self._rota, MAX_FRAME_BYTES
         calls = min(calls, FRAME_CALLS)
         while rota and calls > 0:
@@ -170,7 +170,7 @@ class CallOutbox:
         rota.extendleft(reversed(passed))
         return parts
 
-    def drain(self) -> Iterator[Part]:
+    def drain(self) -> Iterator[SentPart]:
         """Takes everything, never to be sent."""
         while self._rota:
             queue = self._rota[0]
@@ -192,13 +192,13 @@ class CallOutbox:
                     if queue.tail is run:
                         queue.tail = None
 
-    def take_overdue(self, now: float) -> tuple[list[Part], list[Part]]:
+    def take_overdue(self, now: float) -> tuple[list[SentPart], list[SentPart]]:
         """Takes out the calls whose timeouts have passed while they waited, and what stops behind them."""
         if not any(run.is_overdue(now) for queue in self._all_queues() for run in queue.runs):
             return [], []
-        overdue: list[Part] = []
-        behind: list[Part] = []
-        failed: dict[RunQueue, int] = {}
+        overdue: list[SentPart] = []
+        behind: list[SentPart] = []
+        failed: dict[WaitingRunQueue, int] = {}
 
         def is_overdue(spec: CallSpec, _payload: bytes, _sink: Any) -> bool:
             failed[spec.queue] = max(failed.get(spec.queue, 0), spec.stop_generation)
@@ -212,13 +212,15 @@ class CallOutbox:
         )
         return overdue, behind
 
-    def take_out(self, is_out: IsOut, queues: Iterable[RunQueue] | None = None) -> list[Part]:
+    def take_out(self, is_out: IsOut, queues: Iterable[WaitingRunQueue] | None = None) -> list[SentPart]:
         """Takes out calls that wait, never to be sent. `queues`: of these; None: of all."""
-        parts: list[Part] = []
+        parts: list[SentPart] = []
         self._take(lambda _: (is_out, parts), self._all_queues() if queues is None else queues)
         return parts
 
-    def _take(self, choose: Callable[[WaitingRun], tuple[IsOut, list[Part]]], queues: Iterable[RunQueue]) -> None:
+    def _take(
+        self, choose: Callable[[WaitingRun], tuple[IsOut, list[SentPart]]], queues: Iterable[WaitingRunQueue]
+    ) -> None:
         """Takes calls out of runs, in order. `choose`: which calls of a run, and the list that takes them."""
         for queue in queues:
             runs: deque[WaitingRun] = deque()
@@ -237,9 +239,9 @@ class CallOutbox:
                 self._leave(queue)
             queue.runs = runs
 
-    def take_oversize(self, limit: int) -> list[Part]:
+    def take_oversize(self, limit: int) -> list[SentPart]:
         """Takes out the calls with larger payloads, and what stops behind them."""
-        stopped: set[tuple[RunQueue, int]] = set()
+        stopped: set[tuple[WaitingRunQueue, int]] = set()
 
         def is_out(spec: CallSpec, payload: bytes, _sink: Any) -> bool:
             if len(payload) > limit:
@@ -249,7 +251,7 @@ class CallOutbox:
 
         return self.take_out(is_out)
 
-    def take_stopped(self, queue: RunQueue, generation: int, *, from_cancelled: bool = False) -> list[Part]:
+    def take_stopped(self, queue: WaitingRunQueue, generation: int, *, from_cancelled: bool = False) -> list[SentPart]:
         """Takes out what waits of this generation of a lane, or older.
 
         `from_cancelled`: only from the first call on that its caller took back.
@@ -268,7 +270,7 @@ class CallOutbox:
         groups = [column.spec.group] if column is not None and column.payloads and column.spec.group else []
         return self.take_out(is_out, [*groups, queue])
 
-    def take_refused(self) -> list[Part]:
+    def take_refused(self) -> list[SentPart]:
         """Calls that `take` has passed over: before them in a lane that stops at failures one was taken back."""
         refused, self._refused = self._refused, []
         return refused
@@ -283,14 +285,14 @@ class CallOutbox:
             self._refused += self.take_stopped(spec.queue, spec.stop_generation, from_cancelled=True)
         return True
 
-    def _all_queues(self) -> list[RunQueue]:
+    def _all_queues(self) -> list[WaitingRunQueue]:
         """Columns before the queues that wait for them."""
         queues = list(self._rota)
         for queue in queues:
             queues += (each for run in queue.runs for each in run.followers)
         return queues
 
-    def _leave(self, queue: RunQueue) -> None:
+    def _leave(self, queue: WaitingRunQueue) -> None:
         """The queue has nothing that waits any more."""
         if queue in self._rota:
             self._rota.remove(queue)
@@ -303,7 +305,7 @@ class CallOutbox:
         group.tail = column
         return column
 
-    def _append(self, queue: RunQueue, run: WaitingRun) -> None:
+    def _append(self, queue: WaitingRunQueue, run: WaitingRun) -> None:
         if not queue.runs:
             column = queue.column
             if column is not None and column.payloads:
@@ -312,7 +314,7 @@ class CallOutbox:
                 self._rota.append(queue)
         queue.runs.append(run)
 
-    def _next_turn(self, queue: RunQueue, run: WaitingRun) -> None:
+    def _next_turn(self, queue: WaitingRunQueue, run: WaitingRun) -> None:
         self._rota.popleft()
         if not run:
             queue.runs.popleft()

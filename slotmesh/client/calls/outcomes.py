@@ -15,7 +15,7 @@ from typing import Any, Final
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.gather import Gather
 from slotmesh.client.calls.payload_limits import too_large
-from slotmesh.client.calls.sent_parts import Part
+from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.codec import OCTET_STREAM, DecodeError
 from slotmesh.errors import Executed, Failure, Reason, SlotmeshError
 from slotmesh.status import to_exception
@@ -24,7 +24,7 @@ RETRY_SPREAD: Final = 0.2
 """Share, up and down, by which retry delays of calls that failed together differ."""
 
 
-def deliver(part: Part, at: int, payloads: list[bytes], content_type: str) -> None:
+def deliver(part: SentPart, at: int, payloads: list[bytes], content_type: str) -> None:
     """Results of neighbouring calls of a part, the first of them at `at`."""
     spec = part.spec
     if not spec.options.reply:
@@ -51,7 +51,7 @@ def deliver(part: Part, at: int, payloads: list[bytes], content_type: str) -> No
         _resolve(sink, payload, decode, spec)
 
 
-def deliver_scattered(part: Part, places: list[int], payloads: list[bytes], content_type: str) -> None:
+def deliver_scattered(part: SentPart, places: list[int], payloads: list[bytes], content_type: str) -> None:
     """Results of calls of a part, at these places."""
     spec, sinks = part.spec, part.sinks
     is_plain = spec.options.reply and not spec.streaming and (content_type or OCTET_STREAM) == spec.content_type
@@ -65,7 +65,7 @@ def deliver_scattered(part: Part, places: list[int], payloads: list[bytes], cont
         _resolve(sink, payload, decode, spec)
 
 
-def finish(part: Part, at: int, count: int) -> None:
+def finish(part: SentPart, at: int, count: int) -> None:
     """Neighbouring calls of a part have ended, and that is all there is to know."""
     if part.gather is not None:
         if not part.gather.done():
@@ -76,7 +76,7 @@ def finish(part: Part, at: int, count: int) -> None:
             sink.set_result(None)
 
 
-def fail(part: Part, at: int, count: int, failure: Failure, *, told: bool = False) -> None:
+def fail(part: SentPart, at: int, count: int, failure: Failure, *, told: bool = False) -> None:
     """The same failure for neighbouring calls of a part. `told`: it met other calls before these."""
     spread = RETRY_SPREAD if count > 1 else 0.0
     if part.spec.stop_generation:
@@ -94,7 +94,7 @@ def fail(part: Part, at: int, count: int, failure: Failure, *, told: bool = Fals
             told = True
 
 
-def refuse(part: Part, limit: int | None = None) -> None:
+def refuse(part: SentPart, limit: int | None = None) -> None:
     """Calls that were taken out of the outbox, never sent: their payload is over the limit, or their lane stopped."""
     stop = part.spec.queue.stop
     for at, payload in enumerate(part.payloads):
@@ -105,14 +105,14 @@ def refuse(part: Part, limit: int | None = None) -> None:
     part.settled(0, part.count)
 
 
-def refuse_sent(part: Part, place: int) -> None:
+def refuse_sent(part: SentPart, place: int) -> None:
     """As `refuse`, of a call that was sent, and that is not sent again."""
     spec = part.spec if part.specs is None else part.specs[place]
     if spec.queue.stop is not None:
         fail(part, place, 1, spec.queue.stop.refusal(was_sent=True))
 
 
-def _stop_lanes(part: Part, at: int, count: int, failure: Failure) -> None:
+def _stop_lanes(part: SentPart, at: int, count: int, failure: Failure) -> None:
     """Tells the lanes of these calls of the failure, each of the first one."""
     specs = [part.spec] * count if part.specs is None else part.specs[at : at + count]
     told: set[CallSpec] = set()
@@ -123,7 +123,7 @@ def _stop_lanes(part: Part, at: int, count: int, failure: Failure) -> None:
             spec.queue.stop.fail(spec.queue, spec.stop_generation, call_id, failure)
 
 
-def give_up(part: Part, failure: Failure) -> None:
+def give_up(part: SentPart, failure: Failure) -> None:
     """The failure for all calls of a part that have no outcome. One that comes later reaches nobody."""
     for told, (at, count) in enumerate(part.open_spans()):
         fail(part, at, count, failure, told=told > 0)
@@ -145,7 +145,7 @@ def _resolve(sink: Any, payload: bytes, decode: Callable[[bytes], Any] | None, s
         sink.set_result(result)
 
 
-def _taken(part: Part, at: int, count: int) -> list[Any]:
+def _taken(part: SentPart, at: int, count: int) -> list[Any]:
     """The futures of these calls; the part forgets them, so that results do not live as long as its slowest call."""
     sinks = part.sinks
     if count == part.count:
@@ -155,7 +155,9 @@ def _taken(part: Part, at: int, count: int) -> list[Any]:
     return taken
 
 
-def _deliver_to_map(part: Part, gather: Gather, decode: Callable[[bytes], Any], at: int, payloads: list[bytes]) -> None:
+def _deliver_to_map(
+    part: SentPart, gather: Gather, decode: Callable[[bytes], Any], at: int, payloads: list[bytes]
+) -> None:
     try:
         gather.put(part.offset + at, part.spec.decode_each(payloads))
         return
@@ -168,7 +170,7 @@ def _deliver_to_map(part: Part, gather: Gather, decode: Callable[[bytes], Any], 
             gather.fail(place, [part.spec.undecodable(error)])
 
 
-def _exception(part: Part, index: int, failure: Failure, spread: float) -> SlotmeshError:
+def _exception(part: SentPart, index: int, failure: Failure, spread: float) -> SlotmeshError:
     spec = part.spec
     if spread and failure.retry_delay_s:
         failure = replace(failure, retry_delay_s=failure.retry_delay_s * random.uniform(1 - spread, 1 + spread))  # noqa: S311 - spreads load, guards nothing
@@ -180,7 +182,7 @@ def _exception(part: Part, index: int, failure: Failure, spread: float) -> Slotm
     )
 
 
-def other_content_type(part: Part, content_type: str) -> Failure:
+def other_content_type(part: SentPart, content_type: str) -> Failure:
     """Of a result that cannot be read as the call's results are."""
     return Failure(
         reason=Reason.INTERNAL,

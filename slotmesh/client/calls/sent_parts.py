@@ -31,7 +31,7 @@ class _Nobody:
 _NOBODY: Final = _Nobody()
 
 
-class Part:
+class SentPart:
     """Calls that left together, as one batch of a frame. Lives until each has its outcome.
 
     Keeps their payloads, as a session sends again what its router has not answered.

@@ -18,7 +18,7 @@ from typing import Any
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.gather import Gather
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.sent_parts import Part
+from slotmesh.client.calls.sent_parts import SentPart
 
 IsOut = Callable[[CallSpec, bytes, Any], bool]
 """Whether a waiting call is to be taken out: its spec, its payload, and its sink or gather. Asked in order."""
@@ -49,7 +49,7 @@ class WaitingRun:
         """Place of the first payload in `gather`."""
         self.specs = specs
         """Of a column: one for each payload."""
-        self.followers: list[RunQueue] = []
+        self.followers: list[WaitingRunQueue] = []
         """Of a column: queues that get their turn when it has left."""
         self.made_at: float | None = None
         """When its last call was made, or a little later, seconds of the event loop's clock; None while it is new."""
@@ -73,7 +73,7 @@ class WaitingRun:
             self._drop_done()
         return list(map(len, self.payloads[self._at : self._at + count]))
 
-    def split(self, count: int, nbytes: int) -> Part:
+    def split(self, count: int, nbytes: int) -> SentPart:
         """Takes so many calls, of so many payload bytes, off the front."""
         start, stop = self._at, self._at + count
         payloads, sinks, specs = self.payloads, self.sinks, self.specs
@@ -85,12 +85,12 @@ class WaitingRun:
             payloads, sinks = payloads[start:stop], sinks[start:stop]
             specs = specs and specs[start:stop]
         if specs is None:
-            part = Part(self.spec, payloads, nbytes, sinks, self.gather, self.offset + start)
+            part = SentPart(self.spec, payloads, nbytes, sinks, self.gather, self.offset + start)
         else:
             spec = specs[0]
             if specs[-1] is spec and specs.count(spec) == count:
                 specs = None  # one lane alone
-            part = Part(spec, payloads, nbytes, sinks, specs=specs)
+            part = SentPart(spec, payloads, nbytes, sinks, specs=specs)
         part.made_at = self.made_at
         return part
 
@@ -105,7 +105,7 @@ class WaitingRun:
             return [self.spec]
         return list(dict.fromkeys(compress(self.specs[self._at :], map(_is_done, sinks))))
 
-    def take_out(self, is_out: IsOut) -> tuple[list[WaitingRun], list[Part]]:
+    def take_out(self, is_out: IsOut) -> tuple[list[WaitingRun], list[SentPart]]:
         """What stays of the run, in order, and what does not wait any more, one part a call or more."""
         payloads, sinks = self.payloads[self._at :], self.sinks[self._at :]
         gather, offset = self.gather, self.offset + self._at
@@ -129,12 +129,14 @@ class WaitingRun:
             for run in stay:
                 run.made_at = self.made_at
             return stay, [
-                Part(self.spec, payloads[start:stop], sum(map(len, payloads[start:stop])), [], gather, offset + start)
+                SentPart(
+                    self.spec, payloads[start:stop], sum(map(len, payloads[start:stop])), [], gather, offset + start
+                )
                 for is_taken, start, stop in slices
                 if is_taken
             ]
         parts = [
-            Part(specs[at] if specs else self.spec, [payloads[at]], len(payloads[at]), [sinks[at]])
+            SentPart(specs[at] if specs else self.spec, [payloads[at]], len(payloads[at]), [sinks[at]])
             for at, is_taken in enumerate(out)
             if is_taken
         ]
@@ -156,5 +158,5 @@ class WaitingRun:
         self._at = 0
 
 
-RunQueue = CallQueue[WaitingRun]
+WaitingRunQueue = CallQueue[WaitingRun]
 """A queue, to whoever takes calls out of it."""

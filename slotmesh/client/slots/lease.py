@@ -38,7 +38,7 @@ _GIVEN_BACK: Final = Failure(
     reason=Reason.SLOT_UNKNOWN, message="the slot was given back, or its block was left; reserve another one"
 )
 
-Released = slot_service_pb2.ReleaseSlotResponse | Failure
+ReleaseAnswer = slot_service_pb2.ReleaseSlotResponse | Failure
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class SlotLease:
         """Why the slot is of no use any more, as a renewal has heard."""
         self._stop_call: Callable[[], object] | None = None
         """Takes the call back that runs in the slot."""
-        self._returning: asyncio.Task[Released] | None = None
+        self._returning: asyncio.Task[ReleaseAnswer] | None = None
         lease_s = wire.ttl.ToNanoseconds() / 1e9 or terms.ttl_s
         self._renewal = Renewal(client, wire.token, terms.ttl_s, lease_s, self._on_final)
         client.held.add(self)
@@ -136,14 +136,14 @@ class SlotLease:
         if self._returning is not None and not self._returning.done():
             await asyncio.shield(self._returning)
 
-    def _return(self, *, again: bool = False) -> asyncio.Task[Released]:
+    def _return(self, *, again: bool = False) -> asyncio.Task[ReleaseAnswer]:
         if self._returning is None or (again and self._returning.done()):
             self._returning = self.client.start(self._give_back(), name="slotmesh-client-release-slot")
         return self._returning
 
-    async def _give_back(self) -> Released:
+    async def _give_back(self) -> ReleaseAnswer:
         request = slot_service_pb2.ReleaseSlotRequest(token=self.wire.token)
-        released: Released
+        released: ReleaseAnswer
         try:
             async with asyncio.timeout(RELEASE_S):
                 released = await self.client.rpcs.again(lambda stub: stub.ReleaseSlot(request, timeout=RELEASE_S))

@@ -20,7 +20,7 @@ from slotmesh.wire.limits import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from slotmesh.client.calls.call_spec import CallSpec
-    from slotmesh.client.calls.sent_parts import Part
+    from slotmesh.client.calls.sent_parts import SentPart
     from slotmesh.client.stream.resend import ResentCalls
 
 _ordering_key = attrgetter("ordering_key")
@@ -40,7 +40,7 @@ class BatchWriter:
         self.chunks = OutgoingChunks()
         """What was announced, and has not left."""
 
-    def add(self, frame: router_service_pb2.CallFrame, part: Part) -> None:
+    def add(self, frame: router_service_pb2.CallFrame, part: SentPart) -> None:
         """Calls that leave for the first time."""
         if part.made_at is not None:
             before = len(frame.batches)
@@ -72,7 +72,7 @@ class BatchWriter:
             if resent.part.roster is not None:
                 batch.first_roster.CopyFrom(resent.part.roster)
 
-    def _shorten(self, batch: router_service_pb2.CallBatch, part: Part) -> None:
+    def _shorten(self, batch: router_service_pb2.CallBatch, part: SentPart) -> None:
         """The time that calls have waited here is not given them again."""
         if not batch.HasField("options") and self._default_wire is not None:
             batch.options.CopyFrom(self._default_wire)
@@ -82,7 +82,7 @@ class BatchWriter:
     def _add(
         self,
         frame: router_service_pb2.CallFrame,
-        part: Part,
+        part: SentPart,
         ids: Sequence[int],
         payloads: Sequence[bytes],
         specs: Sequence[CallSpec] | None,
@@ -103,7 +103,7 @@ class BatchWriter:
     def _add_batch(
         self,
         frame: router_service_pb2.CallFrame,
-        part: Part,
+        part: SentPart,
         wire: call_pb2.CallOptions,
         ids: Sequence[int],
         payloads: Sequence[bytes],

@@ -20,7 +20,7 @@ from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.outcomes import fail, refuse
 from slotmesh.client.calls.payload_limits import too_large
 from slotmesh.client.calls.queues import CallQueue, LaneGroups
-from slotmesh.client.calls.sent_parts import Part
+from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.client.calls.waiting_runs import WaitingRun
 from slotmesh.client.stream.connection import Connection
 from slotmesh.client.stream.routers import Routers
@@ -86,12 +86,12 @@ class CallStream:
         """
         future: asyncio.Future[Any] = self._loop.create_future() if sink is None else cast("Any", sink)
         if len(payload) > self._connection.max_payload_bytes:
-            fail(Part(spec, [b""], 0, [future]), 0, 1, too_large(len(payload), self._connection.max_payload_bytes))
+            fail(SentPart(spec, [b""], 0, [future]), 0, 1, too_large(len(payload), self._connection.max_payload_bytes))
             return future
         run = spec.queue.tail
         if run is None or run.spec is not spec:
             if (stop := spec.queue.stop) is not None and 0 < spec.stop_generation <= stop.failed:
-                fail(Part(spec, [b""], 0, [future]), 0, 1, stop.refusal())
+                fail(SentPart(spec, [b""], 0, [future]), 0, 1, stop.refusal())
                 return future
             run = self._open_run(spec)
         run.payloads.append(payload)
@@ -107,7 +107,7 @@ class CallStream:
         gather = Gather(len(payloads), future, keeps_failures=keeps_failures)
         self._check_open()
         if (stop := spec.queue.stop) is not None and 0 < spec.stop_generation <= stop.failed:
-            fail(Part(spec, payloads, 0, [], gather), 0, len(payloads), stop.refusal())
+            fail(SentPart(spec, payloads, 0, [], gather), 0, len(payloads), stop.refusal())
             return future
         if max(map(len, payloads)) <= self._connection.max_payload_bytes:
             self._outbox.add_map(spec, payloads, gather, 0)
@@ -150,7 +150,7 @@ class CallStream:
     def _make_again(self, spec: CallSpec, payload: bytes, sink: CallSink, since: float) -> None:
         """A call that its router has not begun with before it left. Its timeout counts from `since` on, as ever."""
         if self._closing:
-            fail(Part(spec, [payload], 0, [sink]), 0, 1, CLOSED)
+            fail(SentPart(spec, [payload], 0, [sink]), 0, 1, CLOSED)
         else:
             self._outbox.add_again(spec, payload, sink, since)
             self._wake()
@@ -173,11 +173,11 @@ class CallStream:
             if len(payload) > limit:
                 if start < index:
                     self._outbox.add_map(spec, payloads[start:index], gather, start)
-                fail(Part(spec, [b""], 0, [], gather, index), 0, 1, too_large(len(payload), limit))
+                fail(SentPart(spec, [b""], 0, [], gather, index), 0, 1, too_large(len(payload), limit))
                 start = index + 1
                 if spec.queue.stop is not None and spec.stop_generation and start < len(payloads):
                     rest = payloads[start:]
-                    fail(Part(spec, rest, 0, [], gather, start), 0, len(rest), spec.queue.stop.refusal())
+                    fail(SentPart(spec, rest, 0, [], gather, start), 0, len(rest), spec.queue.stop.refusal())
                     return
         if start < len(payloads):
             self._outbox.add_map(spec, payloads[start:], gather, start)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slotmesh.v1 import call_pb2
-from slotmesh.wire.chunks import ChunkRota
+from slotmesh.wire.chunks import ChunkTurns
 
 if TYPE_CHECKING:
-    from slotmesh.client.calls.sent_parts import Part
+    from slotmesh.client.calls.sent_parts import SentPart
 
 
 class OutgoingChunks:
@@ -21,7 +21,7 @@ class OutgoingChunks:
     __slots__ = ("_rota", "streaming_only")
 
     def __init__(self) -> None:
-        self._rota: ChunkRota[tuple[Part, int]] = ChunkRota()
+        self._rota: ChunkTurns[tuple[SentPart, int]] = ChunkTurns()
         """Owners are calls: their part, and their place there."""
         self.streaming_only = False
         """All other calls go on over another stream."""
@@ -29,7 +29,7 @@ class OutgoingChunks:
     def __bool__(self) -> bool:
         return bool(self._rota)
 
-    def add(self, part: Part, call_id: int) -> None:
+    def add(self, part: SentPart, call_id: int) -> None:
         """A call of this part was announced."""
         place = call_id - part.first
         self._rota.add((part, place), part.payloads[place])

@@ -13,18 +13,18 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from slotmesh.client.calls.sent_parts import Part
+from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.wire.ledger import Ledger
 from slotmesh.wire.ranges import Range, append, run_length
 
 if TYPE_CHECKING:
     from slotmesh.v1 import call_pb2, router_service_pb2
 
-Settled = tuple[Part, int, int, int]
+Settled = tuple[SentPart, int, int, int]
 """Neighbours that have their outcome now: their part, the place of the first in it, where they start in the list of ids
 that was asked about, and how many they are."""
 
-SettledPlaces = tuple[Part, list[int], int]
+SettledPlaces = tuple[SentPart, list[int], int]
 """Calls of a part that have their outcome now: their places in it, and where they start in the list of ids."""
 
 _FREED: Final = [b""]
@@ -37,7 +37,7 @@ class PendingCalls:
     __slots__ = ("_sent", "calls", "nbytes", "strays")
 
     def __init__(self, next_id: int = 1) -> None:
-        self._sent: Ledger[Part] = Ledger(next_id)
+        self._sent: Ledger[SentPart] = Ledger(next_id)
         self.calls = 0
         """Unanswered calls."""
         self.nbytes = 0
@@ -50,7 +50,7 @@ class PendingCalls:
         """The id of the next call to be sent."""
         return self._sent.next_id
 
-    def add(self, part: Part, now: float = 0.0, roster: router_service_pb2.RosterVersion | None = None) -> None:
+    def add(self, part: SentPart, now: float = 0.0, roster: router_service_pb2.RosterVersion | None = None) -> None:
         """Gives the calls of a part their ids, for they leave now; `roster` is the newest that was acknowledged."""
         part.sent_at = now
         part.roster = roster
@@ -99,7 +99,7 @@ class PendingCalls:
                     yield part, list(range(at, at + count)), start + index
             start = stop
 
-    def find(self, call_id: int) -> tuple[Part, int] | None:
+    def find(self, call_id: int) -> tuple[SentPart, int] | None:
         """The part of a call, and its place there; None where the call is not known any more."""
         part = self._sent.covering(call_id)
         return None if part is None else (part, call_id - part.first)
@@ -114,7 +114,7 @@ class PendingCalls:
         """The options of the oldest unanswered call; None where there is none."""
         return next(iter(self._sent.values())).wire if self._sent else None
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SentPart]:
         """All that have unanswered calls, in the order of their ids."""
         return list(self._sent.values())
 
@@ -199,13 +199,13 @@ class PendingCalls:
                 self._sent.drop(part)
         return successor
 
-    def _take(self, part: Part) -> None:
+    def _take(self, part: SentPart) -> None:
         """A part that was sent, after all that are here."""
         self._sent.take_over(part)
         self.calls += part.left
         self.nbytes += part.nbytes
 
-    def _mark(self, part: Part, at: int, count: int) -> None:
+    def _mark(self, part: SentPart, at: int, count: int) -> None:
         self.calls -= count
         part.left -= count
         if not part.left:
@@ -222,7 +222,7 @@ class PendingCalls:
         part.nbytes -= nbytes
         self.nbytes -= nbytes
 
-    def _mark_places(self, part: Part, places: list[int]) -> bool:
+    def _mark_places(self, part: SentPart, places: list[int]) -> bool:
         """Marks calls of a part, unless one of them is answered already, or stands there twice."""
         answered, payloads, nbytes = part.answered, part.payloads, 0
         if answered is None:
@@ -244,7 +244,7 @@ class PendingCalls:
             self._sent.drop(part)
         return True
 
-    def _settle_singly(self, part: Part, at: int, start: int, count: int) -> Iterator[Settled]:
+    def _settle_singly(self, part: SentPart, at: int, start: int, count: int) -> Iterator[Settled]:
         """Some of these were answered before."""
         for index in range(count):
             if part.left and part.answered is not None and not part.answered[at + index]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.outbox import FRAME_CALLS, LargeCalls
-from slotmesh.client.calls.sent_parts import Part
+from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 
 
@@ -22,7 +22,7 @@ from slotmesh.wire.limits import CHUNK_BYTES, MAX_FRAME_BYTES
 class ResentCalls:
     """Calls of one part that leave again together."""
 
-    part: Part
+    part: SentPart
     ids: Sequence[int]
     payloads: list[bytes]
     specs: list[CallSpec] | None
@@ -39,9 +39,9 @@ class Resends:
 
     __slots__ = ("_at", "_counted", "_parts", "calls", "nbytes", "stopped")
 
-    def __init__(self, parts: Iterable[Part] = ()) -> None:
+    def __init__(self, parts: Iterable[SentPart] = ()) -> None:
         """`parts`: all that have unanswered calls, in the order of their ids."""
-        self._parts: deque[tuple[Part, int, int]] = deque((part, part.left, part.nbytes) for part in parts)
+        self._parts: deque[tuple[SentPart, int, int]] = deque((part, part.left, part.nbytes) for part in parts)
         self._at = 0
         """Place in the first part from which on nothing has left."""
         self._counted = (0, 0)
@@ -122,7 +122,7 @@ class Resends:
         self._at, self._counted = 0, (0, 0)
 
 
-def _resent(part: Part, places: list[int]) -> ResentCalls:
+def _resent(part: SentPart, places: list[int]) -> ResentCalls:
     return ResentCalls(
         part,
         [part.first + at for at in places],

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from slotmesh.client.calls.outcomes import other_content_type
-from slotmesh.client.calls.sent_parts import Part
+from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.client.stream.pending_calls import PendingCalls
 from slotmesh.client.values.call_values import CallValues
 from slotmesh.codec import OCTET_STREAM
@@ -70,7 +70,7 @@ class ArrivingValues:
             return None
         return values
 
-    def _find(self, call_id: int) -> tuple[Part, CallValues] | None:
+    def _find(self, call_id: int) -> tuple[SentPart, CallValues] | None:
         """Of a call whose values somebody waits for."""
         found = self._pending.find(call_id)
         if found is None or not found[0].spec.streaming:
@@ -80,7 +80,7 @@ class ArrivingValues:
         return (part, values) if isinstance(values, CallValues) and not values.done() else None
 
 
-def _fail(part: Part, values: CallValues, call_id: int, failure: Failure) -> None:
+def _fail(part: SentPart, values: CallValues, call_id: int, failure: Failure) -> None:
     """Of a call that goes on: it is `done` for its part now, and so it will be taken back."""
     spec = part.spec
     values.set_exception(to_exception(failure, endpoint=spec.endpoint, method=spec.method, call_id=call_id))

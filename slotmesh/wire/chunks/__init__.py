@@ -6,15 +6,15 @@ Purpose: the same for client, router and replica. Pure: no protobuf message, no 
 from __future__ import annotations
 
 from slotmesh.wire.chunks.assembly import Assembly, BadChunk, JoinedAssembly, PartsAssembly
+from slotmesh.wire.chunks.chunk_turns import ChunkTurns
 from slotmesh.wire.chunks.lines import Lines
 from slotmesh.wire.chunks.payload import Announced, Payload, PayloadParts, cut, joined
-from slotmesh.wire.chunks.rota import ChunkRota
 
 __all__ = [
     "Announced",
     "Assembly",
     "BadChunk",
-    "ChunkRota",
+    "ChunkTurns",
     "JoinedAssembly",
     "Lines",
     "PartsAssembly",

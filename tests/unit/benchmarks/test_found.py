@@ -12,7 +12,7 @@ from benchmarks import large, latency, sessions_cost, stalled, two_step
 from benchmarks.findings import Finding
 from benchmarks.hauler import Haul, haul
 from benchmarks.one_caller import OneCaller
-from benchmarks.sessions_cost import Turn
+from benchmarks.sessions_cost import MeasuredCalls
 from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
 
@@ -54,8 +54,8 @@ def test_two_steps_are_compared_with_one_call_of_the_same_round() -> None:
     assert not by_name(two_step.found([1.0], [2.3]))["two_step_ratio"].holds
 
 
-def turn(calls: int, router_s: float, replica_s: float) -> Turn:
-    return Turn(calls, {"router": router_s, "replica": replica_s})
+def turn(calls: int, router_s: float, replica_s: float) -> MeasuredCalls:
+    return MeasuredCalls(calls, {"router": router_s, "replica": replica_s})
 
 
 def test_what_sessions_cost_is_a_share_of_the_time_of_a_call() -> None:
@@ -74,7 +74,7 @@ def test_a_drift_of_the_machine_cancels_out() -> None:
 
 
 def test_a_client_that_does_not_read_must_cost_little() -> None:
-    outcome = stalled.Outcome(
+    outcome = stalled.StalledOutcome(
         quiet_s=[0.001] * 100,
         beside_s=[0.001] * 98 + [0.07] * 2,
         failures=0,

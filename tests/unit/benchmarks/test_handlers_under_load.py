@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import batching, slow_calls
 from benchmarks.arrivals import Arrivals
-from benchmarks.batch_queue import Batch, Station
+from benchmarks.batch_queue import FinishedBatch, Station
 from benchmarks.findings import Finding
 from benchmarks.priced_handler import STATION, Priced, stamps
 from slotmesh.errors import Failure, Reason
@@ -65,7 +65,7 @@ def test_a_round_is_compared_with_simulations_of_the_same_arrivals() -> None:
     played = batching.compared(there, scouts, Station(most_calls=2, batch_s=5.0, call_s=2.5), wait_s=1.0)
     assert played.mesh_s == [1, 7, 6]
     assert played.caller_s == [2, 9, 8]
-    assert played.batches == [Batch(1, 1.0), Batch(2, 12.0)]
+    assert played.batches == [FinishedBatch(1, 1.0), FinishedBatch(2, 12.0)]
     assert played.gap_s == 1.0
     assert played.way_s == 1.0
     assert played.service_s == pytest.approx((10 / 7.5 + 1) / 2)
@@ -86,14 +86,14 @@ def test_a_round_with_a_failure_is_none() -> None:
         batching.compared(there, Arrivals(), TEN)
 
 
-def played(mesh_s: float, way_s: float, ideal_s: float) -> batching.Round:
-    return batching.Round(
+def played(mesh_s: float, way_s: float, ideal_s: float) -> batching.BatchingRound:
+    return batching.BatchingRound(
         mesh_s=[mesh_s] * 100,
         way_s=way_s,
         caller_s=[2 * mesh_s] * 100,
         ideal_s=[ideal_s] * 100,
         timer_s=[1.0] * 50 + [3.0] * 50,
-        batches=[Batch(30, 0.0), Batch(20, 1.0)],
+        batches=[FinishedBatch(30, 0.0), FinishedBatch(20, 1.0)],
         service_s=1.0,
         gap_s=0.0002,
     )
@@ -116,8 +116,8 @@ def test_a_queue_that_grows_shows_in_its_halves() -> None:
     assert batching.growth([1.0, 2.0, 3.0, 1.0, 2.0, 3.0]) == 1.0
 
 
-def slow(latency_s: float, nbytes: int) -> slow_calls.Round:
-    return slow_calls.Round(
+def slow(latency_s: float, nbytes: int) -> slow_calls.SlowCallsRound:
+    return slow_calls.SlowCallsRound(
         latencies_s=[1.0] * 98 + [latency_s] * 2,
         failures=0,
         growth_bytes={"client": 1, "router": 2, "replica": nbytes},

@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from benchmarks.catalogue import BASELINE, Entry
+from benchmarks.catalogue import BASELINE, CatalogueEntry
 from benchmarks.report import document, duration, table
 from benchmarks.statistics import Sample, Summary, summarise
 
@@ -17,9 +17,9 @@ async def not_run(_seconds: float) -> Sample:
 
 
 ENTRIES = [
-    Entry(name=BASELINE, title="bare server", run=not_run),
-    Entry(name="fast", title="a fast load", run=not_run, target=40),
-    Entry(name="slow", title="a slow load", run=not_run, target=0.5),
+    CatalogueEntry(name=BASELINE, title="bare server", run=not_run),
+    CatalogueEntry(name="fast", title="a fast load", run=not_run, target=40),
+    CatalogueEntry(name="slow", title="a slow load", run=not_run, target=0.5),
 ]
 
 

@@ -8,7 +8,7 @@ np = pytest.importorskip("numpy")
 
 from benchmarks import vectorised  # noqa: E402 - where numpy is
 from benchmarks.nearest_handler import BATCH_CALLS, Nearest, rows  # noqa: E402
-from benchmarks.vectorised import Round, Turn  # noqa: E402
+from benchmarks.vectorised import VectorisedRound, VectorisedTurn  # noqa: E402
 
 
 def test_each_row_is_told_its_nearest_centroid() -> None:
@@ -28,11 +28,11 @@ def test_more_centroids_are_more_work() -> None:
 
 
 def test_shares_are_of_a_round() -> None:
-    def turn(calls: int) -> Turn:
-        return Turn(calls=calls, elapsed_s=2.0, cpu_s={"client": 0.1, "router": 0.2, "replica": 0.4})
+    def turn(calls: int) -> VectorisedTurn:
+        return VectorisedTurn(calls=calls, elapsed_s=2.0, cpu_s={"client": 0.1, "router": 0.2, "replica": 0.4})
 
     rounds = [
-        Round(batch_s=0.001, batch_cpu_s=0.0005, mesh=turn(calls))
+        VectorisedRound(batch_s=0.001, batch_cpu_s=0.0005, mesh=turn(calls))
         for calls in (BATCH_CALLS * 1000, BATCH_CALLS * 1300, 1)
     ]
     found = {each.name: each for each in vectorised.found(5, rounds[:1], rounds)}

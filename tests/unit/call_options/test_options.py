@@ -14,10 +14,10 @@ from google.protobuf.descriptor import FieldDescriptor
 import replica_service.convert.options as at_replicas
 import router_service.convert as at_routers
 import slotmesh
-from replica_service.core.call_options import CallOptions as ReplicaOptions
-from router_service.core.calls import CallOptions as RouterOptions
+from replica_service.core.call_options import ReplicaCallOptions as ReplicaOptions
+from router_service.core.calls import RouterCallOptions as RouterOptions
 from slotmesh.call_options.model import OPTIONS, OptionChanges, StatedOptions
-from slotmesh.call_options.option import Kind, Option, Reader
+from slotmesh.call_options.option import Option, OptionKind, Reader
 from slotmesh.call_options.rules import MAX_KEY_BYTES, option_mistake
 from slotmesh.call_options.wire import options_from_wire, options_to_wire
 from slotmesh.client.calls.options import ViewOptions
@@ -27,40 +27,40 @@ from slotmesh.v1 import call_pb2
 
 F = FieldDescriptor
 WIRE_TYPES = {
-    Kind.METHOD: F.TYPE_STRING,
-    Kind.CONTENT_TYPE: F.TYPE_STRING,
-    Kind.KEY: F.TYPE_STRING,
-    Kind.DURATION: F.TYPE_MESSAGE,
-    Kind.TIME: F.TYPE_MESSAGE,
-    Kind.FLAG: F.TYPE_BOOL,
-    Kind.COUNT: F.TYPE_INT64,
-    Kind.METADATA: F.TYPE_MESSAGE,
+    OptionKind.METHOD: F.TYPE_STRING,
+    OptionKind.CONTENT_TYPE: F.TYPE_STRING,
+    OptionKind.KEY: F.TYPE_STRING,
+    OptionKind.DURATION: F.TYPE_MESSAGE,
+    OptionKind.TIME: F.TYPE_MESSAGE,
+    OptionKind.FLAG: F.TYPE_BOOL,
+    OptionKind.COUNT: F.TYPE_INT64,
+    OptionKind.METADATA: F.TYPE_MESSAGE,
 }
-SAMPLES: dict[Kind, Any] = {
-    Kind.METHOD: "classify",
-    Kind.CONTENT_TYPE: JSON,
-    Kind.KEY: "user-1",
-    Kind.DURATION: 1.5,
-    Kind.TIME: datetime(2026, 1, 2, 12, 0, 0, 250_000, tzinfo=UTC),
-    Kind.FLAG: True,
-    Kind.COUNT: 7,
-    Kind.METADATA: {"k": "v"},
+SAMPLES: dict[OptionKind, Any] = {
+    OptionKind.METHOD: "classify",
+    OptionKind.CONTENT_TYPE: JSON,
+    OptionKind.KEY: "user-1",
+    OptionKind.DURATION: 1.5,
+    OptionKind.TIME: datetime(2026, 1, 2, 12, 0, 0, 250_000, tzinfo=UTC),
+    OptionKind.FLAG: True,
+    OptionKind.COUNT: 7,
+    OptionKind.METADATA: {"k": "v"},
 }
-WRONG: dict[Kind, list[Any]] = {
-    Kind.METHOD: [5],
-    Kind.CONTENT_TYPE: ["text/plain"],
-    Kind.KEY: [5],
-    Kind.DURATION: ["1s", -1.0, float("nan"), True],
-    Kind.TIME: [datetime(2026, 1, 2)],  # noqa: DTZ001 - this is what is wrong with it
-    Kind.COUNT: ["7", -1, True],
-    Kind.METADATA: [{"k": 1}],
+WRONG: dict[OptionKind, list[Any]] = {
+    OptionKind.METHOD: [5],
+    OptionKind.CONTENT_TYPE: ["text/plain"],
+    OptionKind.KEY: [5],
+    OptionKind.DURATION: ["1s", -1.0, float("nan"), True],
+    OptionKind.TIME: [datetime(2026, 1, 2)],  # noqa: DTZ001 - this is what is wrong with it
+    OptionKind.COUNT: ["7", -1, True],
+    OptionKind.METADATA: [{"k": 1}],
 }
 """What clients refuse; of flags, everything is one."""
-WRONG_ON_THE_WIRE: dict[Kind, Any] = {
-    Kind.METHOD: "_private",
-    Kind.CONTENT_TYPE: "text/plain",
-    Kind.KEY: "x" * (MAX_KEY_BYTES + 1),
-    Kind.COUNT: -1,
+WRONG_ON_THE_WIRE: dict[OptionKind, Any] = {
+    OptionKind.METHOD: "_private",
+    OptionKind.CONTENT_TYPE: "text/plain",
+    OptionKind.KEY: "x" * (MAX_KEY_BYTES + 1),
+    OptionKind.COUNT: -1,
 }
 
 each_option = pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
@@ -109,7 +109,7 @@ def test_router_and_replica_read_it_from_what_travels(option: Option) -> None:
 
 @each_option
 def test_options_that_differ_in_it_are_different(option: Option) -> None:
-    if option.kind is not Kind.METADATA:
+    if option.kind is not OptionKind.METADATA:
         one, other = RouterOptions(), RouterOptions(**{option.attribute: SAMPLES[option.kind]})
         assert len({one, other, RouterOptions()}) == 2
 
@@ -128,11 +128,11 @@ def test_servers_refuse_what_it_cannot_be(option: Option) -> None:
     wire = call_pb2.CallOptions()
     if (wrong := WRONG_ON_THE_WIRE.get(option.kind)) is not None:
         setattr(wire, option.name, wrong)
-    elif option.kind is Kind.DURATION:
+    elif option.kind is OptionKind.DURATION:
         getattr(wire, option.name).FromSeconds(-1)
-    elif option.kind is Kind.TIME:
+    elif option.kind is OptionKind.TIME:
         getattr(wire, option.name).seconds = -1
-    elif option.kind is Kind.METADATA:
+    elif option.kind is OptionKind.METADATA:
         getattr(wire, option.name)["grpc-x"] = ""
     else:
         return  # a flag is always right

@@ -9,7 +9,7 @@ from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.outbox import CallOutbox
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.sent_parts import Part
+from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.codec import OCTET_STREAM
 
 
@@ -29,14 +29,14 @@ def make_spec(method: str = "echo", queue: CallQueue[Any] | None = None, **optio
     return CallSpec("digits", method, ViewOptions(**options), queue or CallQueue())
 
 
-def make_part(*sizes: int, spec: CallSpec | None = None) -> Part:
-    return Part(spec or make_spec(), [b"x" * size for size in sizes], sum(sizes), [Sink() for _ in sizes])
+def make_part(*sizes: int, spec: CallSpec | None = None) -> SentPart:
+    return SentPart(spec or make_spec(), [b"x" * size for size in sizes], sum(sizes), [Sink() for _ in sizes])
 
 
-def make_map_part(*sizes: int, sink: Sink | None = None) -> Part:
+def make_map_part(*sizes: int, sink: Sink | None = None) -> SentPart:
     """A part of a map; `sink` is its one future."""
     gather: Any = sink or Sink()
-    return Part(make_spec(), [b"x" * size for size in sizes], sum(sizes), [], gather)
+    return SentPart(make_spec(), [b"x" * size for size in sizes], sum(sizes), [], gather)
 
 
 def make_call(outbox: CallOutbox, spec: CallSpec, payload: bytes, sink: Any = None) -> Any:

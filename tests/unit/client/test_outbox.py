@@ -8,7 +8,7 @@ import pytest
 from slotmesh.client.calls.gather import Gather
 from slotmesh.client.calls.outbox import FRAME_CALLS, TURN_CALLS, CallOutbox
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.waiting_runs import RunQueue
+from slotmesh.client.calls.waiting_runs import WaitingRunQueue
 from slotmesh.wire.limits import MAX_FRAME_BYTES
 from tests.unit.client.parts import Sink, make_call, make_spec
 
@@ -49,7 +49,7 @@ def test_calls_of_two_lanes_that_alternate_leave_as_two_batches() -> None:
 
 
 def test_methods_of_one_lane_keep_their_order() -> None:
-    queue: RunQueue = CallQueue()
+    queue: WaitingRunQueue = CallQueue()
     outbox, add, get = CallOutbox(), make_spec("add", queue), make_spec("get", queue)
     for spec, payload in ((add, b"1"), (add, b"2"), (get, b"3"), (add, b"4")):
         make_call(outbox, spec, payload)

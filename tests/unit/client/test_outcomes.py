@@ -10,24 +10,24 @@ from slotmesh.client.calls.gather import Gather
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.outcomes import deliver, fail, finish
 from slotmesh.client.calls.queues import CallQueue
-from slotmesh.client.calls.sent_parts import Part
+from slotmesh.client.calls.sent_parts import SentPart
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, DecodeError, encode
 from slotmesh.errors import Executed, Failure, InternalError, Reason, ReplicaLost
 
 LOST = Failure(reason=Reason.REPLICA_LOST, message="gone", executed=Executed.UNKNOWN, metadata={"replica_id": "r1"})
 
 
-def part_of(futures: list[asyncio.Future[Any]], content_type: str = MSGPACK, wanted: Any = Any) -> Part:
+def part_of(futures: list[asyncio.Future[Any]], content_type: str = MSGPACK, wanted: Any = Any) -> SentPart:
     spec = CallSpec("digits", "add", ViewOptions(content_type=content_type), CallQueue(), wanted)
-    part = Part(spec, [b""] * len(futures), 0, list(futures))
+    part = SentPart(spec, [b""] * len(futures), 0, list(futures))
     part.first = 11
     return part
 
 
-def map_of(count: int, *, keeps_failures: bool, wanted: Any = Any) -> tuple[Part, asyncio.Future[list[Any]]]:
+def map_of(count: int, *, keeps_failures: bool, wanted: Any = Any) -> tuple[SentPart, asyncio.Future[list[Any]]]:
     future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
     spec = CallSpec("digits", "add", ViewOptions(), CallQueue(), wanted)
-    part = Part(spec, [b""] * count, 0, [], Gather(count, future, keeps_failures=keeps_failures), 0)
+    part = SentPart(spec, [b""] * count, 0, [], Gather(count, future, keeps_failures=keeps_failures), 0)
     part.first = 11
     return part, future
 
@@ -169,5 +169,5 @@ async def test_what_has_ended_without_a_result_is_none() -> None:
 async def test_results_that_nobody_asked_for_are_not_looked_at() -> None:
     waiting = futures(1)
     spec = CallSpec("digits", "add", ViewOptions(no_reply=True), CallQueue())
-    deliver(Part(spec, [b""], 0, list(waiting)), 0, [b"\xc1"], "no content type")
+    deliver(SentPart(spec, [b""], 0, list(waiting)), 0, [b"\xc1"], "no content type")
     assert await waiting[0] is None

@@ -6,7 +6,7 @@ from controller_service.core import transitions
 from controller_service.core.adoption import adopt, has_rivals
 from controller_service.core.desired import ChangeSet
 from controller_service.core.observed import Observed, ReplicaState
-from controller_service.core.roster import Covered, Departure, Roster
+from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster
 from tests.unit.controller.brought_tables import NOW, TOLD, attached, life, listed, owner_of, table, take, with_router
 
 # -- the roster ------------------------------------------------------------------------------------------------------
@@ -19,7 +19,7 @@ def test_replicas_that_are_not_known_are_listed_and_suspect() -> None:
     replica = observed.replica("a")
     assert replica is not None
     assert (replica.shown_state, replica.takes_calls, replica.address) == (ReplicaState.SUSPECT, True, "h:9")
-    assert state.roster.covers == (Covered(generation="f", revision=9),)
+    assert state.roster.covers == (CoveredTables(generation="f", revision=9),)
 
 
 def test_a_table_that_is_covered_changes_nothing() -> None:
@@ -37,7 +37,7 @@ def test_a_newer_table_ends_what_it_does_not_name() -> None:
     state, observed, _ = take(state, observed, table([life("b")], revision=10))
     assert observed.is_dead(life("a"))
     assert listed(state, observed) == {life("b")}
-    covering = table([], generation="h", revision=1, covers=(Covered(generation="f", revision=10),))
+    covering = table([], generation="h", revision=1, covers=(CoveredTables(generation="f", revision=10),))
     state, observed, _ = take(state, observed, covering)
     assert observed.is_dead(life("b"))
 
@@ -57,7 +57,9 @@ def test_who_is_attached_knows_better_than_a_table() -> None:
 
 
 def test_what_has_departed_here_is_not_taken_over_again() -> None:
-    roster = Roster(departed=(Departure(owner=life("a"), generation="g", revision=1, left_at=0.0),))
+    roster = IncarnationRoster(
+        departed=(DepartedIncarnation(owner=life("a"), generation="g", revision=1, left_at=0.0),)
+    )
     state = TOLD.apply(ChangeSet(put_roster=roster))
     state, observed, adoption = take(state, Observed(), table([life("a")]))
     assert not adoption.taken

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from controller_service.core import handovers, routers, transitions
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, ReplicaState, Router
-from controller_service.core.partitions import Owner
+from controller_service.core.observed import Observed, ObservedRouter, ReplicaState
+from controller_service.core.partitions import Incarnation
 from controller_service.core.reconcile import (
     BROUGHT_WITHIN_S,
     FENCED_WITHIN_S,
@@ -16,8 +16,8 @@ from controller_service.core.reconcile import (
     reconcile_backend,
     reconcile_endpoint,
 )
-from controller_service.core.roster import Covered
-from controller_service.core.transitions import Report, Transition
+from controller_service.core.roster import CoveredTables
+from controller_service.core.transitions import ObservedReport, Transition
 from slotmesh.wire.partitions import PARTITIONS
 from tests.unit.controller.brought_tables import (
     NOW,
@@ -33,7 +33,7 @@ from tests.unit.controller.brought_tables import (
 )
 
 
-def fenced(observed: Observed, owner: Owner, through: int, *busy: int) -> Observed:
+def fenced(observed: Observed, owner: Incarnation, through: int, *busy: int) -> Observed:
     return handovers.fenced(observed, owner, through, {"e": frozenset(busy)}).observed
 
 
@@ -160,7 +160,9 @@ def test_nothing_is_given_away_while_a_router_may_yet_bring_the_table_of_an_earl
     held = assign(TOLD, observed, now=NOW + 2.0, started_at=NOW)
     assert held == EndpointOutcome(retry_after_s=BROUGHT_WITHIN_S - 2.0)
     assert assign(TOLD, observed, now=NOW + BROUGHT_WITHIN_S, started_at=NOW).ownership is not None
-    covered = TOLD.apply(ChangeSet(put_roster=replace(TOLD.roster, covers=(Covered(generation="f", revision=1),))))
+    covered = TOLD.apply(
+        ChangeSet(put_roster=replace(TOLD.roster, covers=(CoveredTables(generation="f", revision=1),)))
+    )
     assert assign(covered, observed, now=NOW + 2.0, started_at=NOW).ownership is not None
 
 
@@ -169,7 +171,7 @@ def test_the_first_table_need_not_be_the_newest_so_all_routers_that_it_names_are
     brought = replace(table([]), router_addresses=frozenset({"h:2", "h:3"}))
     state, observed, _ = take(TOLD, observed.with_brought("r", brought).without_brought(["r"]), brought)
     assert assign(state, observed, now=NOW + 2.0, started_at=NOW).retry_after_s == BROUGHT_WITHIN_S - 2.0
-    other = observed.with_router(Router(router_id="q", address="h:3", started_at=0.0))
+    other = observed.with_router(ObservedRouter(router_id="q", address="h:3", started_at=0.0))
     assert assign(state, other, now=NOW + 2.0, started_at=NOW).ownership is not None
 
 
@@ -188,7 +190,7 @@ def test_a_table_that_was_not_read_yet_holds_up_everything() -> None:
 
 
 def test_a_replica_that_ended_before_a_table_named_it_has_departed() -> None:
-    stopped = Report(state=ReplicaState.STOPPED)
+    stopped = ObservedReport(state=ReplicaState.STOPPED)
     observed = attached(Observed(), life("r1"), generation="f")
     observed = attached(observed, life("r5"), generation="f")
     observed = transitions.reported(observed, "r5", "1", stopped, now=NOW).observed
@@ -200,7 +202,7 @@ def test_a_replica_that_ended_before_a_table_named_it_has_departed() -> None:
 
 def test_the_record_of_a_replica_that_has_ended_is_kept_until_a_table_may_have_named_it() -> None:
     observed = attached(Observed(), life("r5"), generation="f")
-    observed = transitions.reported(observed, "r5", "1", Report(state=ReplicaState.STOPPED), now=NOW).observed
+    observed = transitions.reported(observed, "r5", "1", ObservedReport(state=ReplicaState.STOPPED), now=NOW).observed
     outcome = reconcile_backend("v1", TOLD, observed, NOW, owners=(), launches=False)
     assert not outcome.actions
     state, observed, _ = take(TOLD, observed, table([life("r5")]))

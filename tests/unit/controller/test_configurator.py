@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.shell.configurator import Configurator, Outcome
+from controller_service.shell.configurator import Configurator, PlannedChange
 from controller_service.shell.events import EventFeed
 from controller_service.shell.mesh_state import Key, MeshState
 from controller_service.shell.work_queue import WorkQueue
@@ -49,7 +49,7 @@ async def test_a_plan_is_made_anew_when_the_ground_has_moved() -> None:
     naming = changing.set_traffic("e", TrafficPolicy(weights={"v1": 1.0}))
     # Both were planned when nobody used v1; the second to be written must not be.
     named, deleted = await asyncio.gather(naming, changing.delete_backend("v1"), return_exceptions=True)
-    assert isinstance(named, Outcome)
+    assert isinstance(named, PlannedChange)
     assert isinstance(deleted, BackendInUse)
     assert "v1" in store.read().backends
 

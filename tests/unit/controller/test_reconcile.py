@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from controller_service.convert.tables import ownership_to_bytes, table_to_wire
 from controller_service.core import handovers, transitions
-from controller_service.core.concerns import find_concerns
+from controller_service.core.backend_endpoints import find_concerns
 from controller_service.core.desired import ChangeSet, Desired
 from controller_service.core.observed import Observed, ReplicaState
-from controller_service.core.partitions import NO_OWNER, Owner
+from controller_service.core.partitions import NO_OWNER, Incarnation
 from controller_service.core.reconcile import (
     BALANCE_EVERY_S,
     COMPLETE_WITHIN_S,
@@ -29,8 +29,8 @@ from controller_service.core.reconcile import (
     reconcile_endpoint,
     template_of,
 )
-from controller_service.core.routing import RoutingTable, build_routes
-from controller_service.core.transitions import Hello, Report
+from controller_service.core.routing import AnnouncedTable, build_routes
+from controller_service.core.transitions import Hello, ObservedReport
 from slotmesh.spec.model import Backend, Endpoint, TrafficPolicy
 from slotmesh.wire.partitions import PARTITIONS
 
@@ -44,7 +44,7 @@ def desired(*backends: Backend) -> Desired:
 def with_ready(observed: Observed, replica_id: str, *, now: float, backend: str = "v1") -> Observed:
     hello = Hello(replica_id=replica_id, incarnation="1" * 32, backend=backend)
     observed = transitions.attached(observed, hello, now=now).observed
-    report = Report(state=ReplicaState.READY, address="h:1", max_ongoing=1)
+    report = ObservedReport(state=ReplicaState.READY, address="h:1", max_ongoing=1)
     return transitions.reported(observed, replica_id, "1" * 32, report, now=now).observed
 
 
@@ -63,7 +63,7 @@ def test_the_first_assignment_waits_for_the_others_but_not_for_ever() -> None:
     assert assign(state, observed, 11.0) == EndpointOutcome(retry_after_s=COMPLETE_WITHIN_S - 1.0)
     late = assign(state, observed, 10.0 + COMPLETE_WITHIN_S)
     assert late.ownership is not None
-    assert late.ownership.owners == (Owner("a", "1" * 32),)
+    assert late.ownership.owners == (Incarnation("a", "1" * 32),)
     complete = assign(state, with_ready(observed, "b", now=11.0), 11.0)
     assert complete.ownership is not None
     assert len(complete.ownership.owners) == 2
@@ -97,10 +97,12 @@ def test_orphans_do_not_wait_while_somebody_serves() -> None:
     first = assign(state, observed, 10.0).ownership
     assert first is not None
     state = state.apply(ChangeSet(put_ownership=(first,)))
-    observed = transitions.reported(observed, "a", "1" * 32, Report(state=ReplicaState.STOPPED), now=11.0).observed
+    observed = transitions.reported(
+        observed, "a", "1" * 32, ObservedReport(state=ReplicaState.STOPPED), now=11.0
+    ).observed
     moved = assign(state, observed, 11.0).ownership
     assert moved is not None
-    assert moved.owners == (Owner("b", "1" * 32),)
+    assert moved.owners == (Incarnation("b", "1" * 32),)
     assert NO_OWNER not in moved.partition_owners
 
 
@@ -110,7 +112,7 @@ def test_nothing_is_assigned_before_those_that_served_earlier_have_given_up_what
     elder = Hello(replica_id="elder", incarnation="2" * 32, backend="other", has_served=True)
     observed = transitions.attached(observed, elder, now=10.0).observed
     assert assign(state, observed, 99.0) == EndpointOutcome(retry_after_s=FENCED_WITHIN_S)
-    owner = Owner("elder", "2" * 32)
+    owner = Incarnation("elder", "2" * 32)
     answered = handovers.fenced(observed, owner, 1, {"e": frozenset({3}), "f": frozenset({4})}).observed
     assigned = assign(state, answered, 99.0).ownership
     assert assigned is not None
@@ -157,7 +159,9 @@ def test_when_all_owners_are_dead_partitions_have_none() -> None:
     first = assign(state, observed, 10.0).ownership
     assert first is not None
     state = state.apply(ChangeSet(put_ownership=(first,)))
-    observed = transitions.reported(observed, "a", "1" * 32, Report(state=ReplicaState.STOPPED), now=11.0).observed
+    observed = transitions.reported(
+        observed, "a", "1" * 32, ObservedReport(state=ReplicaState.STOPPED), now=11.0
+    ).observed
     orphaned = assign(state, observed, 11.0).ownership
     assert orphaned is not None
     assert set(orphaned.partition_owners) == {NO_OWNER}
@@ -170,7 +174,7 @@ def test_a_process_that_said_it_ended_may_linger_but_not_for_ever() -> None:
     observed = transitions.launched(Observed(), "a", "v1", template=template_of(backend), pid=1, now=0.0).observed
     hello = Hello(replica_id="a", incarnation="1" * 32, backend="v1")
     observed = transitions.attached(observed, hello, now=0.0).observed
-    report = Report(state=ReplicaState.FAILED, error="no")
+    report = ObservedReport(state=ReplicaState.FAILED, error="no")
     observed = transitions.reported(observed, "a", "1" * 32, report, now=1.0).observed
     assert look(state, observed, 1.0) == BackendOutcome(retry_after_s=LINGER_S)
     (action,) = look(state, observed, 1.0 + LINGER_S).actions
@@ -216,7 +220,7 @@ def _costs(replicas: int) -> dict[str, float]:
     state = state.apply(ChangeSet(put_ownership=(assigned,)))
 
     def build() -> object:
-        table = RoutingTable(generation="g", revision=1, routes=build_routes(state, observed))
+        table = AnnouncedTable(generation="g", revision=1, routes=build_routes(state, observed))
         return table_to_wire(table, ownership_to_bytes)
 
     return {

@@ -10,9 +10,9 @@ import pytest
 
 from controller_service.core import routers, transitions
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import ReplicaState, Router
-from controller_service.core.routing import Routes, RoutingTable
-from controller_service.core.transitions import Hello, Report
+from controller_service.core.observed import ObservedRouter, ReplicaState
+from controller_service.core.routing import AnnouncedTable, Routes
+from controller_service.core.transitions import Hello, ObservedReport
 from controller_service.shell.events import EventFeed
 from controller_service.shell.launchers.external import ExternalLauncher
 from controller_service.shell.launchers.protocol import Launcher, LaunchOrder
@@ -69,10 +69,10 @@ class World:
         )
 
     def make_ready(self, replica_id: str) -> None:
-        router = Router(router_id="r", address="h:2", started_at=0.0)
+        router = ObservedRouter(router_id="r", address="h:2", started_at=0.0)
         self.state.apply(routers.attached(self.state.observed, router))
         hello = Hello(replica_id=replica_id, incarnation="1" * 32, backend="v1")
-        report = Report(state=ReplicaState.READY, address="h:1")
+        report = ObservedReport(state=ReplicaState.READY, address="h:1")
         self.state.apply_to_replica(replica_id, lambda it, now: transitions.attached(it, hello, now=now))
         self.state.apply_to_replica(
             replica_id, lambda it, now: transitions.reported(it, replica_id, hello.incarnation, report, now=now)
@@ -147,7 +147,7 @@ async def test_a_report_without_news_wakes_nobody(monkeypatch: pytest.MonkeyPatc
         await wait_until(lambda: world.is_assigned, what="the assignment")
         observed, woken = world.state.observed, list[Key]()
         monkeypatch.setattr(world.queue, "add", woken.append)
-        report = Report(state=ReplicaState.READY, address="h:1")
+        report = ObservedReport(state=ReplicaState.READY, address="h:1")
         for _ in range(100):
             world.state.apply_to_replica("a", lambda it, now: transitions.reported(it, "a", "1" * 32, report, now=now))
         assert not woken
@@ -156,6 +156,6 @@ async def test_a_report_without_news_wakes_nobody(monkeypatch: pytest.MonkeyPatc
 
 def test_the_board_never_goes_back() -> None:
     board = TableBoard()
-    board.post(RoutingTable(generation="g", revision=7, routes=Routes()))
+    board.post(AnnouncedTable(generation="g", revision=7, routes=Routes()))
     with pytest.raises(ValueError, match="revision 7 after 7"):
-        board.post(RoutingTable(generation="g", revision=7, routes=Routes()))
+        board.post(AnnouncedTable(generation="g", revision=7, routes=Routes()))

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller_service.convert.replica_pages import MAX_LINE_BYTES, MAX_PAGE_BYTES, page_of_replicas
-from controller_service.core.observed import Replica, ReplicaState
+from controller_service.core.observed import ObservedReplica, ReplicaState
 from slotmesh.spec.model import InvalidSpec
 from slotmesh.v1 import controller_service_pb2 as pb
 
 
-def replica(backend: str, replica_id: str, error: str = "") -> Replica:
-    return Replica(
+def replica(backend: str, replica_id: str, error: str = "") -> ObservedReplica:
+    return ObservedReplica(
         replica_id=replica_id,
         backend=backend,
         incarnation="0" * 32,
@@ -23,11 +23,11 @@ def replica(backend: str, replica_id: str, error: str = "") -> Replica:
     )
 
 
-def page(replicas: list[Replica], **asked: object) -> pb.ListReplicasResponse:
+def page(replicas: list[ObservedReplica], **asked: object) -> pb.ListReplicasResponse:
     return page_of_replicas(pb.ListReplicasRequest(**asked), replicas, lambda seconds: seconds)  # type: ignore[arg-type]
 
 
-def pages(replicas: list[Replica], **asked: object) -> list[pb.ListReplicasResponse]:
+def pages(replicas: list[ObservedReplica], **asked: object) -> list[pb.ListReplicasResponse]:
     found = [page(replicas, **asked)]
     while token := found[-1].next_page_token:
         found.append(page(replicas, page_token=token, **asked))

@@ -5,20 +5,28 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller_service.core.partitions import Owner
-from controller_service.core.roster import KEEP_S, MAX_DEPARTED, NO_ROSTER, Covered, Departure, Member, Roster
+from controller_service.core.partitions import Incarnation
+from controller_service.core.roster import (
+    KEEP_S,
+    MAX_DEPARTED,
+    NO_ROSTER,
+    CoveredTables,
+    DepartedIncarnation,
+    IncarnationRoster,
+    ListedIncarnation,
+)
 from tests.support.examples import examples
 
 
-def member(name: str, *, address: str = "h:1") -> Member:
-    return Member(owner=Owner(name, "i"), backend="v1", address=address, max_ongoing=1)
+def member(name: str, *, address: str = "h:1") -> ListedIncarnation:
+    return ListedIncarnation(owner=Incarnation(name, "i"), backend="v1", address=address, max_ongoing=1)
 
 
-def listing(roster: Roster, names: str, revision: int, *, now: float = 0.0) -> Roster:
+def listing(roster: IncarnationRoster, names: str, revision: int, *, now: float = 0.0) -> IncarnationRoster:
     return roster.listing(map(member, names), generation="g", revision=revision, now=now)
 
 
-def departures(roster: Roster) -> list[tuple[str, str, int]]:
+def departures(roster: IncarnationRoster) -> list[tuple[str, str, int]]:
     return [(it.owner.replica_id, it.generation, it.revision) for it in roster.departed]
 
 
@@ -30,9 +38,12 @@ def test_the_revision_is_that_of_the_last_change_of_who_is_listed() -> None:
     assert again is roster, "the same incarnations"
     less = listing(roster, "b", 5)
     assert (less.revision, departures(less)) == (5, [("a", "g", 5)])
-    other_life = Member(owner=Owner("b", "j"), backend="v1", address="h:1", max_ongoing=1)
+    other_life = ListedIncarnation(owner=Incarnation("b", "j"), backend="v1", address="h:1", max_ongoing=1)
     replaced = less.listing([other_life], generation="g", revision=6, now=1.0)
-    assert [(it.owner, it.revision) for it in replaced.departed] == [(Owner("a", "i"), 5), (Owner("b", "i"), 6)]
+    assert [(it.owner, it.revision) for it in replaced.departed] == [
+        (Incarnation("a", "i"), 5),
+        (Incarnation("b", "i"), 6),
+    ]
 
 
 def test_departures_are_bounded_by_time_and_what_was_dropped_is_said() -> None:
@@ -59,11 +70,13 @@ def test_departures_are_bounded_in_number_and_none_after_departed_since_is_missi
     assert all(name in listed for name, revision in left.items() if revision > roster.departed_since)
 
 
-def brought(revision: int, *departed: tuple[str, str, int], since: int = 0, covers: tuple[Covered, ...] = ()) -> Roster:
-    return Roster(
+def brought(
+    revision: int, *departed: tuple[str, str, int], since: int = 0, covers: tuple[CoveredTables, ...] = ()
+) -> IncarnationRoster:
+    return IncarnationRoster(
         revision=revision,
         departed=tuple(
-            Departure(owner=Owner(name, "i"), generation=generation, revision=at, left_at=0.0)
+            DepartedIncarnation(owner=Incarnation(name, "i"), generation=generation, revision=at, left_at=0.0)
             for name, generation, at in departed
         ),
         departed_since=since,
@@ -71,11 +84,13 @@ def brought(revision: int, *departed: tuple[str, str, int], since: int = 0, cove
     )
 
 
-def learning(roster: Roster, other: Roster, generation: str, revision: int, *ended: str) -> Roster:
+def learning(
+    roster: IncarnationRoster, other: IncarnationRoster, generation: str, revision: int, *ended: str
+) -> IncarnationRoster:
     return roster.learning(
         other,
         generation,
-        ended=[Owner(name, "i") for name in ended],
+        ended=[Incarnation(name, "i") for name in ended],
         generation="g",
         revision=revision,
         now=0.0,
@@ -83,10 +98,10 @@ def learning(roster: Roster, other: Roster, generation: str, revision: int, *end
 
 
 def test_what_an_earlier_generation_knew_is_covered_with_its_departures() -> None:
-    older = Covered(generation="e", revision=4, departed_since=1)
+    older = CoveredTables(generation="e", revision=4, departed_since=1)
     table = brought(9, ("a", "e", 3), ("b", "f", 7), since=2, covers=(older,))
     roster = learning(NO_ROSTER, table, "f", 5, "c")
-    assert roster.covers == (older, Covered(generation="f", revision=9, departed_since=2))
+    assert roster.covers == (older, CoveredTables(generation="f", revision=9, departed_since=2))
     assert departures(roster) == [("a", "e", 3), ("b", "f", 7), ("c", "g", 5)]
     assert roster.revision == 0, "who is listed is another matter"
     assert learning(roster, table, "f", 6) == roster
@@ -95,9 +110,9 @@ def test_what_an_earlier_generation_knew_is_covered_with_its_departures() -> Non
 def test_of_several_tables_the_newest_counts_and_departures_add_up() -> None:
     roster = learning(NO_ROSTER, brought(9, ("b", "f", 7), since=2), "f", 5)
     older = learning(roster, brought(8, ("x", "f", 1)), "f", 6)
-    assert older.covers == (Covered(generation="f", revision=9, departed_since=2),)
+    assert older.covers == (CoveredTables(generation="f", revision=9, departed_since=2),)
     newer = learning(older, brought(12, ("c", "f", 11), since=8), "f", 7)
-    assert newer.covers == (Covered(generation="f", revision=12, departed_since=8),)
+    assert newer.covers == (CoveredTables(generation="f", revision=12, departed_since=8),)
     assert departures(newer) == [("x", "f", 1), ("b", "f", 7), ("c", "f", 11)]
 
 
@@ -117,12 +132,12 @@ def test_what_is_dropped_of_an_earlier_generation_is_said_there() -> None:
     table = brought(900, *((name, "f", at) for at, name in enumerate(names, 100)))
     roster = learning(NO_ROSTER, table, "f", 5, "x")
     assert len(roster.departed) == MAX_DEPARTED
-    assert roster.covers == (Covered(generation="f", revision=900, departed_since=100),)
+    assert roster.covers == (CoveredTables(generation="f", revision=900, departed_since=100),)
     assert roster.departed_since == 0
 
 
 def test_a_controller_that_this_one_has_followed_in_turn_says_nothing_of_this_generation() -> None:
-    table = brought(3, ("a", "g", 1), covers=(Covered(generation="g", revision=7),))
+    table = brought(3, ("a", "g", 1), covers=(CoveredTables(generation="g", revision=7),))
     roster = learning(NO_ROSTER, table, "h", 5)
-    assert roster.covers == (Covered(generation="h", revision=3),)
+    assert roster.covers == (CoveredTables(generation="h", revision=3),)
     assert departures(roster) == [("a", "g", 5)]

@@ -7,23 +7,23 @@ from dataclasses import replace
 import pytest
 
 from controller_service.core import transitions
-from controller_service.core.observed import Observed, Replica, ReplicaState, Restarts
-from controller_service.core.partitions import Owner
-from controller_service.core.transitions import AttachRefused, Hello, NamesakeLives, Report
+from controller_service.core.observed import Observed, ObservedReplica, ReplicaState, Restarts
+from controller_service.core.partitions import Incarnation
+from controller_service.core.transitions import AttachRefused, Hello, NamesakeLives, ObservedReport
 
 A = Hello(replica_id="a", incarnation="1" * 32, backend="v1", pid=7)
-READY = Report(state=ReplicaState.READY, address="h:1", max_ongoing=4)
+READY = ObservedReport(state=ReplicaState.READY, address="h:1", max_ongoing=4)
 
 
 def attached(hello: Hello = A, observed: Observed | None = None) -> Observed:
     return transitions.attached(observed or Observed(), hello, now=1.0).observed
 
 
-def reported(observed: Observed, report: Report, *, now: float = 2.0, hello: Hello = A) -> Observed:
+def reported(observed: Observed, report: ObservedReport, *, now: float = 2.0, hello: Hello = A) -> Observed:
     return transitions.reported(observed, hello.replica_id, hello.incarnation, report, now=now).observed
 
 
-def the_replica(observed: Observed, replica_id: str = "a") -> Replica:
+def the_replica(observed: Observed, replica_id: str = "a") -> ObservedReplica:
     replica = observed.replica(replica_id)
     assert replica is not None
     return replica
@@ -42,13 +42,13 @@ def test_silence_is_not_death() -> None:
     observed = transitions.fell_silent(reported(attached(), READY), "a", now=5.0).observed
     replica = the_replica(observed)
     assert (replica.shown_state, replica.gone, replica.takes_calls) == (ReplicaState.SUSPECT, False, True)
-    assert not observed.is_dead(Owner("a", A.incarnation))
+    assert not observed.is_dead(Incarnation("a", A.incarnation))
     assert the_replica(reported(observed, READY)).shown_state is ReplicaState.READY
 
 
 def test_stopping_is_an_end_from_which_nobody_returns() -> None:
-    observed = reported(attached(), Report(state=ReplicaState.STOPPED))
-    assert observed.is_dead(Owner("a", A.incarnation))
+    observed = reported(attached(), ObservedReport(state=ReplicaState.STOPPED))
+    assert observed.is_dead(Incarnation("a", A.incarnation))
     assert reported(observed, READY) is observed
     with pytest.raises(AttachRefused, match="has ended"):
         attached(A, observed)
@@ -57,16 +57,16 @@ def test_stopping_is_an_end_from_which_nobody_returns() -> None:
 def test_an_incarnation_that_was_replaced_is_dead_and_stays_out() -> None:
     newer = replace(A, incarnation="2" * 32)
     observed = attached(newer, reported(attached(), READY))
-    assert observed.is_dead(Owner("a", A.incarnation))
-    assert not observed.is_dead(Owner("a", newer.incarnation))
-    assert reported(observed, Report(state=ReplicaState.STOPPED)) is observed
+    assert observed.is_dead(Incarnation("a", A.incarnation))
+    assert not observed.is_dead(Incarnation("a", newer.incarnation))
+    assert reported(observed, ObservedReport(state=ReplicaState.STOPPED)) is observed
     with pytest.raises(AttachRefused, match="was replaced"):
         attached(A, observed)
 
 
 def test_one_that_was_never_heard_of_is_not_dead() -> None:
-    assert not Observed().is_dead(Owner("a", A.incarnation))
-    assert not launched().is_dead(Owner("a", A.incarnation))
+    assert not Observed().is_dead(Incarnation("a", A.incarnation))
+    assert not launched().is_dead(Incarnation("a", A.incarnation))
 
 
 def test_a_launched_replica_that_lives_keeps_its_place() -> None:
@@ -95,7 +95,7 @@ def test_a_warning_is_shown_for_as_long_as_it_is_reported() -> None:
 def test_last_words_are_read_after_the_end_was_seen() -> None:
     observed = transitions.exited(launched(), "a", "exited with status 1", failed=True, now=1.0).observed
     assert (the_replica(observed).state, the_replica(observed).error) == (ReplicaState.FAILED, "exited with status 1")
-    observed = reported(attached(A, observed), Report(state=ReplicaState.FAILED, error="Traceback"))
+    observed = reported(attached(A, observed), ObservedReport(state=ReplicaState.FAILED, error="Traceback"))
     assert (the_replica(observed).error, the_replica(observed).gone) == ("Traceback", True)
 
 
@@ -129,7 +129,7 @@ def test_deaths_of_one_wave_count_once() -> None:
 
 def test_a_failure_counts_when_it_is_reported_and_not_again_when_the_process_ends() -> None:
     observed = attached(A, launched(now=0.0))
-    observed = reported(observed, Report(state=ReplicaState.FAILED, error="no"), now=1.0)
+    observed = reported(observed, ObservedReport(state=ReplicaState.FAILED, error="no"), now=1.0)
     counted = observed.restarts["v1"]
     assert (counted.streak, counted.not_before) == (1, 1.5)
     observed = transitions.exited(observed, "a", "exited with status 1", failed=True, now=1.4).observed
@@ -137,7 +137,7 @@ def test_a_failure_counts_when_it_is_reported_and_not_again_when_the_process_end
 
     # A life is as long as it said, not as long as its process took to end.
     observed = reported(attached(A, launched(now=0.0)), READY, now=0.0)
-    observed = reported(observed, Report(state=ReplicaState.STOPPED), now=9.9)
+    observed = reported(observed, ObservedReport(state=ReplicaState.STOPPED), now=9.9)
     observed = transitions.exited(observed, "a", "exited with status 0", failed=False, now=10.1).observed
     assert observed.restarts["v1"].streak == 1
 

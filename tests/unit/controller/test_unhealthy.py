@@ -21,11 +21,11 @@ from controller_service.core.reconcile import (
     reconcile_backend,
     template_of,
 )
-from controller_service.core.transitions import FIRST_INTERVAL_S, QUICK_DEATH_S, Hello, Report
+from controller_service.core.transitions import FIRST_INTERVAL_S, QUICK_DEATH_S, Hello, ObservedReport
 from slotmesh.spec.model import Backend
 
 V1 = Backend(name="v1", handler="app:One", num_replicas=2, user_config={"k": 1})
-READY = Report(state=ReplicaState.READY, address="h:1", max_ongoing=1)
+READY = ObservedReport(state=ReplicaState.READY, address="h:1", max_ongoing=1)
 SICK = replace(READY, unhealthy=True, error="check_health said no")
 
 
@@ -33,13 +33,15 @@ def desired(backend: Backend = V1) -> Desired:
     return Desired().apply(ChangeSet(put_backends=(backend,)))
 
 
-def launched(ids: Iterable[str], *, backend: Backend = V1, report: Report = READY, now: float = 0.0) -> Observed:
+def launched(
+    ids: Iterable[str], *, backend: Backend = V1, report: ObservedReport = READY, now: float = 0.0
+) -> Observed:
     """Replicas that this controller has started with this backend, and that are ready."""
     return with_launched(Observed(), ids, backend=backend, report=report, now=now)
 
 
 def with_launched(
-    observed: Observed, ids: Iterable[str], *, backend: Backend = V1, report: Report = READY, now: float = 0.0
+    observed: Observed, ids: Iterable[str], *, backend: Backend = V1, report: ObservedReport = READY, now: float = 0.0
 ) -> Observed:
     for name in ids:
         template = template_of(backend)
@@ -53,7 +55,7 @@ def with_launched(
     return observed
 
 
-def say(observed: Observed, name: str, report: Report, *, now: float) -> Observed:
+def say(observed: Observed, name: str, report: ObservedReport, *, now: float) -> Observed:
     return transitions.reported(observed, name, "1", report, now=now).observed
 
 
@@ -115,7 +117,7 @@ def test_its_end_is_the_same_death_as_its_sickness(says_so: bool) -> None:
     observed = say(launched("ab", now=100.0), "a", SICK, now=101.0)
     counted = observed.restarts["v1"]
     if says_so:
-        observed = say(observed, "a", Report(state=ReplicaState.STOPPED, unhealthy=True), now=140.0)
+        observed = say(observed, "a", ObservedReport(state=ReplicaState.STOPPED, unhealthy=True), now=140.0)
     observed = transitions.exited(observed, "a", "exited with status 1", failed=True, now=141.0).observed
     assert observed.restarts["v1"] == counted
     assert [it for it in look(desired(), observed, 142.0).actions if isinstance(it, ForgetReplica)]

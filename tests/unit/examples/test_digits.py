@@ -11,7 +11,7 @@ from examples.digits.app import Digits
 from examples.digits.data import Image, split
 from examples.digits.models import Model
 from examples.digits.report import bars, drawn
-from examples.digits.traffic import Tally
+from examples.digits.traffic import TrafficTally
 
 
 @pytest.mark.slow
@@ -41,13 +41,13 @@ def test_what_is_no_image_does_not_reach_the_handler(image: list[float]) -> None
 
 
 def test_a_tally_counts_each_image_once() -> None:
-    tally = Tally(asked=[10, 1, 0], right=[10, 0, 0])
+    tally = TrafficTally(asked=[10, 1, 0], right=[10, 0, 0])
     assert tally.accuracy == 0.5
     assert tally.unsteady == 0
 
 
 def test_different_answers_for_one_image_are_noticed() -> None:
-    assert Tally(asked=[3, 3], right=[3, 2]).unsteady == 1
+    assert TrafficTally(asked=[3, 3], right=[3, 2]).unsteady == 1
 
 
 def test_bars_are_as_long_as_their_part_of_the_largest() -> None:

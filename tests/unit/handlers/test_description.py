@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slotmesh.handlers import CALL, Kind, batch, deployment, describe
+from slotmesh.handlers import CALL, MethodKind, batch, deployment, describe
 
 
 class Base:
@@ -55,12 +55,12 @@ class Mixed(Base):
 def test_public_methods_are_found_with_their_kinds() -> None:
     kinds = {name: method.kind for name, method in describe(Mixed).methods.items()}
     assert kinds == {
-        "inherited": Kind.ASYNC,
-        "overridden": Kind.DEF,
-        "a_static": Kind.ASYNC,
-        "a_class_method": Kind.DEF,
-        "streams": Kind.ASYNC_GENERATOR,
-        "streams_in_thread": Kind.GENERATOR,
+        "inherited": MethodKind.ASYNC,
+        "overridden": MethodKind.DEF,
+        "a_static": MethodKind.ASYNC,
+        "a_class_method": MethodKind.DEF,
+        "streams": MethodKind.ASYNC_GENERATOR,
+        "streams_in_thread": MethodKind.GENERATOR,
     }
 
 
@@ -92,7 +92,7 @@ def test_a_wrapped_method_keeps_its_kind() -> None:
         @plain
         def method(self) -> None: ...
 
-    assert describe(Wrapped).methods["method"].kind is Kind.DEF
+    assert describe(Wrapped).methods["method"].kind is MethodKind.DEF
 
 
 async def yields_on_loop(self: Any) -> AsyncIterator[int]:

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from replica_service.convert import Granted
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Run
-from replica_service.core.events import DispatchCame, StampEchoed, TimePassed
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun
+from replica_service.core.events import DispatchCame, ReplicaTimePassed, StampEchoed
 from replica_service.core.sessions.records import Record
 from replica_service.shell.links.direct_slots import DirectSlots
-from replica_service.shell.links.slot_requests import Wish
+from replica_service.shell.links.slot_requests import ReservationTerms
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Executed, Reason
 from tests.support.fakes.clock import FakeClock
@@ -273,8 +273,8 @@ async def asked_again(host: Hosting, kind: Kind) -> RememberingOutbox:
     """The router where the session is now wants the outcome of the first call."""
     link, _ = host.engine.open()
     link.outbox = outbox = RememberingOutbox()
-    options = CallOptions(method=kind.method, content_type=OCTET_STREAM, ordering_key="k")
-    asking = Run(link, 1, [b""], options, "e", host.clock.now())
+    options = ReplicaCallOptions(method=kind.method, content_type=OCTET_STREAM, ordering_key="k")
+    asking = ReplicaRun(link, 1, [b""], options, "e", host.clock.now())
     asking.record = Record("s", 2, range(1, 2), 1, attempt=0, recovers=True)
     host.engine.submit([asking])
     return outbox
@@ -283,7 +283,7 @@ async def asked_again(host: Hosting, kind: Kind) -> RememberingOutbox:
 @feature
 async def slots(host: Hosting, kind: Kind, is_whole: bool) -> None:
     """A call in a slot starts at once, though no permit is left."""
-    granted = await DirectSlots(host.engine, host.clock).reserve(Wish("e", 10.0), None, "")
+    granted = await DirectSlots(host.engine, host.clock).reserve(ReservationTerms("e", 10.0), None, "")
     assert isinstance(granted, Granted)
     rest = [b"wait%d" % number for number in range(3)]
     host.engine.submit([calls(host, KINDS[0], rest)] if is_whole else [calls(host, KINDS[0], [it]) for it in rest])
@@ -300,7 +300,7 @@ async def slots(host: Hosting, kind: Kind, is_whole: bool) -> None:
 def advance(host: Hosting, seconds: float) -> None:
     assert isinstance(host.clock, FakeClock)
     host.clock.advance(seconds)
-    host.engine.post(TimePassed())
+    host.engine.post(ReplicaTimePassed())
 
 
 def decoding_takes(host: Hosting, kind: Kind, seconds: float) -> None:

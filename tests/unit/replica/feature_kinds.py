@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.sessions.records import Record
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.handlers import batch, deployment
@@ -125,7 +125,7 @@ KINDS: Final = [
 # -- what cells do -----------------------------------------------------------------------------------------------------
 
 
-def calls(host: Hosting, kind: Kind, payloads: Sequence[bytes], **options: Any) -> Run:
+def calls(host: Hosting, kind: Kind, payloads: Sequence[bytes], **options: Any) -> ReplicaRun:
     options.setdefault("streaming", kind.streams)
     return host.run(kind.method, payloads, **options)
 

@@ -9,8 +9,8 @@ from math import inf
 from typing import Any
 
 from replica_service.convert import SlotAnswer
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link, Run
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun, RouterPeer
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.handler_loop import OwnLoop, SharedLoop
 from replica_service.shell.handler.methods import bind_methods
@@ -108,17 +108,17 @@ class Hosting:
         key: str = "",
         content_type: str = OCTET_STREAM,
         time_left_s: float = inf,
-        link: Link | None = None,
+        link: RouterPeer | None = None,
         **options: Any,
-    ) -> Run:
+    ) -> ReplicaRun:
         """A run under the next ids."""
-        call_options = CallOptions(method=method, content_type=content_type, ordering_key=key, **options)
+        call_options = ReplicaCallOptions(method=method, content_type=content_type, ordering_key=key, **options)
         now = self.clock.now()
-        made = Run(link or self.link, self._next, list(payloads), call_options, "e", now, now + time_left_s)
+        made = ReplicaRun(link or self.link, self._next, list(payloads), call_options, "e", now, now + time_left_s)
         self._next += len(payloads)
         return made
 
-    async def execute(self, *runs: Run) -> RememberingOutbox:
+    async def execute(self, *runs: ReplicaRun) -> RememberingOutbox:
         """Submits the runs, and waits for all of their outcomes."""
         wanted = len(self.outbox.order) + sum(len(run.payloads) for run in runs)
         self.engine.submit(runs)
@@ -128,7 +128,7 @@ class Hosting:
     async def answered(self, count: int) -> None:
         await wait_until(lambda: len(self.outbox.order) >= count, what=f"{count} outcomes")
 
-    def results(self, run: Run) -> list[bytes | None]:
+    def results(self, run: ReplicaRun) -> list[bytes | None]:
         return [self.outbox.results_of.get(run.first + index) for index in range(len(run.payloads))]
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from math import inf
 
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.commands import (
     AnswerRenewal,
-    Command,
     Fail,
     Grant,
     Refuse,
+    ReplicaCommand,
     StartBatch,
     StartCalls,
     TellCapacity,
 )
-from replica_service.core.scheduler import DEFAULT_KEYED_WINDOW, Scheduler
-from replica_service.core.slots.slot_table import Slot
+from replica_service.core.scheduler import DEFAULT_KEYED_WINDOW, ReplicaScheduler
+from replica_service.core.slots.slot_table import ReservedSlot
 from slotmesh.handlers import BatchControl, BatchSettings
 
 GATHER_S = 0.5
@@ -25,14 +25,14 @@ GATHER_S = 0.5
 
 def scheduler(
     max_ongoing: int = 4, prefetch: int = 0, keyed_window: int = DEFAULT_KEYED_WINDOW, max_batch_size: int = 3
-) -> Scheduler:
+) -> ReplicaScheduler:
     settings = BatchSettings(max_batch_size=max_batch_size, batch_wait_timeout_s=GATHER_S)
     methods = {"plain": None, "batch": BatchControl(settings)}
-    return Scheduler(methods, max_ongoing=max_ongoing, prefetch=prefetch, keyed_window=keyed_window)
+    return ReplicaScheduler(methods, max_ongoing=max_ongoing, prefetch=prefetch, keyed_window=keyed_window)
 
 
 def run(
-    link: Link,
+    link: RouterPeer,
     first: int,
     count: int,
     *,
@@ -41,13 +41,15 @@ def run(
     deadline: float = inf,
     epoch: int = 1,
     arrived: float = 0.0,
-) -> Run:
-    made = Run(link, first, [b""] * count, CallOptions(method=method, ordering_key=key), "e", arrived, deadline)
+) -> ReplicaRun:
+    made = ReplicaRun(
+        link, first, [b""] * count, ReplicaCallOptions(method=method, ordering_key=key), "e", arrived, deadline
+    )
     made.owner_epoch = epoch
     return made
 
 
-def told(commands: list[Command]) -> list[str]:
+def told(commands: list[ReplicaCommand]) -> list[str]:
     """The commands, as a person would note them down: run ids, first and last."""
     lines = []
     for command in commands:
@@ -60,7 +62,7 @@ def told(commands: list[Command]) -> list[str]:
             case Grant(run=run):
                 lines.append(f"grant {run.first}")
             case AnswerRenewal(op_id=op_id, answer=answer):
-                lines.append(f"{'prolong' if isinstance(answer, Slot) else 'fail'} {op_id}")
+                lines.append(f"{'prolong' if isinstance(answer, ReservedSlot) else 'fail'} {op_id}")
             case Refuse() | Fail():
                 word = "refuse" if isinstance(command, Refuse) else "fail"
                 lines.append(f"{word} {span(command)} {command.failure.reason.value}")
@@ -73,11 +75,11 @@ def span(command: StartCalls | StartTurn | Refuse | Fail) -> str:
     return f"{command.run.first + command.lo}-{command.run.first + command.hi - 1}"
 
 
-def turn_of(commands: list[Command]) -> StartTurn:
+def turn_of(commands: list[ReplicaCommand]) -> StartTurn:
     (turn,) = [command for command in commands if isinstance(command, StartTurn)]
     return turn
 
 
-def batch_of(commands: list[Command]) -> StartBatch:
+def batch_of(commands: list[ReplicaCommand]) -> StartBatch:
     (batch,) = [command for command in commands if isinstance(command, StartBatch)]
     return batch

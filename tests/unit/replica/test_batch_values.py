@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.call_options import Credit
+from replica_service.core.call_options import HandlerCredit
 from slotmesh.codec import JSON, encode
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import batch, deployment
@@ -221,7 +221,7 @@ async def test_one_that_has_ended_is_not_taken_back_any_more(handler: type) -> N
 @both
 async def test_a_caller_that_leaves_holds_nobody_up_with_values_that_it_has_not_taken(handler: type) -> None:
     async with hosting(handler) as host:
-        run = counting(host, 9, 9, 9, credit=Credit(1, 1_000_000))
+        run = counting(host, 9, 9, 9, credit=HandlerCredit(1, 1_000_000))
         host.engine.submit([run])
         for count in range(1, STEPS + 1):
             await wait_until(lambda: len(values(host, run, 2)) == count, what=f"{count} values")  # noqa: B023

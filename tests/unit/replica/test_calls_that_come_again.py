@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link, Run
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun, RouterPeer
 from replica_service.core.sessions.records import Record
 from replica_service.shell.links.router_outbox import Outbox
 from slotmesh.codec import OCTET_STREAM
@@ -25,15 +25,15 @@ class Router:
 
     def __init__(self, replica: ReplicaNode) -> None:
         self.engine = replica.engine
-        self.link: Link
+        self.link: RouterPeer
         self.outbox: Outbox
         self.link, self.outbox = replica.engine.open()
         self._ids = count(1)
 
     def send(self, ids: Sequence[int], key: str = "", *, epoch: int = 1, attempt: int = 0) -> None:
         for call_id in ids:
-            options = CallOptions(method=METHOD, content_type=OCTET_STREAM, ordering_key=key)
-            run = Run(self.link, next(self._ids), [b"%d" % call_id], options, "e", 0.0)
+            options = ReplicaCallOptions(method=METHOD, content_type=OCTET_STREAM, ordering_key=key)
+            run = ReplicaRun(self.link, next(self._ids), [b"%d" % call_id], options, "e", 0.0)
             ids_of_run = range(call_id, call_id + 1)
             run.record = Record(SESSION, epoch, ids_of_run, 1, attempt=attempt, recovers=False)
             self.engine.submit([run])

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link, Run, StartTurn
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.sessions.records import Record
 from replica_service.core.starting.claims import Claim, TurnClaims
 from slotmesh.codec import JSON
@@ -46,7 +46,7 @@ class Handler:
         yield item
 
 
-def submit(host: Hosting, method: str, key: str) -> Run:
+def submit(host: Hosting, method: str, key: str) -> ReplicaRun:
     """A router sends call 1 of the session."""
     run = host.run(method, [b'["1"]'], key=key, content_type=JSON)
     run.record = Record(SESSION, 1, range(1, 2), 1, attempt=0, recovers=False)
@@ -54,15 +54,15 @@ def submit(host: Hosting, method: str, key: str) -> Run:
     return run
 
 
-def taken_over(host: Hosting, method: str, key: str) -> tuple[Link, RememberingOutbox]:
+def taken_over(host: Hosting, method: str, key: str) -> tuple[RouterPeer, RememberingOutbox]:
     """The session goes on at another router, which hears that the call runs, and wants its outcome."""
     engine = host.engine
     ((_, _, report),) = engine.reconcile([(SESSION, 2, [(1, 1)])])
     assert report.running == [(1, 1)]
     link, _ = engine.open()
     link.outbox = outbox = RememberingOutbox()
-    options = CallOptions(method=method, content_type=JSON, ordering_key=key)
-    asking = Run(link, 1, [b""], options, "e", host.clock.now())
+    options = ReplicaCallOptions(method=method, content_type=JSON, ordering_key=key)
+    asking = ReplicaRun(link, 1, [b""], options, "e", host.clock.now())
     asking.record = Record(SESSION, 2, range(1, 2), 1, attempt=0, recovers=True)
     engine.submit([asking])
     return link, outbox

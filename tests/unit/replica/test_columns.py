@@ -10,7 +10,7 @@ import pytest
 
 from replica_service import convert
 from replica_service.convert.runs import MAX_NEIGHBOURS
-from replica_service.core.calls import Link, Run
+from replica_service.core.calls import ReplicaRun, RouterPeer
 from slotmesh.v1 import call_pb2, replica_service_pb2
 from tests.support.fakes.clock import FakeClock
 from tests.unit.replica.hosting import hosting
@@ -31,15 +31,17 @@ def column(keys: Sequence[str], first: int = 1, **fields: Any) -> replica_servic
     )
 
 
-def runs_of(batch: replica_service_pb2.RunBatch, link: Link | None = None) -> list[Run]:
-    runs, rejected, announced = convert.runs_of(replica_service_pb2.RunFrame(batches=[batch]), link or Link(), NOW)
+def runs_of(batch: replica_service_pb2.RunBatch, link: RouterPeer | None = None) -> list[ReplicaRun]:
+    runs, rejected, announced = convert.runs_of(
+        replica_service_pb2.RunFrame(batches=[batch]), link or RouterPeer(), NOW
+    )
     assert not rejected
     assert not announced
     return runs
 
 
 def test_calls_of_one_key_that_follow_each_other_are_one_run() -> None:
-    link = Link()
+    link = RouterPeer()
     runs = runs_of(column(["a", "a", "bb", "", "a"], first=11), link)
     assert [(run.ordering_key, run.partition, run.owner_epoch, run.begin, run.end) for run in runs] == [
         ("a", 1, 7, 0, 2),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from replica_service.convert.runs import runs_of
-from replica_service.core.calls import Origin, Run
+from replica_service.core.calls import ReplicaRun, RerunOrigin
 from replica_service.core.sessions.records import Record
 from slotmesh.codec import MSGPACK, encoder
 from slotmesh.handlers import batch, deployment
@@ -129,7 +129,7 @@ class Handler:
 encode = encoder(MSGPACK)
 
 
-def ids(run: Run) -> list[bytes]:
+def ids(run: ReplicaRun) -> list[bytes]:
     return [b"%d" % (run.first + index) for index in range(len(run.payloads))]
 
 
@@ -279,7 +279,7 @@ async def test_another_attempt_without_a_session_has_the_key_of_the_first() -> N
         run = first.run("remember", [b"", b"", b""])
         await first.execute(run)
         again = second.run("remember", [b"", b""])
-        again.origin = Origin(first.link.stream_id, [run.first, run.first + 2], 1)
+        again.origin = RerunOrigin(first.link.stream_id, [run.first, run.first + 2], 1)
         other = second.run("remember", [b"", b""])
         await second.execute(again, other)
         keys = [call.idempotency_key for call in first.handler.contexts]

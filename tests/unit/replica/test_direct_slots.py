@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 
 from replica_service.convert import Granted
-from replica_service.core.call_options import CallOptions
+from replica_service.core.call_options import ReplicaCallOptions
 from replica_service.shell.links.direct_slots import DirectSlots
-from replica_service.shell.links.slot_requests import Reservation, SlotRequests, Wish
-from replica_service.shell.slots import ReservationOutcome
+from replica_service.shell.links.slot_requests import AwaitedReservation, ReservationTerms, SlotRequests
+from replica_service.shell.slots import ReservationEnd
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Failure, Reason
 from tests.contract.slot_handlers import Handler
@@ -22,8 +22,8 @@ from tests.unit.replica.hosting import Hosting, hosting
 
 pytestmark = pytest.mark.asyncio
 
-WISH = Wish("e", 10.0)
-ECHO = CallOptions(method="echo", content_type=OCTET_STREAM)
+WISH = ReservationTerms("e", 10.0)
+ECHO = ReplicaCallOptions(method="echo", content_type=OCTET_STREAM)
 FULL = Failure(reason=Reason.QUEUE_FULL, message="full")
 
 
@@ -137,7 +137,7 @@ async def test_a_reader_that_fails_takes_its_call_back(host: Hosting, direct: Di
     async def write(payload: bytes, content_type: str) -> None:
         raise ConnectionError(f"nobody takes {payload!r} as {content_type}")
 
-    counting = CallOptions(method="count", content_type=OCTET_STREAM, streaming=True)
+    counting = ReplicaCallOptions(method="count", content_type=OCTET_STREAM, streaming=True)
     with pytest.raises(ConnectionError):
         await direct.dispatch(await reserved(direct), "e", counting, b"100000", None, write)
     await asyncio.wait_for(host.engine.idle(), 5)
@@ -164,7 +164,7 @@ async def test_what_becomes_of_reservations_and_slots_is_counted(host: Hosting, 
     for _ in range(2):
         await direct.dispatch(used, "e", ECHO, b"x", None, write)
     direct.release(back)
-    outcome = ReservationOutcome
+    outcome = ReservationEnd
     assert host.engine.slots.reservations == {outcome.GRANTED: 2, outcome.REFUSED: 2, outcome.CANCELLED: 1}
     slots = host.engine.scheduler.slots
     assert (slots.reserved, slots.granted, slots.dispatched, slots.released) == (0, 2, 1, 1)
@@ -177,7 +177,7 @@ async def test_what_becomes_of_reservations_and_slots_is_counted(host: Hosting, 
 async def test_request_ids_that_are_over_are_forgotten(host: Hosting) -> None:
     requests, clock = SlotRequests(), FakeClock()
     for number in range(10_000):
-        reservation = Reservation(WISH, lambda: None)
+        reservation = AwaitedReservation(WISH, lambda: None)
         requests.add(f"r{number}", reservation, clock.now())
         assert requests.find(f"r{number}", WISH, clock.now()) is reservation
         reservation.answered(FULL)

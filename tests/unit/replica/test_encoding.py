@@ -8,8 +8,8 @@ from math import inf
 import numpy as np
 import pytest
 
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link, Run
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun, RouterPeer
 from replica_service.shell.executors.encoding import Encoding
 from slotmesh.codec import JSON, MSGPACK, OCTET_STREAM, encode
 from slotmesh.errors import Failure
@@ -24,19 +24,19 @@ class Sink(Encoding):
         self.failures: dict[int, Failure] = {}
         self.done = 0
 
-    def payloads(self, run: Run, lo: int, payloads: Sequence[bytes]) -> None:
+    def payloads(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
         self.sent.update(enumerate(payloads, lo))
 
-    def failed(self, run: Run, lo: int, count: int, failure: Failure) -> None:
+    def failed(self, run: ReplicaRun, lo: int, count: int, failure: Failure) -> None:
         self.failures.update(dict.fromkeys(range(lo, lo + count), failure))
 
-    def _done(self, run: Run, lo: int, count: int) -> None:
+    def _done(self, run: ReplicaRun, lo: int, count: int) -> None:
         self.done += count
 
 
-def run_of(count: int, content_type: str, *, no_reply: bool = False) -> Run:
-    options = CallOptions(method="m", content_type=content_type, ordering_key="", no_reply=no_reply)
-    return Run(Link(), 1, [b""] * count, options, "e", 0.0, inf)
+def run_of(count: int, content_type: str, *, no_reply: bool = False) -> ReplicaRun:
+    options = ReplicaCallOptions(method="m", content_type=content_type, ordering_key="", no_reply=no_reply)
+    return ReplicaRun(RouterPeer(), 1, [b""] * count, options, "e", 0.0, inf)
 
 
 @pytest.mark.parametrize("content_type", [MSGPACK, OCTET_STREAM])

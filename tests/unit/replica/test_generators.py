@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.call_options import Credit
+from replica_service.core.call_options import HandlerCredit
 from replica_service.core.events import StampEchoed
 from slotmesh.codec import JSON, MSGPACK, decode, encode
 from slotmesh.errors import Executed, Reason
@@ -194,8 +194,10 @@ async def test_what_is_taken_while_a_stint_ends_is_not_overlooked() -> None:
 
 
 @pytest.mark.parametrize("method", ["count", "count_in_thread"])
-@pytest.mark.parametrize(("credit", "ahead"), [(Credit(3, 1000), 3), (Credit(200, 25), 18), (Credit(1, 1), 1)])
-async def test_a_handler_is_as_far_ahead_as_its_call_allows(method: str, credit: Credit, ahead: int) -> None:
+@pytest.mark.parametrize(
+    ("credit", "ahead"), [(HandlerCredit(3, 1000), 3), (HandlerCredit(200, 25), 18), (HandlerCredit(1, 1), 1)]
+)
+async def test_a_handler_is_as_far_ahead_as_its_call_allows(method: str, credit: HandlerCredit, ahead: int) -> None:
     async with hosting(Handler) as host:
         host.engine.submit([count(host, 300, method, credit=credit)])
         values = host.outbox.values_of

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica_service.convert import Issuer
-from replica_service.core.permits.capacity import Capacity
+from replica_service.core.permits.capacity import PermitCapacity
 from replica_service.shell.links.router_outbox import Outbox, Response
 from slotmesh.codec import JSON, MSGPACK
 from slotmesh.errors import Executed, Failure, Reason
@@ -19,7 +19,7 @@ BROKEN = Failure(reason=Reason.HANDLER_ERROR, message="no", executed=Executed.YE
 
 
 def outbox(*, cuts: bool = True) -> Outbox:
-    made = Outbox(lambda: Capacity(0, 8, 0, 0, 4096, False, 0), Issuer(FakeClock()), cuts=cuts)
+    made = Outbox(lambda: PermitCapacity(0, 8, 0, 0, 4096, False, 0), Issuer(FakeClock()), cuts=cuts)
     assert made.next_frame() is not None, "capacity comes first"
     return made
 

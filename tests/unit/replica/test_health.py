@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replica_service.core.health.health import FAILURES, Command, Health, HealthSettings
+from replica_service.core.health.health import FAILURES, HandlerHealth, HealthCommand, HealthSettings
 
-START, CANCEL, GIVE_UP = Command.START, Command.CANCEL, Command.GIVE_UP
+START, CANCEL, GIVE_UP = HealthCommand.START, HealthCommand.CANCEL, HealthCommand.GIVE_UP
 SETTINGS = HealthSettings(period_s=10.0, timeout_s=30.0)
 
 
-def health(settings: HealthSettings = SETTINGS) -> Health:
-    return Health(settings, 0.0)
+def health(settings: HealthSettings = SETTINGS) -> HandlerHealth:
+    return HandlerHealth(settings, 0.0)
 
 
 def test_checks_start_one_period_after_the_other() -> None:
@@ -94,7 +94,7 @@ def test_never_two_at_once_and_sick_exactly_once(
     core = health(HealthSettings(period_s=period_s, timeout_s=timeout_s))
     now, running, cancelled, given_up = 0.0, False, False, 0
 
-    def follow(commands: list[Command]) -> None:
+    def follow(commands: list[HealthCommand]) -> None:
         nonlocal running, cancelled, given_up
         for command in commands:
             if command is START:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from replica_service.convert import Issuer
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link, Run
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun, RouterPeer
 from replica_service.core.events import RunsCame
-from replica_service.core.permits.capacity import Capacity
-from replica_service.core.scheduler import Scheduler
+from replica_service.core.permits.capacity import PermitCapacity
+from replica_service.core.scheduler import ReplicaScheduler
 from replica_service.shell.links.router_outbox import Outbox
 from slotmesh.codec import OCTET_STREAM
 from tests.support.fakes.clock import FakeClock
@@ -23,7 +23,7 @@ class Desk:
     def __init__(self) -> None:
         self.about_to_end = 500
         self.outbox = Outbox(
-            lambda: Capacity(0, 8, 0, 2, 100, False, 1),
+            lambda: PermitCapacity(0, 8, 0, 2, 100, False, 1),
             Issuer(FakeClock()),
             about_to_end=lambda: self.about_to_end,
             are_quick=lambda: True,
@@ -74,8 +74,8 @@ async def test_in_a_hurry_nothing_waits() -> None:
 
 
 async def test_while_permits_are_free_nothing_is_about_to_end_as_only_results_bring_more() -> None:
-    core, link = Scheduler({"": None}, max_ongoing=4, prefetch=4), Link()
-    core.step(RunsCame([Run(link, 1, [b""] * 3, CallOptions(), "e", 0.0)]), 0.0)
+    core, link = ReplicaScheduler({"": None}, max_ongoing=4, prefetch=4), RouterPeer()
+    core.step(RunsCame([ReplicaRun(link, 1, [b""] * 3, ReplicaCallOptions(), "e", 0.0)]), 0.0)
     assert core.about_to_end(link) == 0
-    core.step(RunsCame([Run(link, 10, [b""] * 3, CallOptions(), "e", 0.0)]), 0.0)
+    core.step(RunsCame([ReplicaRun(link, 10, [b""] * 3, ReplicaCallOptions(), "e", 0.0)]), 0.0)
     assert core.about_to_end(link) == 6, "two of them wait for permits"

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from replica_service.shell.counters import Counters
+from replica_service.shell.counters import ReplicaCounters
 from replica_service.shell.handler.block_reports import LOG_GAP_S, WARNS_FOR_S, BlockReports
 from replica_service.shell.handler.handler_loop import OwnLoop
 from replica_service.shell.handler.loop_watch import LoopWatch
-from replica_service.shell.handler.methods import Method, bind_methods
+from replica_service.shell.handler.methods import HandlerMethod, bind_methods
 from slotmesh.handlers import batch, describe
 from tests.support.wait import wait_until
 
@@ -73,12 +73,12 @@ class Watched:
         self.loop = OwnLoop()
         self.handler = Handler()
         self.methods = bind_methods(self.handler, describe(Handler))
-        self.counters = Counters()
+        self.counters = ReplicaCounters()
         self.reports = BlockReports(self.counters, time.monotonic, own_loop=True)
         self.watch = LoopWatch(self.loop, self.methods.values(), self.reports, AFTER_S)
 
     def start(self, method: str, argument: Any = b"") -> asyncio.Future[Any]:
-        function: Method = self.methods[method]
+        function: HandlerMethod = self.methods[method]
         return asyncio.ensure_future(self.loop.run(lambda: function.function(argument)))
 
     async def blocked(self) -> str:
@@ -135,7 +135,7 @@ async def test_a_loop_that_waits_or_has_nothing_to_do_is_not_blocked() -> None:
 
 async def test_a_loop_that_has_nothing_to_do_is_not_blocked_however_long_it_is_not_run() -> None:
     """Its thread waits for work, and what it is asked for does not reach it."""
-    loop, counters = OwnLoop(), Counters()
+    loop, counters = OwnLoop(), ReplicaCounters()
     deaf: Any = SimpleNamespace(loop=SimpleNamespace(call_soon_threadsafe=lambda _: None), thread=loop.thread)
     watch = LoopWatch(deaf, [], BlockReports(counters, time.monotonic, own_loop=True), AFTER_S)
     until = time.monotonic() + 5 * AFTER_S
@@ -153,7 +153,7 @@ async def test_a_loop_that_has_ended_is_watched_no_more() -> None:
 
 async def test_the_log_has_each_method_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     now = 1000.0
-    counters = Counters()
+    counters = ReplicaCounters()
     reports = BlockReports(counters, lambda: now, own_loop=False)
 
     def said() -> list[str]:

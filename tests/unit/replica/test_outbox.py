@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from replica_service.convert import Issuer, Released
-from replica_service.core.permits.capacity import Capacity
+from replica_service.convert import Issuer, SlotReleased
+from replica_service.core.permits.capacity import PermitCapacity
 from replica_service.shell.links.router_outbox import Outbox, Response
 from slotmesh.codec import JSON, OCTET_STREAM
 from slotmesh.errors import Failure, Reason
@@ -25,7 +25,7 @@ class Desk:
     def __init__(self) -> None:
         self.ongoing = 0
         self.woken = 0
-        self.outbox = Outbox(lambda: Capacity(self.ongoing, 8, 0, 2, 100, False, 1), Issuer(FakeClock()))
+        self.outbox = Outbox(lambda: PermitCapacity(self.ongoing, 8, 0, 2, 100, False, 1), Issuer(FakeClock()))
         self.outbox.connect(self.wake)
         self.first = self.outbox.next_frame()
 
@@ -54,9 +54,9 @@ def test_the_first_frame_is_the_capacity(desk: Desk) -> None:
 
 
 def test_answers_about_slots_leave_together_but_not_before_the_first_capacity() -> None:
-    outbox = Outbox(lambda: Capacity(1, 8, 0, 2, 100, False, 1), Issuer(FakeClock()))
+    outbox = Outbox(lambda: PermitCapacity(1, 8, 0, 2, 100, False, 1), Issuer(FakeClock()))
     for op_id in (1, 2):
-        outbox.slot_answer(op_id, Released(1, 8))
+        outbox.slot_answer(op_id, SlotReleased(1, 8))
     first, second = outbox.next_frame(), outbox.next_frame()
     assert first is not None
     assert second is not None
@@ -166,7 +166,7 @@ class CuttingDesk(Desk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.outbox = Outbox(lambda: Capacity(0, 8, 0, 2, 100, False, 1), Issuer(FakeClock()), cuts=True)
+        self.outbox = Outbox(lambda: PermitCapacity(0, 8, 0, 2, 100, False, 1), Issuer(FakeClock()), cuts=True)
         self.outbox.connect(self.wake)
         self.first = self.outbox.next_frame()
 

@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 
 import pytest
 
-from replica_service.core.commands import StartCalls, Work
+from replica_service.core.commands import StartCalls, WorkCommand
 from replica_service.core.failures import TAKEN_BACK
 from slotmesh.codec import JSON
 from tests.support.wait import wait_until
@@ -112,7 +112,7 @@ async def test_a_call_that_comes_while_the_last_runner_finds_nothing_is_executed
         executor = host.engine._executors.of_async
         late = host.run("echo", [b"late"])
 
-        class Outdated(deque[Work]):
+        class Outdated(deque[WorkCommand]):
             """Says once that it is empty when it no longer is."""
 
             def __len__(self) -> int:

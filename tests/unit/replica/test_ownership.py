@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replica_service.core.lanes.ownership import Ownership
+from replica_service.core.lanes.ownership import ServedEpochs
 
 PARTITIONS = st.integers(0, 3)
 EPOCHS = st.integers(1, 9)
@@ -23,7 +23,7 @@ STEPS = st.lists(
 def test_floors_are_those_of_a_naive_model_and_none_that_a_fence_covers_is_kept(
     steps: list[tuple[str, str, int, int]],
 ) -> None:
-    ownership, floors, newest = Ownership(), dict[tuple[str, int], int](), 0
+    ownership, floors, newest = ServedEpochs(), dict[tuple[str, int], int](), 0
     for kind, endpoint, partition, epoch in steps:
         newest = max(newest, epoch)
         floor = floors.get((endpoint, partition), 0)
@@ -44,7 +44,7 @@ def test_floors_are_those_of_a_naive_model_and_none_that_a_fence_covers_is_kept(
 
 
 def test_a_fence_frees_the_floors_below_it() -> None:
-    ownership = Ownership()
+    ownership = ServedEpochs()
     for partition in range(100):
         ownership.admit("e", partition, 5)
     ownership.revoke("f", {3: 9})

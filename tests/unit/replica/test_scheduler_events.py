@@ -23,7 +23,7 @@ def test_every_event_has_one_handler() -> None:
 
 
 def test_every_event_can_be_posted() -> None:
-    assert set(get_args(events.Event)) == defined()
+    assert set(get_args(events.ReplicaEvent)) == defined()
 
 
 def test_events_are_data() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replica_service.core.calls import Link
+from replica_service.core.calls import RouterPeer
 from replica_service.core.commands import StartCalls
 from replica_service.core.events import (
     CallsEnded,
@@ -18,14 +18,14 @@ from replica_service.core.events import (
 from tests.unit.replica.scheduler_notes import run, scheduler, told, turn_of
 
 
-def fenced_link(fresh_until: float = 3.0) -> Link:
-    link = Link()
+def fenced_link(fresh_until: float = 3.0) -> RouterPeer:
+    link = RouterPeer()
     link.fresh_until = fresh_until
     return link
 
 
 def test_calls_of_a_link_that_is_not_fresh_wait_for_its_echo_and_hold_nobody_up() -> None:
-    core, silent, other = scheduler(max_ongoing=2), fenced_link(), Link()
+    core, silent, other = scheduler(max_ongoing=2), fenced_link(), RouterPeer()
     sent = [
         run(silent, 1, 2),
         run(silent, 3, 1, key="k"),

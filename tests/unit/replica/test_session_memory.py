@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import Link, Run, RunRecord
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import ReplicaRun, RouterPeer, RunRecord
 from replica_service.core.sessions import kept_outcomes
 from replica_service.core.sessions.forgotten import ForgottenSessions, Remnant
 from replica_service.core.sessions.kept_outcomes import CALL_BYTES
 from replica_service.core.sessions.records import Record
-from replica_service.core.sessions.session_table import Report, SessionTable
+from replica_service.core.sessions.session_table import SessionReport, SessionTable
 
 TTL_S = 60.0
 
@@ -23,7 +23,7 @@ class Client:
     def __init__(self, table: SessionTable, name: str = "s") -> None:
         self.table = table
         self.name = name
-        self.link = Link()
+        self.link = RouterPeer()
         self._next_run = 1
 
     def meets(self, epoch: int, now: float = 0.0) -> bool:
@@ -31,7 +31,7 @@ class Client:
 
     def sends(self, ids: Sequence[int], epoch: int = 1) -> RunRecord:
         assert self.meets(epoch)
-        run = Run(self.link, self._next_run, [b""] * len(ids), CallOptions(), "e", 0.0)
+        run = ReplicaRun(self.link, self._next_run, [b""] * len(ids), ReplicaCallOptions(), "e", 0.0)
         run.record = Record(self.name, epoch, ids, len(ids), attempt=0, recovers=False)
         self._next_run += len(ids)
         self.table.add(run)
@@ -42,7 +42,7 @@ class Client:
         self.table.ended(record, 0, len(ids), [b""] * len(ids), 0)
         return record
 
-    def asks(self, epoch: int, first: int, last: int, now: float = 0.0) -> Report:
+    def asks(self, epoch: int, first: int, last: int, now: float = 0.0) -> SessionReport:
         self.meets(epoch, now)
         return self.table.reconcile(self.name, epoch, [(first, last)])
 
@@ -59,7 +59,7 @@ def test_nobody_looks_at_what_is_asked_of_a_session_that_is_not_known() -> None:
 
     table = SessionTable()
     table.meet("s", 2, 0.0)
-    assert table.reconcile("s", 2, ranges()) == Report([], [], [])
+    assert table.reconcile("s", 2, ranges()) == SessionReport([], [], [])
 
 
 def test_a_call_is_found_beside_one_that_was_sent_again() -> None:
@@ -78,7 +78,7 @@ def test_of_calls_that_are_forgotten_unacknowledged_it_does_not_say_that_they_ne
     client.has_executed([1, 2])
     client.table.sweep(TTL_S)
     assert not len(client.table)
-    assert client.asks(2, 1, 2) == Report([], [], [], is_incomplete=True)
+    assert client.asks(2, 1, 2) == SessionReport([], [], [], is_incomplete=True)
     assert not client.asks(3, 3, 9).is_incomplete, "those came later"
     assert client.asks(4, 2, 2).is_incomplete, "who asks next does not know what the last one was told"
 
@@ -89,7 +89,7 @@ def test_what_was_acknowledged_or_never_started_leaves_nothing() -> None:
     client.table.unstarted(client.sends([2]), 0, 1)
     client.table.acknowledge(client.link, [(1, 1)], 0.0)
     client.table.sweep(TTL_S)
-    assert client.asks(2, 1, 2) == Report([], [], [])
+    assert client.asks(2, 1, 2) == SessionReport([], [], [])
 
 
 @pytest.mark.parametrize("why", ["silence", "room"])
@@ -108,7 +108,7 @@ def test_who_asks_at_an_epoch_that_was_overtaken_is_told_nothing() -> None:
     client = Client(SessionTable())
     client.has_executed([1])
     client.asks(3, 9, 9)  # all but this was acknowledged elsewhere
-    assert client.asks(2, 1, 1) == Report(is_incomplete=True)
+    assert client.asks(2, 1, 1) == SessionReport(is_incomplete=True)
 
 
 def test_of_more_evicted_calls_than_it_remembers_it_does_not_say_that_they_never_started(

@@ -9,7 +9,7 @@ import pytest
 
 from replica_service.convert import Granted
 from replica_service.shell.links.direct_slots import DirectSlots
-from replica_service.shell.links.slot_requests import Wish
+from replica_service.shell.links.slot_requests import ReservationTerms
 from replica_service.shell.metrics import observe
 from slotmesh.telemetry.setup import setup_metrics
 from tests.contract.slot_handlers import Handler
@@ -23,7 +23,7 @@ async def test_reserved_slots_and_what_became_of_them() -> None:
         async with hosting(Handler) as host:
             observe(metrics, host.engine, "b")
             direct = DirectSlots(host.engine, host.clock)
-            granted = await direct.reserve(Wish("e", 10.0), None, "")
+            granted = await direct.reserve(ReservationTerms("e", 10.0), None, "")
             assert isinstance(granted, Granted)
             assert 'slotmesh_replica_slots_reserved{slotmesh_backend="b"} 1.0' in await scrape(metrics.address)
             direct.release(granted.slot.secret)

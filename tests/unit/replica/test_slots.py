@@ -11,11 +11,11 @@ import pytest_asyncio
 from google.protobuf import duration_pb2
 
 from replica_service.convert import Granted, reservation_run, slot_call_options
-from replica_service.core.call_options import CallOptions
-from replica_service.core.calls import FRESH_S, Link, Run
-from replica_service.core.events import DispatchCame, RunsCame, StampEchoed, TimePassed
+from replica_service.core.call_options import ReplicaCallOptions
+from replica_service.core.calls import FRESH_S, ReplicaRun, RouterPeer
+from replica_service.core.events import DispatchCame, ReplicaTimePassed, RunsCame, StampEchoed
 from replica_service.shell.links.direct_slots import DirectSlots
-from replica_service.shell.links.slot_requests import Wish
+from replica_service.shell.links.slot_requests import ReservationTerms
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Reason
 from slotmesh.v1 import call_pb2
@@ -25,7 +25,7 @@ from tests.unit.replica.hosting import Hosting, RememberingOutbox, hosting
 
 pytestmark = pytest.mark.asyncio
 
-ECHO = CallOptions(method="echo", content_type=OCTET_STREAM)
+ECHO = ReplicaCallOptions(method="echo", content_type=OCTET_STREAM)
 
 
 @pytest_asyncio.fixture
@@ -35,19 +35,21 @@ async def host() -> AsyncIterator[Hosting]:
 
 
 async def reserved(host: Hosting, lease_s: float = 10.0) -> bytes:
-    granted = await DirectSlots(host.engine, host.clock).reserve(Wish("e", lease_s), None, "")
+    granted = await DirectSlots(host.engine, host.clock).reserve(ReservationTerms("e", lease_s), None, "")
     assert isinstance(granted, Granted)
     return granted.slot.secret
 
 
-async def parked_in_a_slot(host: Hosting, lease_s: float = 10.0, timeout_s: float = inf) -> Link:
+async def parked_in_a_slot(host: Hosting, lease_s: float = 10.0, timeout_s: float = inf) -> RouterPeer:
     """A call was dispatched over a link that is not fresh any more."""
     link, _ = host.engine.open(echoes=True)
     link.outbox = RememberingOutbox()
     assert isinstance(host.clock, FakeClock)
     host.clock.advance(FRESH_S)
     now = host.clock.now()
-    host.engine.post(DispatchCame(Run(link, 1, [b"x"], ECHO, "e", now, now + timeout_s), await reserved(host, lease_s)))
+    host.engine.post(
+        DispatchCame(ReplicaRun(link, 1, [b"x"], ECHO, "e", now, now + timeout_s), await reserved(host, lease_s))
+    )
     assert link.parked
     return link
 
@@ -61,7 +63,9 @@ async def parked_in_a_slot(host: Hosting, lease_s: float = 10.0, timeout_s: floa
     ],
     ids=["cancelled", "link lost", "it runs"],
 )
-async def test_a_drain_ends_with_the_last_call_in_a_slot(host: Hosting, end: Callable[[Hosting, Link], None]) -> None:
+async def test_a_drain_ends_with_the_last_call_in_a_slot(
+    host: Hosting, end: Callable[[Hosting, RouterPeer], None]
+) -> None:
     link = await parked_in_a_slot(host)
     host.engine.drain()
     idle = asyncio.ensure_future(host.engine.idle())
@@ -86,11 +90,11 @@ async def test_a_call_that_may_not_start_keeps_its_permit_no_longer_than_a_lease
     assert isinstance(host.clock, FakeClock)
     link, scheduler = await parked_in_a_slot(host, lease_s, timeout_s), host.engine.scheduler
     host.clock.advance(ends_after_s - 0.001)
-    host.engine.post(TimePassed())
+    host.engine.post(ReplicaTimePassed())
     assert scheduler.in_use == 1
     assert scheduler.next_deadline() == pytest.approx(host.clock.now() + 0.001)
     host.clock.advance(0.002)
-    host.engine.post(TimePassed())
+    host.engine.post(ReplicaTimePassed())
     assert (scheduler.in_use, scheduler.is_idle, link.parked) == (0, True, [])
     failure = link.outbox.failures_of[1]
     assert (failure.reason, failure.executed) == (reason, Executed.NO)
@@ -121,7 +125,7 @@ async def test_a_router_that_says_no_more_hears_of_its_slot(host: Hosting, end: 
         case _:
             assert isinstance(host.clock, FakeClock)
             host.clock.advance(10)
-            host.engine.post(TimePassed())
+            host.engine.post(ReplicaTimePassed())
     await asyncio.wait_for(finishing, 5)
     assert isinstance(outbox.slots_of[1], Granted)
 

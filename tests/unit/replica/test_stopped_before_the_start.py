@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.events import StampEchoed
 from slotmesh.codec import JSON
 from slotmesh.handlers import batch, deployment
@@ -149,9 +149,9 @@ async def test_nor_do_neighbours_of_different_keys(method: str, size: int, after
         await asyncio.wait_for(host.engine.idle(), 5)
 
 
-def neighbour(host: Hosting, whole: Run, index: int) -> Run:
+def neighbour(host: Hosting, whole: ReplicaRun, index: int) -> ReplicaRun:
     """One call of the run, with a key of its own."""
-    run = Run(
+    run = ReplicaRun(
         *(host.link, whole.first, whole.payloads, whole.options, "e", whole.arrived, whole.deadline),
         begin=index,
         end=index + 1,

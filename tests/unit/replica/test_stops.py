@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 import slotmesh
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.lanes.lane_book import LaneBook
 from replica_service.core.lanes.lane_stops import Stops
 from replica_service.core.sessions.records import Record
@@ -67,7 +67,7 @@ def test_where_sessions_remember_too_many_the_one_with_most_forgets_its_oldest()
     assert stopped == [False] * 3 + [True] * 3
 
 
-def of_session(run: Run, session: str, call_id: int) -> Run:
+def of_session(run: ReplicaRun, session: str, call_id: int) -> ReplicaRun:
     ids = range(call_id, call_id + 1)
     run.record = Record(session, 1, ids, 1, attempt=0, recovers=False)
     return run

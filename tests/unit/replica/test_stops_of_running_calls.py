@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import slotmesh
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.sessions.records import Record
 from slotmesh.errors import Executed, Reason
 from tests.support.fakes.clock import FakeClock
@@ -110,13 +110,13 @@ METHODS = (
 both_loops = pytest.mark.parametrize("own_loop", [False, True], ids=["shared", "own"])
 
 
-def of_session(run: Run, first_id: int = 1, *, epoch: int = 1, recovers: bool = False) -> Run:
+def of_session(run: ReplicaRun, first_id: int = 1, *, epoch: int = 1, recovers: bool = False) -> ReplicaRun:
     count = len(run.payloads)
     run.record = Record("s", epoch, range(first_id, first_id + count), count, attempt=0, recovers=recovers)
     return run
 
 
-def stopping(host: Hosting, method: str, payloads: list[bytes], first_id: int = 1) -> Run:
+def stopping(host: Hosting, method: str, payloads: list[bytes], first_id: int = 1) -> ReplicaRun:
     """Calls of a lane that stops."""
     streaming = method.startswith("yielding")
     return of_session(host.run(method, payloads, key="k", stop_generation=1, streaming=streaming), first_id)
@@ -126,7 +126,7 @@ async def started(host: Hosting, *payloads: bytes) -> None:
     await wait_until(lambda: host.handler.started == list(payloads))
 
 
-def reason_of(host: Hosting, run: Run, index: int) -> Reason | None:
+def reason_of(host: Hosting, run: ReplicaRun, index: int) -> Reason | None:
     failure = host.outbox.failures_of.get(run.first + index)
     return None if failure is None else failure.reason
 
@@ -207,8 +207,8 @@ async def test_a_call_that_another_router_has_joined_stops_its_lane_when_that_on
         link, _ = host.engine.open()
         link.outbox = RememberingOutbox()
         host.engine.reconcile([("s", 2, [(1, 1)])])
-        recovery = of_session(Run(link, 7, [b""], run.options, "e", 0.0), epoch=2, recovers=True)
-        again = of_session(Run(link, 8, [b"1"], run.options, "e", 0.0, inf), 2, epoch=2)
+        recovery = of_session(ReplicaRun(link, 7, [b""], run.options, "e", 0.0), epoch=2, recovers=True)
+        again = of_session(ReplicaRun(link, 8, [b"1"], run.options, "e", 0.0, inf), 2, epoch=2)
         host.engine.submit([recovery, again])
         host.engine.cancel(link, [(7, 7)], tells_stopped=True)
         assert link.outbox.stopped_at == [(7, 7)]

@@ -8,11 +8,11 @@ from math import inf
 
 import pytest
 
-from replica_service.core.calls import Link
+from replica_service.core.calls import RouterPeer
 from replica_service.core.permits.vacancies import Vacancies
 
 
-def vacancies(*waiting: Link, draws: Sequence[float] = (0.5,)) -> Vacancies:
+def vacancies(*waiting: RouterPeer, draws: Sequence[float] = (0.5,)) -> Vacancies:
     """`draws` come one after another, again and again: head start or none; which router, and how long a gap."""
     made = Vacancies(1.0, cycle(draws).__next__)
     for link in waiting:
@@ -22,20 +22,20 @@ def vacancies(*waiting: Link, draws: Sequence[float] = (0.5,)) -> Vacancies:
 
 def reacting(made: Vacancies, reaction_s: float, times: int = 1) -> None:
     """A router's calls end, and each time it comes with the next one so much later."""
-    link = Link()
+    link = RouterPeer()
     for _ in range(times):
         made.freed(link, 0.0)
         made.came(link, reaction_s)
 
 
 def test_nobody_waits_for_time_to_pass_where_there_is_no_room() -> None:
-    made = vacancies(Link())
+    made = vacancies(RouterPeer())
     assert made.due(5.0, has_room=False) is None
     assert made.tell_at == inf
 
 
 def test_the_router_whose_call_ended_has_a_head_start() -> None:
-    waiting = Link()
+    waiting = RouterPeer()
     made = vacancies(waiting)
     reacting(made, 0.1)
     assert made.due(5.0, has_room=True) is None
@@ -46,7 +46,7 @@ def test_the_router_whose_call_ended_has_a_head_start() -> None:
 
 
 def test_one_router_after_another_is_told_whichever_is_drawn() -> None:
-    first, second, third = Link(), Link(), Link()
+    first, second, third = RouterPeer(), RouterPeer(), RouterPeer()
     made = vacancies(first, second, third, draws=(0.5, *(0.99, 0.0), *(0.0, 0.0), *(0.0, 0.0)))
     reacting(made, 0.1)
     made.due(0.0, has_room=True)
@@ -57,7 +57,7 @@ def test_one_router_after_another_is_told_whichever_is_drawn() -> None:
 
 
 def test_sometimes_there_is_no_head_start() -> None:
-    first, second = Link(), Link()
+    first, second = RouterPeer(), RouterPeer()
     made = vacancies(first, second, draws=(0.24, 0.5, 0.5))
     reacting(made, 0.1)
     assert made.due(0.0, has_room=True) is second
@@ -65,7 +65,7 @@ def test_sometimes_there_is_no_head_start() -> None:
 
 
 def test_who_has_heard_it_by_a_result_is_not_told() -> None:
-    told, other = Link(), Link()
+    told, other = RouterPeer(), RouterPeer()
     made = vacancies(told, other)
     made.due(0.0, has_room=True)
     made.told(told, is_full=False)
@@ -74,7 +74,7 @@ def test_who_has_heard_it_by_a_result_is_not_told() -> None:
 
 
 def test_it_ends_when_somebody_has_come_and_begins_anew() -> None:
-    first, second = Link(), Link()
+    first, second = RouterPeer(), RouterPeer()
     made = vacancies(first, second)
     made.due(0.0, has_room=True)
     heard = made.due(1.0, has_room=True)
@@ -87,7 +87,7 @@ def test_it_ends_when_somebody_has_come_and_begins_anew() -> None:
 
 
 def test_a_router_is_told_once_a_gap_and_others_meanwhile() -> None:
-    often, other = Link(), Link()
+    often, other = RouterPeer(), RouterPeer()
     made = vacancies(often)
     reacting(made, 0.125)
     made.due(0.0, has_room=True)
@@ -102,7 +102,7 @@ def test_a_router_is_told_once_a_gap_and_others_meanwhile() -> None:
 
 
 def test_the_head_start_follows_the_quickest_and_forgets_it() -> None:
-    made = vacancies(Link())
+    made = vacancies(RouterPeer())
     reacting(made, 0.2)
     reacting(made, 0.1)
     reacting(made, 0.5)
@@ -115,7 +115,7 @@ def test_the_head_start_follows_the_quickest_and_forgets_it() -> None:
 
 
 def test_the_head_start_is_at_most_a_gap_and_never_nothing() -> None:
-    made = vacancies(Link())
+    made = vacancies(RouterPeer())
     made.due(0.0, has_room=True)
     assert made.tell_at == 1.0
     made.due(0.0, has_room=False)
@@ -125,7 +125,7 @@ def test_the_head_start_is_at_most_a_gap_and_never_nothing() -> None:
 
 
 def test_only_the_first_run_after_an_end_counts_as_a_reaction() -> None:
-    made, link = vacancies(Link()), Link()
+    made, link = vacancies(RouterPeer()), RouterPeer()
     made.freed(link, 0.0)
     made.came(link, 0.2)
     made.came(link, 0.21)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import CallOptions
+from router_service.core.calls import RouterCallOptions
 from router_service.core.counters import BackendCounts
-from router_service.core.replicas.capacity import Capacity
-from router_service.core.replicas.replica import Replica
-from router_service.core.routing.backends import Backend
+from router_service.core.replicas.capacity import ReportedCapacity
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing.backends import RoutedBackend
 from router_service.core.routing.table import BackendRoute, ReplicaRoute
-from router_service.core.runs import Run
+from router_service.core.runs import RouterRun
 from slotmesh.spec import model
 
 
@@ -39,21 +39,23 @@ def run(
     by: Caller = NOBODY,
     arrived: float = 0.0,
     **options: Any,
-) -> Run:
+) -> RouterRun:
     """A run of `count` calls of `size` bytes, with ids from `first` on."""
     payloads = [b"x" * size] * count
-    return Run(seq, by, "e", CallOptions(**options), range(first, first + count), payloads, arrived)
+    return RouterRun(seq, by, "e", RouterCallOptions(**options), range(first, first + count), payloads, arrived)
 
 
-def backend(**settings: Any) -> Backend[Replica]:
+def backend(**settings: Any) -> RoutedBackend[RoutedReplica]:
     """A backend without replicas."""
-    return Backend(BackendRoute(settings=model.Backend(name="b", **settings)), BackendCounts(), chance())
+    return RoutedBackend(BackendRoute(settings=model.Backend(name="b", **settings)), BackendCounts(), chance())
 
 
-def replica(name: str = "r", max_ongoing: int = 10, of: Backend[Replica] | None = None, **capacity: Any) -> Replica:
+def replica(
+    name: str = "r", max_ongoing: int = 10, of: RoutedBackend[RoutedReplica] | None = None, **capacity: Any
+) -> RoutedReplica:
     """A replica that is linked."""
-    each = Replica(ReplicaRoute(key=(name, "life"), address="", max_ongoing=max_ongoing), of or backend())
+    each = RoutedReplica(ReplicaRoute(key=(name, "life"), address="", max_ongoing=max_ongoing), of or backend())
     each.linked = True
-    each.capacity = Capacity(max_ongoing=max_ongoing, **capacity)
+    each.capacity = ReportedCapacity(max_ongoing=max_ongoing, **capacity)
     each.refresh()
     return each

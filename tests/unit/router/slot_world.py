@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from router_service.core.callers import Caller, Window
-from router_service.core.commands import Command, DeliverFailure, DeliverSlot, Flush
+from router_service.core.commands import DeliverFailure, DeliverSlot, Flush, RouterCommand
 from router_service.core.events import CallerLeft
 from router_service.core.flows import Flow
 from router_service.core.routing.rosters import ReplicaKey
@@ -18,7 +18,7 @@ from router_service.core.slots.events import (
     SlotRequested,
 )
 from router_service.core.slots.frames import OutgoingOp
-from router_service.core.slots.slot import Dispatch, Release, Released, Renew, Reserve, Slot
+from router_service.core.slots.slot import Dispatch, LeasedSlot, Release, ReleasedSlot, Renew, Reserve
 from slotmesh.errors import Failure, Reason
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import options
@@ -29,9 +29,9 @@ def key_of(name: str) -> ReplicaKey:
     return name, "life"
 
 
-def slot(name: str, token: str = "token", ttl_s: float = 10.0) -> Slot:
+def slot(name: str, token: str = "token", ttl_s: float = 10.0) -> LeasedSlot:
     """A slot of the replica."""
-    return Slot(
+    return LeasedSlot(
         token=token,
         backend="b",
         replica_id=name,
@@ -48,7 +48,7 @@ class SlotWorld(World):
     def __init__(self, *args: Any, **table: Any) -> None:
         self.ops: dict[str, list[OutgoingOp]] = defaultdict(list)
         """All operations that each replica got."""
-        self.ends: dict[CallerBook, Slot | Released | Failure] = {}
+        self.ends: dict[CallerBook, LeasedSlot | ReleasedSlot | Failure] = {}
         self.flow = Flow()
         super().__init__(*args, **table)
 
@@ -85,7 +85,7 @@ class SlotWorld(World):
         """The caller does not wait any more."""
         self.step(CallerLeft(caller))
 
-    def answer(self, name: str, answer: Slot | Released | Failure, op_id: int = 0, **capacity: Any) -> None:
+    def answer(self, name: str, answer: LeasedSlot | ReleasedSlot | Failure, op_id: int = 0, **capacity: Any) -> None:
         """The replica answers its newest operation, or the one that is named."""
         told = self.capacity(**capacity) if capacity else None
         answers = [(op_id or self.ops[name][-1].op_id, answer)]
@@ -103,7 +103,7 @@ class SlotWorld(World):
         """The kinds of operations that the replica got."""
         return [type(op).__name__.removeprefix("Outgoing") for op in self.ops[name]]
 
-    def end(self, caller: Caller) -> Slot | Released | Failure | None:  # type: ignore[override]  # of calls, there
+    def end(self, caller: Caller) -> LeasedSlot | ReleasedSlot | Failure | None:  # type: ignore[override]  # of calls, there
         """What the caller has heard."""
         return self.ends.get(caller)
 
@@ -118,7 +118,7 @@ class SlotWorld(World):
         self.ops[name] += ops
         return ops
 
-    def do(self, commands: list[Command]) -> None:
+    def do(self, commands: list[RouterCommand]) -> None:
         """Carries commands out."""
         for command in commands:
             match command:
@@ -133,6 +133,6 @@ class SlotWorld(World):
                 case _:
                     super().do([command])
 
-    def _hear(self, caller: CallerBook, end: Slot | Released | Failure) -> None:
+    def _hear(self, caller: CallerBook, end: LeasedSlot | ReleasedSlot | Failure) -> None:
         assert caller not in self.ends, f"{self.ends[caller]}, then {end}"
         self.ends[caller] = end

@@ -8,11 +8,11 @@ import pytest
 
 from router_service.core.callers import Caller
 from router_service.core.replicas.events import RunsCompleted
-from router_service.core.routing.rosters import Departure
+from router_service.core.routing.rosters import KnownDeparture
 from router_service.core.slots.events import SlotAbandoned, SlotOperationRequested
 from router_service.core.slots.frames import MAX_FRAME_OPS
 from router_service.core.slots.operations import TABLE_WAIT_S
-from router_service.core.slots.slot import Released, Renew, Slot
+from router_service.core.slots.slot import LeasedSlot, ReleasedSlot, Renew
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.slot_world import SlotWorld, key_of, slot
 
@@ -81,7 +81,7 @@ def test_of_a_replica_that_is_known_to_have_left() -> None:
     names(world, {"b": ["r1"]})
     assert world.reason(world.dispatch("r9")) is Reason.REPLICA_GONE
     assert world.reason(world.renew("r9")) is Reason.REPLICA_GONE
-    assert world.end(world.release("r9")) == Released()
+    assert world.end(world.release("r9")) == ReleasedSlot()
     assert not world.ops["r9"]
 
 
@@ -113,10 +113,10 @@ def test_a_newer_table_that_names_the_replica_is_waited_for() -> None:
 def test_a_newer_table_may_also_know_that_the_replica_has_left() -> None:
     world = SlotWorld({"b": ["r1"]})
     dispatched, released = world.dispatch("r9"), world.release("r9")
-    world.departed.append(Departure(key_of("r9"), world.roster))
+    world.departed.append(KnownDeparture(key_of("r9"), world.roster))
     names(world, {"b": ["r1"]})
     assert world.reason(dispatched) is Reason.REPLICA_GONE
-    assert world.end(released) == Released()
+    assert world.end(released) == ReleasedSlot()
 
 
 def test_who_waits_for_a_table_may_leave_or_run_out_of_time() -> None:
@@ -174,15 +174,15 @@ def test_renew_and_release_are_answered() -> None:
     renewed = world.renew("r1")
     world.answer("r1", slot("r1", ttl_s=7.0))
     released = world.release("r1")
-    world.answer("r1", Released(ongoing=3, max_ongoing=4))
+    world.answer("r1", ReleasedSlot(ongoing=3, max_ongoing=4))
     assert world.end(renewed) == slot("r1", ttl_s=7.0)
-    assert world.end(released) == Released(ongoing=3, max_ongoing=4)
+    assert world.end(released) == ReleasedSlot(ongoing=3, max_ongoing=4)
 
 
 def test_another_answer_than_was_asked_for_is_a_failure() -> None:
     world = SlotWorld({"b": ["r1"]})
     caller = world.renew("r1")
-    world.answer("r1", Released())
+    world.answer("r1", ReleasedSlot())
     assert world.reason(caller) is Reason.INTERNAL
 
 
@@ -190,7 +190,7 @@ def test_a_slot_that_nobody_will_use_is_given_back() -> None:
     world = SlotWorld({"b": ["r1"]})
     caller = world.reserve()
     world.grant("r1", "t1")
-    assert isinstance(world.end(caller), Slot)
+    assert isinstance(world.end(caller), LeasedSlot)
     world.step(SlotAbandoned(key_of("r1"), "t1"))
     assert world.got_ops("r1") == ["Reserve", "Release"]
 

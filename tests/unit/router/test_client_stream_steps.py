@@ -9,9 +9,9 @@ import pytest
 from router_service.core.callers import Window
 from router_service.core.calls import NO_OPTIONS, Batch
 from router_service.core.events import CallsCancelled, CallsSubmitted, RouterEvent
-from router_service.core.runs import Run
-from router_service.core.scheduler import Scheduler
-from router_service.core.unread import Unread
+from router_service.core.runs import RouterRun
+from router_service.core.scheduler import RouterScheduler
+from router_service.core.unread_results import Unread
 from router_service.shell.clients.call_reader import MAX_STEP
 from router_service.shell.clients.stream import MAX_UNREAD_REJECTED_IDS, MAX_UNREAD_REJECTIONS, ClientStream
 from router_service.shell.dispatcher import Dispatcher
@@ -30,7 +30,7 @@ class Recorded(Dispatcher):
         def no_link(*_: object) -> None:
             raise AssertionError("there are no replicas")
 
-        super().__init__(Scheduler(lambda: 0.5), FakeClock(), no_link)  # type: ignore[arg-type]
+        super().__init__(RouterScheduler(lambda: 0.5), FakeClock(), no_link)  # type: ignore[arg-type]
         self.submitted: list[list[Batch]] = []
         self.cancelled: list[list[tuple[int, int]]] = []
 
@@ -139,7 +139,7 @@ async def test_cancels_are_dealt_with_in_steps(stream: ClientStream, dispatcher:
 @pytest.mark.asyncio
 async def test_one_range_of_many_calls_is_dealt_with_in_steps_too(stream: ClientStream, dispatcher: Recorded) -> None:
     for call_id in range(1, 2 * MAX_STEP + 2):
-        stream.caller.runs[Run(call_id, stream.caller, "e", NO_OPTIONS, [call_id], [b""], 0.0)] = None
+        stream.caller.runs[RouterRun(call_id, stream.caller, "e", NO_OPTIONS, [call_id], [b""], 0.0)] = None
     cancel = router_service_pb2.CancelCalls(calls=[call_pb2.IdRange(first=3, last=2**53 - 1)])
     assert len(list(stream.cancel(cancel))) == 3
     first, second, third = (spans for (spans,) in dispatcher.cancelled)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.callers import Window
-from router_service.core.scheduler import Scheduler
-from router_service.core.unread import Unread
+from router_service.core.scheduler import RouterScheduler
+from router_service.core.unread_results import Unread
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.v1 import call_pb2, router_service_pb2
@@ -24,7 +24,7 @@ class StreamOnPaper(ClientStream):
             raise AssertionError("there are no replicas")
 
         self.clock = FakeClock()
-        self.dispatcher = Dispatcher(Scheduler(lambda: 0.5), self.clock, no_link)  # type: ignore[arg-type]
+        self.dispatcher = Dispatcher(RouterScheduler(lambda: 0.5), self.clock, no_link)  # type: ignore[arg-type]
         unread = Unread(self.clock.now)
         super().__init__("e", call_pb2.CallOptions(), Window(1024, 2**30), self.dispatcher, unread, self._write)
         self.dispatcher.attach(self.caller, self)

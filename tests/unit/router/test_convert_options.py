@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from router_service import convert
-from router_service.core.calls import CallOptions
+from router_service.core.calls import RouterCallOptions
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.units import MAX_DURATION_S
@@ -19,9 +19,9 @@ from slotmesh.v1 import call_pb2
 from slotmesh.wire.partitions import partition_of
 
 
-def options(**fields: Any) -> CallOptions:
+def options(**fields: Any) -> RouterCallOptions:
     converted = convert.options_from_wire(call_pb2.CallOptions(**fields))
-    assert isinstance(converted, CallOptions), converted
+    assert isinstance(converted, RouterCallOptions), converted
     return converted
 
 
@@ -188,8 +188,8 @@ def test_a_column_of_keys_stands_in_place_of_the_key_of_the_options(stated: str)
 def test_options_that_differ_in_their_key_alone_share_what_replicas_get() -> None:
     options_of = convert.options_by_key(call_pb2.CallOptions(method="m"))
     one, other = options_of("k"), options_of("j")
-    assert isinstance(one, CallOptions)
-    assert isinstance(other, CallOptions)
+    assert isinstance(one, RouterCallOptions)
+    assert isinstance(other, RouterCallOptions)
     assert one.wire is other.wire
 
 
@@ -198,7 +198,7 @@ def test_a_key_of_a_column_that_is_too_long_fails_alone() -> None:
     failure = options_of("k" * 1025)
     assert isinstance(failure, Failure)
     assert failure.metadata == {"field": "options.ordering_key"}
-    assert isinstance(options_of("k"), CallOptions)
+    assert isinstance(options_of("k"), RouterCallOptions)
 
 
 def test_what_is_wrong_with_the_options_is_wrong_with_every_key() -> None:

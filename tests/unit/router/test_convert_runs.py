@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from router_service import convert
-from router_service.core.calls import CallOptions
+from router_service.core.calls import RouterCallOptions
 from router_service.core.replicas.frames import KeyColumns, OutgoingBatch
-from router_service.core.sessions.found_calls import Found
+from router_service.core.sessions.found_calls import FoundCalls
 from router_service.core.streaming.credits import CREDITS, HALF
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
@@ -24,7 +24,7 @@ def outgoing(
 ) -> replica_service_pb2.RunBatch:
     """A batch as the replica gets it, converted at 100 s."""
     options = convert.options_from_wire(call_pb2.CallOptions(**fields))
-    assert isinstance(options, CallOptions)
+    assert isinstance(options, RouterCallOptions)
     frame = replica_service_pb2.RunFrame()
     batch = OutgoingBatch(7, "e", options, [b"a", b"b"], partition, owner_epoch, attempt, deadline)
     convert.add_batch(frame, batch, 100.0)
@@ -38,8 +38,8 @@ def test_that_a_replica_has_forgotten_a_session_is_found() -> None:
     kept = [replica_service_pb2.SessionCalls(session_id="a", epoch=2, calls=calls)]
     answer = replica_service_pb2.Reconciled(joined=joined, kept=kept, forgotten=["b"])
     assert list(convert.found_of(answer)) == [
-        ("a", 2, Found([], [(1, 2)], ())),
-        ("b", 2, Found([], (), (), forgotten=True)),
+        ("a", 2, FoundCalls([], [(1, 2)], ())),
+        ("b", 2, FoundCalls([], (), (), forgotten=True)),
     ]
 
 
@@ -60,7 +60,7 @@ def test_a_deadline_travels_as_the_time_that_is_left(deadline: float, nanos: int
 @pytest.mark.parametrize(("level", "credit"), [(0, (0, 0)), (1, HALF), (9, CREDITS[9])])
 def test_how_far_handlers_may_be_ahead_is_said_where_it_is_less_than_all(level: int, credit: tuple[int, int]) -> None:
     options = convert.options_from_wire(call_pb2.CallOptions(streaming=True))
-    assert isinstance(options, CallOptions)
+    assert isinstance(options, RouterCallOptions)
     frame = replica_service_pb2.RunFrame()
     convert.add_batch(frame, OutgoingBatch(7, "e", options, [b"a"], -1, 0, 0, inf, level=level), 100.0)
     assert (frame.batches[0].values_ahead, frame.batches[0].bytes_ahead) == credit
@@ -68,7 +68,7 @@ def test_how_far_handlers_may_be_ahead_is_said_where_it_is_less_than_all(level: 
 
 def test_calls_of_several_keys_have_a_column_of_keys_in_place_of_the_one() -> None:
     options = convert.options_from_wire(call_pb2.CallOptions(ordering_key="k", method="m"))
-    assert isinstance(options, CallOptions)
+    assert isinstance(options, RouterCallOptions)
     frame = replica_service_pb2.RunFrame()
     columns = KeyColumns(["k", "j"], [5, 6], [1, 2])
     convert.add_batch(frame, OutgoingBatch(7, "e", options, [b"a", b"b"], -1, 0, 0, inf, columns=columns), 100.0)

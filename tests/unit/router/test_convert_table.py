@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from router_service import convert
-from router_service.core.routing.rosters import Covered, Departure, Roster, RosterVersion
+from router_service.core.routing.rosters import KnownDeparture, KnownGeneration, RosterVersion, TableRoster
 from router_service.core.routing.table import RoutingTable
 from slotmesh.spec.model import Backend, BalancerName
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
@@ -45,11 +45,11 @@ def test_a_table_says_who_has_departed_and_what_it_covers() -> None:
     wire.departed.add(replica_id="r", incarnation="life", generation="old", revision=4)
     wire.covers.add(generation="old", revision=5, departed_since=2)
     wire.departed_since = 1
-    assert convert.table_from_wire(wire).roster == Roster(
+    assert convert.table_from_wire(wire).roster == TableRoster(
         RosterVersion("g", 7),
-        (Departure(("r", "life"), RosterVersion("old", 4)),),
+        (KnownDeparture(("r", "life"), RosterVersion("old", 4)),),
         1,
-        (Covered("old", 5, 2),),
+        (KnownGeneration("old", 5, 2),),
     )
 
 

@@ -9,14 +9,14 @@ import pytest
 from router_service.core.callers import Caller
 from router_service.core.commands import CancelRun, Delivery
 from router_service.core.events import CallsCancelled, CallsSubmitted
-from router_service.core.replicas.capacity import Capacity
+from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.ejection import FIRST_S
 from router_service.core.replicas.events import LinkFailed, LinkLost, LinkOpened, RunsCompleted
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.events import TableReceived
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from router_service.core.scheduler import Scheduler
-from router_service.core.sessions.session import Session
+from router_service.core.scheduler import RouterScheduler
+from router_service.core.sessions.session import SessionConnection
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.link_report import LinkReport
 from slotmesh.spec.model import Backend
@@ -36,7 +36,7 @@ class Notes:
 
 
 class NotedLink:
-    def __init__(self, notes: Notes, replica: Replica) -> None:
+    def __init__(self, notes: Notes, replica: RoutedReplica) -> None:
         self._tell: Callable[[str], None] = lambda what: notes.told.append(f"{replica.replica_id}: {what}")
 
     def flush(self) -> None:
@@ -45,7 +45,7 @@ class NotedLink:
     def cancel(self, command: CancelRun) -> None:
         self._tell(f"cancel {command.count}")
 
-    def reconcile(self, session: Session) -> None:
+    def reconcile(self, session: SessionConnection) -> None:
         self._tell(f"reconcile {session.epoch}")
 
     def retry_in(self, delay_s: float) -> None:
@@ -77,7 +77,7 @@ class Shell:
 
     def __init__(self) -> None:
         self.notes = Notes()
-        scheduler = Scheduler(lambda: 0.5)
+        scheduler = RouterScheduler(lambda: 0.5)
         self.dispatcher = Dispatcher(scheduler, FakeClock(), lambda replica, _: NotedLink(self.notes, replica))
         self.report = LinkReport(scheduler)
         self._revision = 0
@@ -93,11 +93,11 @@ class Shell:
         )
         self.dispatcher.post(TableReceived(table))
 
-    def replica(self, name: str) -> Replica:
+    def replica(self, name: str) -> RoutedReplica:
         return self.dispatcher.scheduler.topology.replicas[name, "life"]
 
     def link(self, name: str) -> None:
-        self.dispatcher.post(LinkOpened(self.replica(name), Capacity(max_ongoing=4)))
+        self.dispatcher.post(LinkOpened(self.replica(name), ReportedCapacity(max_ongoing=4)))
 
     def submit(self, by: Caller, *ids: int) -> None:
         self.dispatcher.post(CallsSubmitted(by, "e", [(options(), list(ids), [b"x"] * len(ids))]))

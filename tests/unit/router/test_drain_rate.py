@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import CallOptions
+from router_service.core.calls import RouterCallOptions
 from router_service.core.queueing.admission import FIRST_RETRY_DELAY_S, Account
 from router_service.core.queueing.drain_rate import DrainRate
-from router_service.core.runs import Run
+from router_service.core.runs import RouterRun
 
 BOUND = 1000
 
@@ -42,7 +42,9 @@ def test_time_in_which_nothing_waits_does_not_count() -> None:
 
 def full_account() -> Account:
     account = Account("b", BOUND, 2**30, 30.0)
-    run = Run(1, Caller(Window(BOUND, 2**30)), "e", CallOptions(), range(1, BOUND + 1), [b"x"] * BOUND, 100.0)
+    run = RouterRun(
+        1, Caller(Window(BOUND, 2**30)), "e", RouterCallOptions(), range(1, BOUND + 1), [b"x"] * BOUND, 100.0
+    )
     assert account.charge(run) == BOUND
     account.waits(100.0)
     return account

@@ -7,7 +7,7 @@ import pytest
 from router_service.core.commands import RetryLink
 from router_service.core.replicas.ejection import FIRST_S, HEALTHY_S, LONGEST_S, Ejections
 from router_service.core.replicas.events import LinkFailed
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from tests.unit.router.world import World
 
 EACH = ("r", "life")
@@ -71,7 +71,7 @@ def test_who_leaves_is_out_no_more() -> None:
 # -- by way of the scheduler -------------------------------------------------------------------------------------------
 
 
-def retry_in_s(world: World, each: Replica) -> float:
+def retry_in_s(world: World, each: RoutedReplica) -> float:
     """The replica's link has failed: when it is tried again."""
     (command,) = world.scheduler.step(LinkFailed(each), world.now)
     assert isinstance(command, RetryLink)

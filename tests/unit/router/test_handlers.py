@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 import router_service.core
-from router_service.core.events import RouterEvent, TimePassed
+from router_service.core.events import RouterEvent, RouterTimePassed
 from router_service.core.handlers import Handlers, handlers_of
 from router_service.core.parts import Parts
-from router_service.core.scheduler import Scheduler
+from router_service.core.scheduler import RouterScheduler
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
 
 ASKED = {"shadows_under_way", "next_deadline", "table"}
@@ -42,7 +42,7 @@ def test_each_handler_has_one_class_of_events(handlers: Handlers) -> None:
 
 def test_a_second_handler_is_refused(handlers: Handlers) -> None:
     with pytest.raises(ValueError, match="TimePassed has a handler"):
-        handlers.add(TimePassed, lambda _event, _now: None)
+        handlers.add(RouterTimePassed, lambda _event, _now: None)
 
 
 @pytest.mark.parametrize("event", sorted(set(classes_of_events()), key=str))
@@ -56,8 +56,8 @@ def test_an_unknown_event_is_refused_at_once() -> None:
         """Nobody handles it."""
 
     with pytest.raises(KeyError):
-        Scheduler(lambda: 0.5).step(Unheard(), 0.0)
+        RouterScheduler(lambda: 0.5).step(Unheard(), 0.0)
 
 
 def test_there_is_no_other_way_in() -> None:
-    assert {name for name in vars(Scheduler) if not name.startswith("_")} == {"step"} | ASKED | TAKEN_BY_LINKS
+    assert {name for name in vars(RouterScheduler) if not name.startswith("_")} == {"step"} | ASKED | TAKEN_BY_LINKS

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.replicas.capacity import Capacity
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.capacity import ReportedCapacity
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.balancers.least_loaded import SHARED_PICKS, LeastLoaded
 from tests.unit.router.parts import replica
 
 
-def balancer_of(*replicas: Replica) -> LeastLoaded[Replica]:
-    balancer = LeastLoaded[Replica]()
+def balancer_of(*replicas: RoutedReplica) -> LeastLoaded[RoutedReplica]:
+    balancer = LeastLoaded[RoutedReplica]()
     for each in replicas:
         balancer.changed(each)
     return balancer
 
 
-def start(balancer: LeastLoaded[Replica], each: Replica, calls: int) -> None:
+def start(balancer: LeastLoaded[RoutedReplica], each: RoutedReplica, calls: int) -> None:
     each.own += calls
     balancer.changed(each)
 
@@ -58,7 +58,7 @@ def test_alone_with_its_replicas_a_router_gives_them_turns() -> None:
     assert balancer.pick() is replicas[2], "the one that has been idle for longest"
 
 
-def tell(balancer: LeastLoaded[Replica], each: Replica, others: int) -> None:
+def tell(balancer: LeastLoaded[RoutedReplica], each: RoutedReplica, others: int) -> None:
     """The replica's report of what others have there."""
     each.capacity = each.capacity._replace(others=others)
     each.refresh()
@@ -104,7 +104,7 @@ def test_the_load_of_others_is_counted() -> None:
     one, two = replica("one", others=10), replica("two")
     balancer = balancer_of(one, two)
     assert balancer.pick() is two
-    one.capacity = Capacity(max_ongoing=10)
+    one.capacity = ReportedCapacity(max_ongoing=10)
     two.linked = False
     for each in (one, two):
         each.refresh()

@@ -10,9 +10,9 @@ from router_service.core.callers import Caller, Window
 from router_service.core.calls import NO_OPTIONS
 from router_service.core.commands import CancelRun
 from router_service.core.events import CallsSubmitted
-from router_service.core.replicas.replica import Replica
-from router_service.core.runs import Run, Sent
-from router_service.core.sessions.session import Session
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.runs import RouterRun, Sent
+from router_service.core.sessions.session import SessionConnection
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.frames import LinkFrames, Request
 from slotmesh.wire.limits import MAX_FRAME_RANGES
@@ -22,12 +22,12 @@ from tests.unit.router.world_callers import caller
 
 
 @pytest.fixture
-def replica() -> Replica:
+def replica() -> RoutedReplica:
     return World({"b": ["r"]}).replicas["r"]
 
 
 @pytest.fixture
-def frames(replica: Replica) -> LinkFrames:
+def frames(replica: RoutedReplica) -> LinkFrames:
     return LinkFrames(replica, None, FakeClock(), lambda: None)  # type: ignore[arg-type]  # nothing is cut of its calls
 
 
@@ -36,8 +36,8 @@ def all_of(frames: LinkFrames) -> Iterator[Request]:
         yield frame
 
 
-def session(number: int, ranges: int) -> Session:
-    return Session(f"{number:032x}", 2, [(2 * at + 1, 2 * at + 1) for at in range(ranges)])
+def session(number: int, ranges: int) -> SessionConnection:
+    return SessionConnection(f"{number:032x}", 2, [(2 * at + 1, 2 * at + 1) for at in range(ranges)])
 
 
 @pytest.mark.asyncio
@@ -78,9 +78,9 @@ async def test_runs_go_between_questions() -> None:
 
 
 @pytest.mark.asyncio
-async def test_cancels_and_takes_are_cut(frames: LinkFrames, replica: Replica) -> None:
+async def test_cancels_and_takes_are_cut(frames: LinkFrames, replica: RoutedReplica) -> None:
     many = MAX_FRAME_RANGES + 1
-    run = Run(1, Caller(Window(1, 1)), "e", NO_OPTIONS, range(1, many + 1), [b""] * many, 0.0)
+    run = RouterRun(1, Caller(Window(1, 1)), "e", NO_OPTIONS, range(1, many + 1), [b""] * many, 0.0)
     sent = Sent(run, 0, many, replica, 0, 0.0)
     sent.first = 1
     for at in range(many):

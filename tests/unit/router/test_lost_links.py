@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.calls import Origin
+from router_service.core.calls import FirstAttempt
 from router_service.core.replicas.events import RunsCompleted
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.wire.chunks import joined
@@ -97,14 +97,14 @@ def test_another_attempt_says_which_calls_of_which_stream_it_is_at() -> None:
     world.lose("r1")
     move(world)
     (batch,) = world.batches["r2"]
-    assert batch.origin == Origin("first", [ids[0], *ids[2:]])
+    assert batch.origin == FirstAttempt("first", [ids[0], *ids[2:]])
     world.replicas["r2"].stream_id = "second"
     world.link("r1")
     world.lose("r2")
     world.push()
     *_, batch = world.batches["r1"]
     assert batch.attempt == 2
-    assert batch.origin == Origin("first", [ids[0], *ids[2:]]), "the first attempt's, not the second's"
+    assert batch.origin == FirstAttempt("first", [ids[0], *ids[2:]]), "the first attempt's, not the second's"
 
 
 def test_what_goes_on_keeps_its_place_before_what_came_later() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from router_service.core.routing.events import TableReceived
-from router_service.core.routing.rosters import Covered, Roster, RosterVersion
+from router_service.core.routing.rosters import KnownGeneration, RosterVersion, TableRoster
 from router_service.core.routing.table import RoutingTable
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import Fields
@@ -170,7 +170,7 @@ def test_an_older_table_changes_nothing(revision: int) -> None:
     world.step(TableReceived(RoutingTable(generation="another", revision=revision)))
     world.submit([2])
     assert world.at_replica("a1") == [1, 2], "nor one of a controller that does not know all replicas"
-    roster = Roster(RosterVersion("another", revision), covers=(Covered("g", 2, 0),))
+    roster = TableRoster(RosterVersion("another", revision), covers=(KnownGeneration("g", 2, 0),))
     world.step(TableReceived(RoutingTable(generation="another", revision=revision, roster=roster)))
     world.submit([3])
     assert 3 in world.outcomes, "another generation is newer, whatever its revision"

@@ -8,13 +8,13 @@ from itertools import combinations
 
 import pytest
 
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.balancers.power_of_two import PowerOfTwo
 from tests.unit.router.parts import chance, replica
 
 
-def balancer_of(*replicas: Replica, seed: int = 0) -> PowerOfTwo[Replica]:
-    balancer = PowerOfTwo[Replica](chance(seed))
+def balancer_of(*replicas: RoutedReplica, seed: int = 0) -> PowerOfTwo[RoutedReplica]:
+    balancer = PowerOfTwo[RoutedReplica](chance(seed))
     for each in replicas:
         balancer.changed(each)
     return balancer

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.runs import Sent
 from tests.unit.router.parts import replica, run
 
 
-def carried(each: Replica, count: int) -> Sent:
+def carried(each: RoutedReplica, count: int) -> Sent:
     """A slice that a frame has carried."""
     sent = each.send(run(count=count), count, 0, 0.0)
     assert each.outbox.popleft() is sent

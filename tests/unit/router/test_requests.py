@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.slots import requests
-from router_service.core.slots.slot import Slot
+from router_service.core.slots.slot import LeasedSlot
 from slotmesh.errors import Reason
 from tests.unit.router.slot_world import SlotWorld, slot
 
@@ -28,7 +28,7 @@ def test_the_same_slot_while_its_lease_lives() -> None:
     granted(world)
     world.at(9.0)
     again = world.end(world.reserve(request_id="id"))
-    assert isinstance(again, Slot)
+    assert isinstance(again, LeasedSlot)
     assert (again.token, again.ttl_s) == ("t1", 1.0)
     assert world.got_ops("r1") == ["Reserve"]
 
@@ -68,7 +68,7 @@ def test_a_renewed_lease_lives_longer() -> None:
     world.answer("r1", slot("r1", "t1"))
     world.at(17.0)
     again = world.end(world.reserve(request_id="id"))
-    assert isinstance(again, Slot)
+    assert isinstance(again, LeasedSlot)
     assert again.ttl_s == 1.0
     world.at(18.0)
     assert world.end(world.reserve(request_id="id")) is None
@@ -113,7 +113,7 @@ def test_each_waits_for_as_long_as_it_wants() -> None:
     world.complete("r1")
     world.at(2.0)
     world.grant("r1")
-    assert isinstance(world.end(second), Slot)
+    assert isinstance(world.end(second), LeasedSlot)
 
 
 def test_a_replica_whose_time_is_up_while_others_still_wait_is_not_the_end() -> None:

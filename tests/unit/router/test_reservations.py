@@ -6,7 +6,7 @@ import pytest
 
 from router_service.core.flows import Flow
 from router_service.core.queueing.reservations import MAX_WAITING
-from router_service.core.slots.slot import Slot
+from router_service.core.slots.slot import LeasedSlot
 from slotmesh.errors import Executed, Failure, Reason
 from tests.unit.router.slot_world import SlotWorld, slot
 
@@ -17,7 +17,7 @@ def test_a_reservation_is_sent_and_granted() -> None:
     (op,) = world.ops["r1"]
     assert (op.op_id, op.deadline) == (1, 5.0)  # type: ignore[union-attr]  # a reservation
     world.grant("r1", "t1", others=1)
-    assert isinstance(end := world.end(caller), Slot)
+    assert isinstance(end := world.end(caller), LeasedSlot)
     assert end.token == "t1"
     assert world.replicas["r1"].own == 0
     assert not caller.runs
@@ -32,7 +32,7 @@ def test_it_waits_among_calls_in_turn() -> None:
     assert not world.ops["r1"]
     world.complete("r1", 2)
     world.grant("r1")
-    assert isinstance(world.end(caller), Slot)
+    assert isinstance(world.end(caller), LeasedSlot)
 
 
 def test_what_was_granted_takes_room_until_the_replica_says_otherwise() -> None:
@@ -54,7 +54,7 @@ def test_a_refused_one_goes_elsewhere(reason: Reason) -> None:
     world.answer(first, Failure(reason=reason, message="no"), others=1)
     assert world.end(caller) is None
     world.grant(other)
-    assert isinstance(world.end(caller), Slot)
+    assert isinstance(world.end(caller), LeasedSlot)
 
 
 def test_a_lost_link_is_no_failure_however_often() -> None:
@@ -214,7 +214,7 @@ def test_the_oldest_is_first() -> None:
             world.complete("r1")
         world.grant("r1", token, others=0)
     ends = [world.end(each) for each in (first, second, third)]
-    assert [end.token for end in ends if isinstance(end, Slot)] == ["t1", "t2", "t3"]
+    assert [end.token for end in ends if isinstance(end, LeasedSlot)] == ["t1", "t2", "t3"]
 
 
 def test_one_that_comes_back_stands_behind_older_ones() -> None:

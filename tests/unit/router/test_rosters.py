@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from router_service.core.routing.rosters import NO_ROSTER, Covered, Departure, Roster, RosterVersion
+from router_service.core.routing.rosters import NO_ROSTER, KnownDeparture, KnownGeneration, RosterVersion, TableRoster
 
-ROSTER = Roster(
+ROSTER = TableRoster(
     RosterVersion("new", 10),
     departed=(
-        Departure(("a", "1"), RosterVersion("old", 4)),
-        Departure(("b", "1"), RosterVersion("old", 6)),
-        Departure(("c", "1"), RosterVersion("new", 3)),
+        KnownDeparture(("a", "1"), RosterVersion("old", 4)),
+        KnownDeparture(("b", "1"), RosterVersion("old", 6)),
+        KnownDeparture(("c", "1"), RosterVersion("new", 3)),
     ),
-    covers=(Covered("older", 2, 2), Covered("old", 7, 3)),
+    covers=(KnownGeneration("older", 2, 2), KnownGeneration("old", 7, 3)),
 )
 """Of a controller that does not remember, and has learnt of two before it."""
 

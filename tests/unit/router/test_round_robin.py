@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.balancers.round_robin import RoundRobin
 from tests.unit.router.parts import chance, replica
 
 
-def balancer_of(*replicas: Replica, seed: int = 0) -> RoundRobin[Replica]:
-    balancer = RoundRobin[Replica](chance(seed))
+def balancer_of(*replicas: RoutedReplica, seed: int = 0) -> RoundRobin[RoutedReplica]:
+    balancer = RoundRobin[RoutedReplica](chance(seed))
     for each in replicas:
         balancer.changed(each)
     return balancer

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.slots.routed_slots import RoutedSlots
 from tests.unit.router.world import World
 
 
-def replica() -> Replica:
+def replica() -> RoutedReplica:
     return World({"b": ["r1"]}).replicas["r1"]
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from router_service.core.replicas.events import RunsCompleted
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.balancers import Candidate, RoutingHooks
 from router_service.core.routing.balancers.least_loaded import LeastLoaded
-from router_service.core.slots.slot import Released
+from router_service.core.slots.slot import ReleasedSlot
 from tests.unit.router.slot_world import SlotWorld, slot
 
 
-class Listener(LeastLoaded[Replica]):
+class Listener(LeastLoaded[RoutedReplica]):
     """Writes down what it hears."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ def test_a_slot_that_is_released(world: SlotWorld, heard: list[tuple[str, int]])
     world.reserve()
     world.grant("r1", "t1")
     world.release("r1", "t1")
-    world.answer("r1", Released())
+    world.answer("r1", ReleasedSlot())
     assert heard == [("routed", 1), ("abandoned", 1)]
 
 

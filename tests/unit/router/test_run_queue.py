@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 
 from router_service.core.queueing.run_queues import RunQueue
-from router_service.core.runs import Run
+from router_service.core.runs import RouterRun
 from tests.unit.router.parts import run
 
 
@@ -42,7 +42,7 @@ def test_a_run_that_was_taken_back_is_skipped() -> None:
 def test_runs_that_were_taken_back_do_not_pile_up_behind_one_that_waits() -> None:
     queue = RunQueue()
     queue.append(run(0))
-    gone: weakref.WeakSet[Run] = weakref.WeakSet()
+    gone: weakref.WeakSet[RouterRun] = weakref.WeakSet()
     for number in range(1, 10_000):
         each = run(number)
         queue.append(each)

@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from router_service.core.queueing.run_queues import SloQueue
-from router_service.core.runs import Run
+from router_service.core.runs import RouterRun
 from tests.unit.router.parts import run
 
 
@@ -20,7 +20,7 @@ def in_turn(queue: SloQueue) -> list[int]:
     return left
 
 
-def queue_of(*runs: Run) -> SloQueue:
+def queue_of(*runs: RouterRun) -> SloQueue:
     queue = SloQueue()
     for each in runs:
         queue.append(each)
@@ -96,7 +96,7 @@ def test_a_run_that_was_taken_back_is_skipped_and_not_drained() -> None:
 
 def test_runs_that_were_taken_back_do_not_pile_up() -> None:
     queue = queue_of(run(0, slo_s=0.1))
-    gone: weakref.WeakSet[Run] = weakref.WeakSet()
+    gone: weakref.WeakSet[RouterRun] = weakref.WeakSet()
     for number in range(1, 10_000):
         each = run(number, slo_s=1.0)
         queue.append(each)

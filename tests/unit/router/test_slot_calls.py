@@ -8,27 +8,27 @@ from typing import cast
 
 import pytest
 
-from router_service.core.calls import CallOptions
-from router_service.core.replicas.capacity import Capacity
+from router_service.core.calls import RouterCallOptions
+from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.events import LinkOpened
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.events import TableReceived
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
-from router_service.core.scheduler import Scheduler
+from router_service.core.scheduler import RouterScheduler
 from router_service.core.slots.events import SlotOperationsAnswered
 from router_service.core.slots.frames import OutgoingOp, OutgoingRelease, OutgoingReserve
-from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve, Slot
-from router_service.shell.clients.slot_calls import SlotCalls
+from router_service.core.slots.slot import Dispatch, LeasedSlot, Release, Renew, Reserve
+from router_service.shell.clients.slot_calls import UnarySlotOperations
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
-from router_service.shell.receivers import Link
+from router_service.shell.receivers import ReplicaReceiver
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.token import format_token
 from slotmesh.spec.model import Backend
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.values_client import LinkOnPaper
 
-SLOT = Slot(
+SLOT = LeasedSlot(
     token=format_token("r", "life", bytes(16)),
     backend="b",
     replica_id="r",
@@ -43,8 +43,8 @@ class Router:
     """A router with one replica, which answers when a test says so."""
 
     def __init__(self, *, max_pending: int = 10) -> None:
-        link = cast("Link", LinkOnPaper())
-        self.dispatcher = Dispatcher(Scheduler(lambda: 0.5), FakeClock(), lambda _replica, _dispatcher: link)
+        link = cast("ReplicaReceiver", LinkOnPaper())
+        self.dispatcher = Dispatcher(RouterScheduler(lambda: 0.5), FakeClock(), lambda _replica, _dispatcher: link)
         backend = BackendRoute(
             settings=Backend(name="b"), replicas=[ReplicaRoute(key=("r", "life"), address="", max_ongoing=4)]
         )
@@ -52,18 +52,18 @@ class Router:
         table = RoutingTable(generation="g", revision=1, endpoints={"e": endpoint}, backends={"b": backend})
         self.dispatcher.post(TableReceived(table))
         self.dispatcher.first_table.came()
-        self.replica: Replica = next(iter(self.dispatcher.scheduler.topology.replicas.values()))
-        self.dispatcher.post(LinkOpened(self.replica, Capacity(max_ongoing=4)))
-        self.slots = SlotCalls(self.dispatcher, UnaryCalls(self.dispatcher, max_pending))
+        self.replica: RoutedReplica = next(iter(self.dispatcher.scheduler.topology.replicas.values()))
+        self.dispatcher.post(LinkOpened(self.replica, ReportedCapacity(max_ongoing=4)))
+        self.slots = UnarySlotOperations(self.dispatcher, UnaryCalls(self.dispatcher, max_pending))
 
-    async def reserving(self, request_id: str = "") -> tuple[asyncio.Task[Slot | Failure], int]:
+    async def reserving(self, request_id: str = "") -> tuple[asyncio.Task[LeasedSlot | Failure], int]:
         """A reservation that the replica has, and its id there."""
-        task, op = await self.reserving_with(CallOptions(), request_id)
+        task, op = await self.reserving_with(RouterCallOptions(), request_id)
         return task, op.op_id
 
     async def reserving_with(
-        self, options: CallOptions, request_id: str = ""
-    ) -> tuple[asyncio.Task[Slot | Failure], OutgoingReserve]:
+        self, options: RouterCallOptions, request_id: str = ""
+    ) -> tuple[asyncio.Task[LeasedSlot | Failure], OutgoingReserve]:
         task = asyncio.create_task(self.slots.reserve("peer", "e", options, Reserve(), request_id))
         await asyncio.sleep(0)
         (op,) = self.ops()
@@ -123,8 +123,8 @@ async def test_who_can_ask_again_keeps_its_slot() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert router.ops() == []
-    again = await router.slots.reserve("peer", "e", CallOptions(), Reserve(), "once")
-    assert isinstance(again, Slot)
+    again = await router.slots.reserve("peer", "e", RouterCallOptions(), Reserve(), "once")
+    assert isinstance(again, LeasedSlot)
     assert again.token == SLOT.token
 
 
@@ -132,7 +132,7 @@ async def test_who_can_ask_again_keeps_its_slot() -> None:
 async def test_too_many_at_once_are_refused() -> None:
     router = Router(max_pending=1)
     task, op_id = await router.reserving()
-    failure = await router.slots.reserve("peer", "e", CallOptions(), Reserve(), "")
+    failure = await router.slots.reserve("peer", "e", RouterCallOptions(), Reserve(), "")
     assert isinstance(failure, Failure)
     assert failure.reason is Reason.QUEUE_FULL
 
@@ -146,8 +146,8 @@ async def test_too_many_at_once_are_refused() -> None:
     for refused in (
         await router.slots.renew("peer", key, Renew(token="t")),
         await router.slots.release("peer", key, Release(token="t")),
-        await router.slots.dispatch("peer", key, CallOptions(), b"x", Dispatch(token="t")),
-        await router.slots.stream("peer", key, CallOptions(streaming=True), b"x", Dispatch(token="t"), unwanted),
+        await router.slots.dispatch("peer", key, RouterCallOptions(), b"x", Dispatch(token="t")),
+        await router.slots.stream("peer", key, RouterCallOptions(streaming=True), b"x", Dispatch(token="t"), unwanted),
     ):
         assert isinstance(refused, Failure), "but is bounded, too"
         assert refused.reason is Reason.QUEUE_FULL
@@ -160,7 +160,7 @@ async def test_too_many_at_once_are_refused() -> None:
 async def test_a_time_of_day_by_which_it_is_wanted_orders_the_queue() -> None:
     router = Router()
     by = router.dispatcher.clock.time_of_day() + 3.0
-    task, op = await router.reserving_with(CallOptions(slo_at=datetime.fromtimestamp(by, UTC)))
+    task, op = await router.reserving_with(RouterCallOptions(slo_at=datetime.fromtimestamp(by, UTC)))
     assert op.options.slo_s == pytest.approx(3.0)
     router.grant(op.op_id)
     await task

@@ -9,8 +9,8 @@ import pytest
 from router_service.core.callers import Caller, Window
 from router_service.core.commands import DeliverFailure, DeliverResults
 from router_service.core.failures import NOT_READ
-from router_service.core.scheduler import Scheduler
-from router_service.core.unread import (
+from router_service.core.scheduler import RouterScheduler
+from router_service.core.unread_results import (
     AGAIN_S,
     BRAKE_SHARE,
     BRAKE_STREAMS,
@@ -58,7 +58,7 @@ class Stream:
     """An outbox that nobody reads, unless a frame is taken."""
 
     def __init__(self, unread: Unread, clock: FakeClock, *, in_session: bool = False) -> None:
-        dispatcher = Dispatcher(Scheduler(lambda: 0.5), clock, lambda *_: None)  # type: ignore[arg-type]
+        dispatcher = Dispatcher(RouterScheduler(lambda: 0.5), clock, lambda *_: None)  # type: ignore[arg-type]
         self.caller = session_caller() if in_session else Caller(Window(8192, 2**30))
         self.replica = World({"b": ["r"]}).replicas["r"]
         self.outbox = ResultOutbox(self.caller, "e", dispatcher, Pacer(lambda: None, clock.now), unread)

@@ -6,7 +6,7 @@ import pytest
 
 from router_service.core.callers import Caller
 from router_service.core.events import CallerLeft, CallsCancelled, CallsSubmitted
-from router_service.core.scheduler import Scheduler
+from router_service.core.scheduler import RouterScheduler
 from router_service.core.sessions.events import CallsResent, SessionDisconnected
 from router_service.core.uploads.events import ChunkArrived, UploadCompleted, UploadFailed
 from router_service.core.uploads.uploads import CROWDED, CROWDED_STALL_S, FLOOR_BYTES, MAX_UPLOAD_BYTES, STALL_S
@@ -128,7 +128,7 @@ def test_a_session_is_asked_for_when_the_payload_of_what_comes_again_is_complete
 
 def bounded(max_upload_bytes: int) -> World:
     world = World({"b": ["r"]}, owner=("r", 1), links_at_once=False)
-    world.scheduler = Scheduler(lambda: 0.5, max_upload_bytes=max_upload_bytes)
+    world.scheduler = RouterScheduler(lambda: 0.5, max_upload_bytes=max_upload_bytes)
     world.links_at_once = True
     world.push()
     return world

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from router_service.core.commands import CancelRun, DeliverDone, DeliverFailure, DeliverResults, DeliverValues
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.events import TableReceived
 from router_service.core.routing.table import BackendRoute, ReplicaRoute, RoutingTable
-from router_service.core.scheduler import Scheduler
-from router_service.core.sessions.session import Session
-from router_service.core.unread import Unread
+from router_service.core.scheduler import RouterScheduler
+from router_service.core.sessions.session import SessionConnection
+from router_service.core.unread_results import Unread
 from router_service.shell.clients.outbox import ResultOutbox
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
@@ -44,7 +44,7 @@ class LinkOnPaper:
 
     def cancel(self, command: CancelRun) -> None: ...
 
-    def reconcile(self, session: Session) -> None: ...
+    def reconcile(self, session: SessionConnection) -> None: ...
 
     def retry_in(self, delay_s: float) -> None: ...
 
@@ -61,12 +61,12 @@ class Client:
     def __init__(self, **features: bool) -> None:
         self.link = LinkOnPaper()
         clock = FakeClock()
-        dispatcher = Dispatcher(Scheduler(lambda: 0.5), clock, lambda _replica, _dispatcher: self.link)
+        dispatcher = Dispatcher(RouterScheduler(lambda: 0.5), clock, lambda _replica, _dispatcher: self.link)
         route = ReplicaRoute(key=("r", "life"), address="", max_ongoing=4)
         backend = BackendRoute(settings=Backend(name="b"), replicas=[route])
         table = RoutingTable(generation="g", revision=1, endpoints={}, backends={"b": backend})
         dispatcher.post(TableReceived(table))
-        self.replica: Replica = next(iter(dispatcher.scheduler.topology.replicas.values()))
+        self.replica: RoutedReplica = next(iter(dispatcher.scheduler.topology.replicas.values()))
         self.caller = session_caller()
         self.outbox = ResultOutbox(
             self.caller, "e", dispatcher, Pacer(lambda: None, clock.now), Unread(clock.now), **features

@@ -12,9 +12,9 @@ from typing import Any
 
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import CallPayload
-from router_service.core.commands import Command, DeliverFailure
-from router_service.core.events import CallsCancelled, CallsSubmitted, RouterEvent, TimePassed
-from router_service.core.replicas.capacity import Capacity
+from router_service.core.commands import DeliverFailure, RouterCommand
+from router_service.core.events import CallsCancelled, CallsSubmitted, RouterEvent, RouterTimePassed
+from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.events import (
     CapacityReported,
     DrainAnnounced,
@@ -25,11 +25,11 @@ from router_service.core.replicas.events import (
     RunsRefused,
 )
 from router_service.core.replicas.frames import OutgoingBatch
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.events import TableReceived
-from router_service.core.routing.rosters import Departure, RosterVersion
+from router_service.core.routing.rosters import KnownDeparture, RosterVersion
 from router_service.core.runs import CallerBook
-from router_service.core.scheduler import Scheduler
+from router_service.core.scheduler import RouterScheduler
 from router_service.core.sessions.events import (
     AllCallsResent,
     CallsResent,
@@ -38,8 +38,8 @@ from router_service.core.sessions.events import (
     SessionDisconnected,
     SessionReconciled,
 )
-from router_service.core.sessions.found_calls import Found
-from router_service.core.sessions.session import Session
+from router_service.core.sessions.found_calls import FoundCalls
+from router_service.core.sessions.session import SessionConnection
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.wire.chunks import Announced, Payload, joined
 from slotmesh.wire.ranges import Range
@@ -55,7 +55,7 @@ class World:
 
     def __init__(self, backends: Mapping[str, Sequence[str]], *, slots: int = 4, seed: int = 0, **table: Any) -> None:
         """`backends` names the replicas of each; the first gets all traffic. `table` are attributes to begin with."""
-        self.scheduler = Scheduler(random.Random(seed).random)
+        self.scheduler = RouterScheduler(random.Random(seed).random)
         self.now = 0.0
         self.slots = slots
         self.backends = {name: list(replicas) for name, replicas in backends.items()}
@@ -75,7 +75,7 @@ class World:
             assert hasattr(self, name), name
             setattr(self, name, value)
         self.caller = caller()
-        self.replicas: dict[str, Replica] = {}
+        self.replicas: dict[str, RoutedReplica] = {}
         self.held: dict[str, dict[int, int]] = defaultdict(dict)
         """What each replica has not answered: run id -> call id, in order of arrival."""
         self.batches: dict[str, list[OutgoingBatch]] = defaultdict(list)
@@ -88,7 +88,7 @@ class World:
         """Run ids that each replica was told to cancel."""
         self.asked_stops: list[Range] = []
         """Run ids, first and last, of calls that replicas were asked about as their lanes stop there."""
-        self.asked: list[tuple[str, Session]] = []
+        self.asked: list[tuple[str, SessionConnection]] = []
         """The replicas that were asked about the calls of a session."""
         self.values: dict[int, list[CallPayload]] = defaultdict(list)
         """What handlers yielded in each call, as far as its caller has it."""
@@ -99,7 +99,7 @@ class World:
         self.closed: list[str] = []
         self.roster = RosterVersion("g", 0)
         """Of the newest table."""
-        self.departed: list[Departure] = []
+        self.departed: list[KnownDeparture] = []
         self.named: dict[CallerBook, RosterVersion] = {}
         """The newest roster that each session was told of."""
         self.listed: set[str] = set()
@@ -142,7 +142,7 @@ class World:
         when it has sent all again.
         """
         known = rosters if rosters is not None else [self.roster] * (epoch > 1)
-        session = Session(session_id, epoch, unanswered, known, says_when_all_are_resent=says_all)
+        session = SessionConnection(session_id, epoch, unanswered, known, says_when_all_are_resent=says_all)
         caller = Caller(Window(calls=10**9, bytes=10**12), session=session)
         self.step(SessionConnected(caller))
         if acknowledges:
@@ -247,7 +247,7 @@ class World:
         session = by.session
         assert session is not None
         replica = self.replicas[name]
-        answer = Found(**found, forgotten=forgotten)
+        answer = FoundCalls(**found, forgotten=forgotten)
         self.step(SessionReconciled(replica, session.session_id, session.epoch, answer))
 
     def report(self, name: str, **capacity: Any) -> None:
@@ -260,7 +260,7 @@ class World:
 
     def cut(self, name: str, max_calls: int = 10**6) -> list[OutgoingBatch]:
         """The link writes one frame."""
-        self.step(TimePassed())
+        self.step(RouterTimePassed())
         frame = self.scheduler.cut_frame(self.replicas[name], max_calls, 10**9)
         for batch in frame:
             self.batches[name].append(batch)
@@ -268,16 +268,16 @@ class World:
             self.held[name].update(enumerate(ids, batch.first_run_id))
         return frame
 
-    def capacity(self, **fields: Any) -> Capacity:
+    def capacity(self, **fields: Any) -> ReportedCapacity:
         """A report of the world's replicas, with changes."""
-        return Capacity(**{"max_ongoing": self.slots, **fields})
+        return ReportedCapacity(**{"max_ongoing": self.slots, **fields})
 
     # -- time, and what a test asks ------------------------------------------------------------------------------------
 
     def at(self, now: float) -> None:
         """Time passes."""
         self.now = now
-        self.step(TimePassed())
+        self.step(RouterTimePassed())
 
     def at_replica(self, name: str) -> list[int]:
         """The calls that the replica has not answered, in order of arrival."""
@@ -306,7 +306,7 @@ class World:
         """Something happens, now; commands are carried out."""
         self.do(self.scheduler.step(event, self.now))
 
-    def do(self, commands: list[Command]) -> None:
+    def do(self, commands: list[RouterCommand]) -> None:
         """Carries commands out."""
         carry_out(commands, self)
 

@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import CallOptions
-from router_service.core.sessions.session import Session
+from router_service.core.calls import RouterCallOptions
+from router_service.core.sessions.session import SessionConnection
 from slotmesh.wire.partitions import partition_of
 from slotmesh.wire.ranges import Range
 
@@ -18,12 +18,12 @@ Fields = dict[str, Any]
 
 
 @lru_cache
-def options(**fields: Any) -> CallOptions:
+def options(**fields: Any) -> RouterCallOptions:
     """Options as the edge would make them: equal ones are one object."""
     key = fields.get("ordering_key", "")
     routing = ("ordering_key", "shard_key", "slo_s", "slo_at")
     wire = repr(sorted((name, value) for name, value in fields.items() if name not in routing)).encode()
-    return CallOptions(partition=partition_of(key) if key else -1, wire=wire, **fields)
+    return RouterCallOptions(partition=partition_of(key) if key else -1, wire=wire, **fields)
 
 
 def caller() -> Caller:
@@ -33,4 +33,4 @@ def caller() -> Caller:
 
 def session_caller(epoch: int = 1, *unanswered: Range, session_id: str = SESSION) -> Caller:
     """A caller whose calls are those of a session."""
-    return Caller(Window(calls=10**9, bytes=10**12), session=Session(session_id, epoch, unanswered))
+    return Caller(Window(calls=10**9, bytes=10**12), session=SessionConnection(session_id, epoch, unanswered))

@@ -9,7 +9,6 @@ from router_service.core.commands import (
     AskReconcile,
     CancelRun,
     CloseLink,
-    Command,
     DeliverDone,
     DeliverFailure,
     DeliverResults,
@@ -19,6 +18,7 @@ from router_service.core.commands import (
     NameRoster,
     OpenLink,
     RetryLink,
+    RouterCommand,
     TakeValues,
 )
 
@@ -30,7 +30,7 @@ DONE = "done"
 OK = "ok"
 
 
-def carry_out(commands: list[Command], world: World) -> None:
+def carry_out(commands: list[RouterCommand], world: World) -> None:
     """In order, as the shell does."""
     for command in commands:
         match command:

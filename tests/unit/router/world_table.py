@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router_service.core.routing.rosters import Departure, Roster, RosterVersion
+from router_service.core.routing.rosters import KnownDeparture, RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.spec.model import Backend
 from slotmesh.wire.partitions import PARTITIONS
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from tests.unit.router.world import World
 
 
-def next_roster(world: World, revision: int) -> Roster:
+def next_roster(world: World, revision: int) -> TableRoster:
     """The roster of the table that comes; replicas that have left since the one before have departed."""
     listed = {name for names in world.backends.values() for name in names}
     if listed != world.listed:
         world.roster = RosterVersion(world.roster.generation, revision)
-        world.departed += [Departure((each, "life"), world.roster) for each in sorted(world.listed - listed)]
+        world.departed += [KnownDeparture((each, "life"), world.roster) for each in sorted(world.listed - listed)]
         world.listed = listed
-    return Roster(world.roster, tuple(world.departed))
+    return TableRoster(world.roster, tuple(world.departed))
 
 
 def routing_table(world: World, revision: int) -> RoutingTable:

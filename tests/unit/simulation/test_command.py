@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from simulation.__main__ import main, parse
-from simulation.queues.settings import Settings
+from simulation.queues.settings import QueuesSettings
 from slotmesh.spec.model import BalancerName
 
 
 def test_by_default_all_balancers_with_eight_slots_and_with_one() -> None:
     asked = parse([])
-    assert asked.settings == [Settings(slots=slots, balancer=balancer) for slots in (8, 1) for balancer in BalancerName]
+    assert asked.settings == [
+        QueuesSettings(slots=slots, balancer=balancer) for slots in (8, 1) for balancer in BalancerName
+    ]
     assert asked.path is None
     assert asked.frames_calls > 0
 
@@ -30,7 +32,7 @@ def test_every_setting_is_an_option() -> None:
     given = "--slots 3 --balancers round_robin --routers 2 --replicas 5 --load 0.5 --link-delay 0.1 --capacity-gap 0.2"
     more = "--batch 4 --calls 100 --warm-up 1.5 --seed 7"
     (settings,) = parse([*given.split(), *more.split()]).settings
-    assert settings == Settings(
+    assert settings == QueuesSettings(
         routers=2,
         replicas=5,
         slots=3,

@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router_service.core.replicas import sender
-from router_service.core.replicas.replica import Replica
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.replicas.slicing import MethodTime
-from router_service.core.routing.backends import Backend
+from router_service.core.routing.backends import RoutedBackend
 from simulation.frames.mesh import FrameFigures, FrameMesh
 from simulation.frames.report import configurations, simulate, table
-from simulation.frames.settings import Settings
+from simulation.frames.settings import FramesSettings
 from slotmesh.wire.pacing import Pace, Pacing
 from tests.support.examples import examples
 
 pytestmark = pytest.mark.slow
 
-ECHO = Settings(service_s=2e-6, calls=10_000, warm_up=5_000)
+ECHO = FramesSettings(service_s=2e-6, calls=10_000, warm_up=5_000)
 
 
 def run(**changes: object) -> FrameFigures:
@@ -93,7 +93,7 @@ def test_an_even_share_for_each_replica_breaks_frames_up(monkeypatch: pytest.Mon
     def evenly(calls: int, replicas: int, _time: MethodTime | None) -> int:
         return max(1, ceil(calls / replicas))
 
-    def pick(self: Backend[Replica], _method: str) -> Replica | None:
+    def pick(self: RoutedBackend[RoutedReplica], _method: str) -> RoutedReplica | None:
         return self.balancer.pick()
 
     def never(_self: Pacing, _calls: int, _unanswered: int, _now: float, _pace: Pace) -> float:
@@ -102,7 +102,7 @@ def test_an_even_share_for_each_replica_breaks_frames_up(monkeypatch: pytest.Mon
     begin = pieces(512, 1)
     whole = run(replicas=8, first_frames=begin)
     monkeypatch.setattr(sender, "slice_calls", evenly)
-    monkeypatch.setattr(Backend, "pick", pick)
+    monkeypatch.setattr(RoutedBackend, "pick", pick)
     monkeypatch.setattr(Pacing, "wait_s", never)
     broken = run(replicas=8, first_frames=begin)
     assert broken.calls_per_s < 0.5 * whole.calls_per_s
@@ -126,7 +126,7 @@ def central_queue_s(rate: float, servers: int, service_s: float, occupied_s: flo
 @pytest.mark.parametrize("load", [0.3, 0.6])
 def test_calls_of_ten_milliseconds_are_as_soon_done_as_by_a_central_queue(load: float) -> None:
     """Eight replicas with a slot each; the way there and back is that of a call alone."""
-    slow = Settings(replicas=8, slots=1, service_s=0.01, cores=0, calls=20_000, warm_up=2_000)
+    slow = FramesSettings(replicas=8, slots=1, service_s=0.01, cores=0, calls=20_000, warm_up=2_000)
     alone = FrameMesh(replace(slow, in_flight=1)).run()
     way_s = alone.latency_mean_s - slow.service_s
     rate = load * slow.replicas / slow.service_s

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.ledger import Ledger, Violation
+from simulation.ledger import SimulationLedger, Violation
 
 TRAVEL = 0.25
 
 
 def test_a_call_waits_until_it_starts_less_its_last_way() -> None:
-    ledger = Ledger(slots=1)
+    ledger = SimulationLedger(slots=1)
     (call,) = ledger.arrive(1, 1.0)
     ledger.sent(1, 1.0)
     ledger.refused(1, 1.5)
@@ -24,7 +24,7 @@ def test_a_call_waits_until_it_starts_less_its_last_way() -> None:
 
 
 def test_idle_slots_count_while_something_is_queued() -> None:
-    ledger = Ledger(slots=3)
+    ledger = SimulationLedger(slots=3)
     ledger.arrive(2, 0.0)
     ledger.measure_from(0.0)
     ledger.sent(1, 2.0)
@@ -38,13 +38,13 @@ def test_idle_slots_count_while_something_is_queued() -> None:
 
 
 def test_only_as_many_queued_calls_are_wasted_as_there_are_idle_slots() -> None:
-    ledger = Ledger(slots=1)
+    ledger = SimulationLedger(slots=1)
     ledger.arrive(5, 0.0)
     assert ledger.counted(2.0).wasted == 2.0
 
 
 def test_nothing_that_was_before_is_measured() -> None:
-    ledger = Ledger(slots=1)
+    ledger = SimulationLedger(slots=1)
     ledger.arrive(2, 0.0)
     ledger.sent(2, 1.0)
     ledger.refused(1, 2.0)
@@ -54,7 +54,7 @@ def test_nothing_that_was_before_is_measured() -> None:
 
 
 def test_a_call_that_starts_twice_is_a_violation() -> None:
-    ledger = Ledger(slots=2)
+    ledger = SimulationLedger(slots=2)
     ledger.arrive(1, 0.0)
     ledger.started(0, 0.0, 0.0)
     with pytest.raises(Violation, match="call 0 started twice"):
@@ -62,7 +62,7 @@ def test_a_call_that_starts_twice_is_a_violation() -> None:
 
 
 def test_a_call_without_a_slot_is_a_violation() -> None:
-    ledger = Ledger(slots=1)
+    ledger = SimulationLedger(slots=1)
     ledger.arrive(2, 0.0)
     ledger.started(0, 0.0, 0.0)
     with pytest.raises(Violation, match="more calls run than there are slots"):
@@ -70,7 +70,7 @@ def test_a_call_without_a_slot_is_a_violation() -> None:
 
 
 def test_two_outcomes_are_a_violation_and_so_is_none() -> None:
-    ledger = Ledger(slots=1)
+    ledger = SimulationLedger(slots=1)
     ledger.arrive(2, 0.0)
     ledger.settled(0, 0.0, failed=True)
     with pytest.raises(Violation, match="call 0 has two outcomes"):
@@ -80,7 +80,7 @@ def test_two_outcomes_are_a_violation_and_so_is_none() -> None:
 
 
 def test_what_fails_in_the_queue_leaves_it() -> None:
-    ledger = Ledger(slots=1)
+    ledger = SimulationLedger(slots=1)
     (call,) = ledger.arrive(1, 0.0)
     ledger.settled(call, 0.0, failed=True)
     ledger.check()
@@ -88,7 +88,7 @@ def test_what_fails_in_the_queue_leaves_it() -> None:
 
 
 def test_a_queue_that_does_not_empty_is_a_violation() -> None:
-    ledger = Ledger(slots=1)
+    ledger = SimulationLedger(slots=1)
     (call,) = ledger.arrive(1, 0.0)
     ledger.settled(call, 0.0, failed=False)
     with pytest.raises(Violation, match="1 calls are queued after the end"):

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from replica_service.config import ReplicaSettings
 from replica_service.convert import Issuer
 from replica_service.convert.slots import RejectedDispatch, RejectedOp, ReserveOp, slot_ops_of
-from replica_service.core.calls import Link
+from replica_service.core.calls import RouterPeer
 from slotmesh.ids import new_id
 from slotmesh.slots.token import MAX_TOKEN_CHARS, SlotToken, format_token, parse_token, redacted
 from slotmesh.v1 import replica_service_pb2
@@ -79,6 +79,6 @@ def test_operations_do_not_show_secrets() -> None:
     frame.ops.add(op_id=1).dispatch.token = token
     frame.ops.add(op_id=2).renew.token = token
     frame.ops.add(op_id=3).release.token = token
-    ops = slot_ops_of(frame, Link(), Issuer(clock, "r", "life"), clock.now())
+    ops = slot_ops_of(frame, RouterPeer(), Issuer(clock, "r", "life"), clock.now())
     assert [op.secret for op in ops if not isinstance(op, ReserveOp | RejectedDispatch | RejectedOp)] == [SECRET] * 3
     assert repr(SECRET) not in repr(ops)

@@ -14,21 +14,21 @@ from google.protobuf.descriptor import FieldDescriptor
 from slotmesh.spec.document import parse_mesh
 from slotmesh.spec.model import ROUTED, SETTINGS, Backend
 from slotmesh.spec.rules import backend_mistakes
-from slotmesh.spec.setting import Kind, Setting, choices
+from slotmesh.spec.setting import Setting, SettingKind, choices
 from slotmesh.spec.wire import backend_from_wire, backend_to_wire, backend_within, repeat_for_older_peers
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 
 F = FieldDescriptor
 WIRE_TYPES = {
-    Kind.HANDLER: {F.TYPE_STRING},
-    Kind.INTEGER: {F.TYPE_INT32, F.TYPE_INT64},
-    Kind.SIZE: {F.TYPE_INT64},
-    Kind.DURATION: {F.TYPE_MESSAGE},
-    Kind.FLAG: {F.TYPE_BOOL},
-    Kind.CHOICE: {F.TYPE_ENUM},
-    Kind.JSON: {F.TYPE_MESSAGE},
+    SettingKind.HANDLER: {F.TYPE_STRING},
+    SettingKind.INTEGER: {F.TYPE_INT32, F.TYPE_INT64},
+    SettingKind.SIZE: {F.TYPE_INT64},
+    SettingKind.DURATION: {F.TYPE_MESSAGE},
+    SettingKind.FLAG: {F.TYPE_BOOL},
+    SettingKind.CHOICE: {F.TYPE_ENUM},
+    SettingKind.JSON: {F.TYPE_MESSAGE},
 }
-MESSAGES = {Kind.DURATION: "google.protobuf.Duration", Kind.JSON: "google.protobuf.Struct"}
+MESSAGES = {SettingKind.DURATION: "google.protobuf.Duration", SettingKind.JSON: "google.protobuf.Struct"}
 
 each_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 
@@ -37,19 +37,19 @@ def samples(setting: Setting) -> list[tuple[Any, str]]:
     """Right values that are not the default, each with what a document says."""
     low, high = (int(each) for each in setting.bounds or (0, 0))
     match setting.kind:
-        case Kind.HANDLER:
+        case SettingKind.HANDLER:
             return [("a.b:C", "'a.b:C'")]
-        case Kind.INTEGER:
+        case SettingKind.INTEGER:
             return [(each, str(each)) for each in (max(low, 0), high) if each != setting.default]
-        case Kind.SIZE:
+        case SettingKind.SIZE:
             return [(2**20, "1MiB"), (high, f"{high // 2**10}KiB")]
-        case Kind.DURATION:
+        case SettingKind.DURATION:
             return [(1.5, "1500ms"), (float(high), f"{high}s")]
-        case Kind.FLAG:
+        case SettingKind.FLAG:
             return [(True, "true"), (False, "false")]
-        case Kind.JSON:
+        case SettingKind.JSON:
             return [({"a": [1, 2.5, {"b": None}]}, "{a: [1, 2.5, {b: null}]}")]
-        case Kind.CHOICE:
+        case SettingKind.CHOICE:
             others = [each for each in type(setting.default) if each is not setting.default]
             return [(each, each.name.lower()) for each in others]
 
@@ -82,7 +82,7 @@ def test_the_message_has_the_type_of_the_setting(setting: Setting) -> None:
         prefix = f"{field.enum_type.name.upper()}_"
         numbers = {each.name.removeprefix(prefix): each.number for each in field.enum_type.values if each.number}
         assert numbers == {each.name: each.value for each in type(setting.default)}
-    elif setting.kind is not Kind.HANDLER:
+    elif setting.kind is not SettingKind.HANDLER:
         assert field.has_presence, "0 and unset are two things: write `optional`"
 
 
@@ -106,13 +106,13 @@ def test_documents_and_the_wire_carry_every_value(setting: Setting) -> None:
 
 @each_setting
 def test_a_document_that_leaves_a_setting_empty_leaves_it_out(setting: Setting) -> None:
-    if setting.kind not in {Kind.HANDLER, Kind.JSON}:
+    if setting.kind not in {SettingKind.HANDLER, SettingKind.JSON}:
         assert parse_mesh(f"backends: {{b: {{{setting.name}: null}}}}").backends == (Backend(name="b"),)
 
 
 @each_setting
 def test_what_is_out_of_bounds_is_a_mistake(setting: Setting) -> None:
-    if setting.kind in {Kind.INTEGER, Kind.SIZE, Kind.DURATION}:
+    if setting.kind in {SettingKind.INTEGER, SettingKind.SIZE, SettingKind.DURATION}:
         assert setting.bounds is not None, "everything is bounded"
         low, high = setting.bounds
         for value in (low - 1, high + 1):
@@ -123,7 +123,7 @@ def test_what_is_out_of_bounds_is_a_mistake(setting: Setting) -> None:
 
 @each_setting
 def test_a_choice_that_no_version_knows_names_those_that_there_are(setting: Setting) -> None:
-    if setting.kind is Kind.CHOICE:
+    if setting.kind is SettingKind.CHOICE:
         backend, (mistake,) = backend_from_wire(mesh_pb2.Backend(name="b", **{setting.name: 99}))  # type: ignore[arg-type]
         assert getattr(backend, setting.attribute) is setting.default
         assert mistake.path == f"backends.b.{setting.name}"

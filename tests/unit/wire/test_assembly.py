@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slotmesh.wire.chunks import (
     Assembly,
     BadChunk,
-    ChunkRota,
+    ChunkTurns,
     JoinedAssembly,
     PartsAssembly,
     Payload,
@@ -103,7 +103,7 @@ def test_a_payload_does_not_come_in_crumbs(kind: type[JoinedAssembly | PartsAsse
     st.sets(st.integers(0, 3), max_size=2),
 )
 def test_payloads_take_turns(sizes: list[int], unwanted: set[int]) -> None:
-    rota: ChunkRota[int] = ChunkRota()
+    rota: ChunkTurns[int] = ChunkTurns()
     payloads = {owner: payload_of(size, owner) for owner, size in enumerate(sizes)}
     for owner, payload in payloads.items():
         rota.add(owner, payload if owner % 2 else PayloadParts([data for _, data in cut(payload)]))

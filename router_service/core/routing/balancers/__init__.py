@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from slotmesh.spec.model import BalancerName
 
 if TYPE_CHECKING:
-    from router_service.core.replicas.capacity import Capacity
+    from router_service.core.replicas.capacity import ReportedCapacity
     from router_service.core.routing.sampling import Chance
 
 
@@ -23,7 +23,7 @@ class Candidate(Protocol):
     """A replica, as balancers see it: they read, and change nothing. Compared by identity."""
 
     @property
-    def capacity(self) -> Capacity:
+    def capacity(self) -> ReportedCapacity:
         """Its own report."""
 
     @property

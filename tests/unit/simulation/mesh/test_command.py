@@ -12,7 +12,7 @@ import pytest
 from simulation.__main__ import main
 from simulation.mesh import command, world
 from simulation.mesh.history import Recorder
-from simulation.mesh.workers import HASH_SEED, Found
+from simulation.mesh.workers import HASH_SEED, SeedVerdict
 from tests.history.model import Violation
 
 pytestmark = pytest.mark.slow
@@ -29,10 +29,10 @@ def test_many_seeds_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_more_seeds_are_run_within_a_time(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_seeds(seeds: Iterable[int], *_: object) -> Iterator[Found]:
+    def run_seeds(seeds: Iterable[int], *_: object) -> Iterator[SeedVerdict]:
         for seed in seeds:
             now[0] += 1.0
-            yield Found(seed=seed, violations=[], digest="", calls=1, virtual_s=1.0, cpu_s=0.1, reached=0)
+            yield SeedVerdict(seed=seed, violations=[], digest="", calls=1, virtual_s=1.0, cpu_s=0.1, reached=0)
 
     now = [0.0]
     monkeypatch.setattr(command, "run_seeds", run_seeds)
@@ -46,10 +46,10 @@ def test_more_seeds_are_run_within_a_time(capsys: pytest.CaptureFixture[str], mo
 def test_seeds_that_fail_are_told_with_the_command_that_repeats_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_seeds(seeds: Iterable[int], *_: object) -> Iterator[Found]:
+    def run_seeds(seeds: Iterable[int], *_: object) -> Iterator[SeedVerdict]:
         for seed in seeds:
             violations = [("stuck", "it is stuck")] if seed == 6 else []
-            yield Found(seed=seed, violations=violations, digest="", calls=1, virtual_s=1.0, cpu_s=0.1, reached=0)
+            yield SeedVerdict(seed=seed, violations=violations, digest="", calls=1, virtual_s=1.0, cpu_s=0.1, reached=0)
 
     monkeypatch.setattr(command, "run_seeds", run_seeds)
 

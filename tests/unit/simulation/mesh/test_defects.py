@@ -15,7 +15,7 @@ from router_service.core.keyed.partitions import Partition
 from simulation.__main__ import main
 from simulation.mesh import plots
 from simulation.mesh.defects import DEFECTS, Defect
-from simulation.mesh.patching import Change, Misfit, changed
+from simulation.mesh.patching import Misfit, SourceChange, changed
 
 _REFUSED = "router_service.core.keyed.partitions:Partition.refused"
 _GUARANTEES = Path(__file__).parents[4] / "docs" / "guarantees.md"
@@ -29,7 +29,7 @@ def _no_collection() -> Iterator[None]:
     gc.enable()
 
 
-def _code_of(change: Change) -> object:
+def _code_of(change: SourceChange) -> object:
     module, _, path = change.where.partition(":")
     found: object = importlib.import_module(module)
     for name in path.split("."):
@@ -72,7 +72,7 @@ def test_each_names_plots_that_there_are_and_a_promise() -> None:
 def test_calls_of_changed_code_are_counted() -> None:
     partition = Partition("endpoint", 1)
 
-    with changed([Change(_REFUSED, "max(self.refused_epoch, owner_epoch)", "owner_epoch + 1")]) as reached:
+    with changed([SourceChange(_REFUSED, "max(self.refused_epoch, owner_epoch)", "owner_epoch + 1")]) as reached:
         partition.refused(4)
         assert (partition.refused_epoch, reached.count) == (5, 1)
 
@@ -91,15 +91,15 @@ def test_calls_of_changed_code_are_counted() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(where: str, old: str, words: str) -> None:
-    with pytest.raises(Misfit, match=words), changed([Change(where, old, "pass")]):
+    with pytest.raises(Misfit, match=words), changed([SourceChange(where, old, "pass")]):
         pass
 
 
 def test_a_change_that_does_not_fit_undoes_those_before_it() -> None:
-    fits = Change(_REFUSED, "max(self.refused_epoch, owner_epoch)", "owner_epoch")
+    fits = SourceChange(_REFUSED, "max(self.refused_epoch, owner_epoch)", "owner_epoch")
     before = _code_of(fits)
 
-    with pytest.raises(Misfit), changed([fits, Change(_REFUSED, "nonsense", "")]):
+    with pytest.raises(Misfit), changed([fits, SourceChange(_REFUSED, "nonsense", "")]):
         pass
 
     assert _code_of(fits) is before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulation.mesh.loop import NodeLoop, node_loop
-from simulation.mesh.network import Connection, Listener, Network
+from simulation.mesh.network import Listener, Network, SimulatedConnection
 from simulation.mesh.timeline import Timeline
 
 ADDRESS = "127.0.0.2:7000"
@@ -20,12 +20,12 @@ class Wire:
         self.near = node_loop(self.timeline, "near", self.timeline.chance("near"))
         self.far = node_loop(self.timeline, "far", self.timeline.chance("far"))
         self.network.listeners[ADDRESS] = Listener(self.far, lambda _: None)
-        self.connections: list[Connection | None] = []
+        self.connections: list[SimulatedConnection | None] = []
         self.why: list[str] = []
         self.heard: list[tuple[int, float]] = []
         self.ends: list[tuple[str, str, float]] = []
 
-    def connect(self, *, within_s: float = 0.5) -> Connection:
+    def connect(self, *, within_s: float = 0.5) -> SimulatedConnection:
         self.network.connect(self.near, ADDRESS, self._connected)
         self.timeline.run(self.timeline.now + within_s)
         connection = self.connections[-1]
@@ -34,7 +34,7 @@ class Wire:
         connection.far.on_end = lambda why: self.ends.append(("far", why, self.timeline.now))
         return connection
 
-    def send(self, connection: Connection, numbers: range) -> None:
+    def send(self, connection: SimulatedConnection, numbers: range) -> None:
         for number in numbers:
             connection.out.send(10, self._hear, number)
 
@@ -45,7 +45,7 @@ class Wire:
     def numbers(self) -> list[int]:
         return [number for number, _ in self.heard]
 
-    def _connected(self, connection: Connection | None, why: str) -> None:
+    def _connected(self, connection: SimulatedConnection | None, why: str) -> None:
         self.connections.append(connection)
         self.why.append(why)
 

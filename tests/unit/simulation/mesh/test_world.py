@@ -11,7 +11,17 @@ import pytest
 
 from simulation.mesh.generator import generate
 from simulation.mesh.plots import BY_NAME
-from simulation.mesh.scenario import Blow, Client, Fault, Kind, Moment, Replica, Router, Scenario, Work
+from simulation.mesh.scenario import (
+    Blow,
+    ClientPlan,
+    Fault,
+    Moment,
+    ReplicaPlan,
+    RouterPlan,
+    Scenario,
+    WorkKind,
+    WorkPlan,
+)
 from simulation.mesh.shrink import shrink
 from simulation.mesh.world import run
 
@@ -20,20 +30,20 @@ pytestmark = pytest.mark.slow
 CALM = Scenario(
     seed=1,
     seconds=2.0,
-    routers=(Router(name="router0"), Router(name="router1")),
-    replicas=(Replica(name="replica0"), Replica(name="replica1")),
+    routers=(RouterPlan(name="router0"), RouterPlan(name="router1")),
+    replicas=(ReplicaPlan(name="replica0"), ReplicaPlan(name="replica1")),
     clients=(
-        Client(
+        ClientPlan(
             name="client0",
             routers=("router0", "router1"),
             work=tuple(
-                Work(kind=kind, key=key, large=kind is Kind.UNKEYED)
+                WorkPlan(kind=kind, key=key, large=kind is WorkKind.UNKEYED)
                 for kind, key in (
-                    (Kind.UNKEYED, ""),
-                    (Kind.KEYED, "key"),
-                    (Kind.STOP, "stop"),
-                    (Kind.STREAM, ""),
-                    (Kind.SLOT, ""),
+                    (WorkKind.UNKEYED, ""),
+                    (WorkKind.KEYED, "key"),
+                    (WorkKind.STOP, "stop"),
+                    (WorkKind.STREAM, ""),
+                    (WorkKind.SLOT, ""),
                 )
             ),
         ),
@@ -113,7 +123,7 @@ def test_a_fault_waits_for_its_moment() -> None:
 
 def test_a_replica_that_is_killed_takes_its_executions_along() -> None:
     slow = replace(
-        CALM, clients=(replace(CALM.clients[0], work=(Work(kind=Kind.UNKEYED, run_s=0.5, idempotent=False),)),)
+        CALM, clients=(replace(CALM.clients[0], work=(WorkPlan(kind=WorkKind.UNKEYED, run_s=0.5, idempotent=False),)),)
     )
     fault = Fault(blow=Blow.KILL, at_s=1.5, who="replica0", for_s=-1.0)
 

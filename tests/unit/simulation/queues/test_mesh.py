@@ -10,34 +10,34 @@ import pytest
 from simulation.ledger import Violation
 from simulation.payloads import payload_of
 from simulation.queues.figures import Figures
-from simulation.queues.link import Link
-from simulation.queues.mesh import Mesh
-from simulation.queues.settings import Settings
+from simulation.queues.link import QueuesLink
+from simulation.queues.mesh import QueuesMesh
+from simulation.queues.settings import QueuesSettings
 from simulation.queues.theory import probability_of_waiting, waiting_time
 from slotmesh.spec.model import BalancerName
 
 if TYPE_CHECKING:
-    from router_service.core.replicas.replica import Replica
+    from router_service.core.replicas.replica import RoutedReplica
 
 pytestmark = pytest.mark.slow
 
-SMALL = Settings(routers=4, replicas=60, slots=2, load=0.9, calls=6000, warm_up=5.0)
+SMALL = QueuesSettings(routers=4, replicas=60, slots=2, load=0.9, calls=6000, warm_up=5.0)
 
 
-def simulate(settings: Settings) -> Figures:
-    return Mesh(settings).run()
+def simulate(settings: QueuesSettings) -> Figures:
+    return QueuesMesh(settings).run()
 
 
 class AlwaysTheFirst:
     """A seeded defect: whatever their load, the first replica with room."""
 
     def __init__(self) -> None:
-        self._known: dict[Replica, None] = {}
+        self._known: dict[RoutedReplica, None] = {}
 
-    def changed(self, replica: Replica) -> None:
+    def changed(self, replica: RoutedReplica) -> None:
         self._known[replica] = None
 
-    def pick(self) -> Replica | None:
+    def pick(self) -> RoutedReplica | None:
         return next((replica for replica in self._known if replica.free > 0), None)
 
 
@@ -59,7 +59,7 @@ def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
 
 def test_one_router_without_delay_is_one_queue() -> None:
     """With perfect knowledge the mesh is M/M/c, for which there is a formula."""
-    settings = Settings(routers=1, replicas=5, slots=2, load=0.8, link_delay=0.0, calls=60_000, warm_up=20.0)
+    settings = QueuesSettings(routers=1, replicas=5, slots=2, load=0.8, link_delay=0.0, calls=60_000, warm_up=20.0)
     figures = simulate(settings)
     assert figures.refusals == figures.pushes == figures.idle_while_queued == 0.0
     assert figures.p50 == waiting_time(10, settings.arrival_rate, 0.5) == 0.0
@@ -68,7 +68,7 @@ def test_one_router_without_delay_is_one_queue() -> None:
 
 
 def test_a_freed_slot_waits_a_round_trip_for_its_next_call() -> None:
-    settings = Settings(routers=1, replicas=20, slots=1, load=0.7, link_delay=0.1, calls=20_000, warm_up=20.0)
+    settings = QueuesSettings(routers=1, replicas=20, slots=1, load=0.7, link_delay=0.1, calls=20_000, warm_up=20.0)
     figures = simulate(settings)
     assert figures.p99 > 1.5 * waiting_time(20, settings.arrival_rate, 0.99)
     assert figures.p99 == pytest.approx(waiting_time(20, settings.arrival_rate, 0.99, occupied=1.2), rel=0.25)
@@ -83,7 +83,7 @@ def test_routers_that_share_replicas_wait_less_than_routers_with_replicas_of_the
 
 def test_a_balancer_that_always_picks_the_first_is_caught() -> None:
     settings = replace(SMALL, load=0.6)
-    sound, broken = simulate(settings), Mesh(settings, AlwaysTheFirst).run()
+    sound, broken = simulate(settings), QueuesMesh(settings, AlwaysTheFirst).run()
     assert sound.refusals < 0.1
     assert broken.refusals > 0.5
     assert broken.p99 > sound.p99 + 2 * settings.link_delay
@@ -103,22 +103,22 @@ def test_calls_that_arrive_together_are_batches() -> None:
 
 
 def test_a_replica_that_takes_too_much_is_caught() -> None:
-    mesh = Mesh(SMALL)
+    mesh = QueuesMesh(SMALL)
     mesh._replicas[7].core._permits.max_ongoing += 1
     with pytest.raises(Violation, match="3 calls run in the 2 slots of one replica"):
         mesh.run()
 
 
 def test_mixed_up_results_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = Link.answer
-    monkeypatch.setattr(Link, "answer", lambda link, run_id, _: answer(link, run_id, payload_of(0)))
+    answer = QueuesLink.answer
+    monkeypatch.setattr(QueuesLink, "answer", lambda link, run_id, _: answer(link, run_id, payload_of(0)))
     with pytest.raises(Violation, match="has the result of call 0"):
         simulate(SMALL)
 
 
 def test_progress_ends_at_all() -> None:
     heard: list[float] = []
-    Mesh(replace(SMALL, calls=100)).run(heard.append)
+    QueuesMesh(replace(SMALL, calls=100)).run(heard.append)
     assert heard == sorted(heard)
     assert heard[-1] == 1.0
 

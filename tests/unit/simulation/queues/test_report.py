@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 
 from simulation.queues.figures import Figures, quantile
-from simulation.queues.report import Outcome, conditions, document, table
-from simulation.queues.settings import Settings
+from simulation.queues.report import QueuesOutcome, conditions, document, table
+from simulation.queues.settings import QueuesSettings
 from slotmesh.spec.model import BalancerName
 
 FIGURES = Figures(
@@ -25,8 +25,8 @@ FIGURES = Figures(
 )
 
 
-def outcome(figures: Figures = FIGURES, **settings: object) -> Outcome:
-    return Outcome(settings=replace(Settings(), **settings), figures=figures, seconds=10.0)  # type: ignore[arg-type]
+def outcome(figures: Figures = FIGURES, **settings: object) -> QueuesOutcome:
+    return QueuesOutcome(settings=replace(QueuesSettings(), **settings), figures=figures, seconds=10.0)  # type: ignore[arg-type]
 
 
 def test_lines_are_aligned_and_theory_follows_each_number_of_slots() -> None:
@@ -62,8 +62,8 @@ def test_the_document_is_json_without_infinities() -> None:
 
 
 def test_conditions_say_how_calls_arrive() -> None:
-    assert "200,000 calls one by one, seed 1" in conditions(Settings())
-    assert "in batches of 8" in conditions(Settings(batch=8))
+    assert "200,000 calls one by one, seed 1" in conditions(QueuesSettings())
+    assert "in batches of 8" in conditions(QueuesSettings(batch=8))
 
 
 def test_a_quantile_is_one_of_the_times() -> None:

@@ -6,7 +6,7 @@ from math import exp, inf
 
 import pytest
 
-from simulation.queues.settings import Settings
+from simulation.queues.settings import QueuesSettings
 from simulation.queues.theory import probability_of_waiting, references, waiting_time
 
 
@@ -31,5 +31,5 @@ def test_too_much_work_waits_for_ever() -> None:
 
 
 def test_a_mesh_is_between_one_queue_and_a_queue_a_router() -> None:
-    shared, held, split, split_and_held = references(Settings(slots=1))
+    shared, held, split, split_and_held = references(QueuesSettings(slots=1))
     assert [round(each.p99, 2) for each in (shared, held, split, split_and_held)] == [0.04, 0.36, 0.61, 3.08]

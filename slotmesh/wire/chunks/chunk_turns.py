@@ -27,7 +27,7 @@ class OutgoingChunk(NamedTuple, Generic[OwnerT]):
     is_last: bool
 
 
-class ChunkRota(Generic[OwnerT]):
+class ChunkTurns(Generic[OwnerT]):
     """What is left of some payloads. False while nothing is."""
 
     __slots__ = ("_rota",)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from replica_service.core.commands import StartBatch
 from replica_service.core.starting.claims import too_late
 from replica_service.shell.executors.batch_invocations import Invocation, OnFailed, invocations
-from replica_service.shell.handler.methods import Method
+from replica_service.shell.handler.methods import HandlerMethod
 
 
 def in_time(
-    invocation: Invocation, batch: StartBatch, method: Method, now: float, on_failed: OnFailed
+    invocation: Invocation, batch: StartBatch, method: HandlerMethod, now: float, on_failed: OnFailed
 ) -> Invocation | None:
     """The invocation without those of its calls that must not begin any more, which fail; None where none is left."""
     parts = []

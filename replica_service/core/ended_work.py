@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from replica_service.core import failures
-from replica_service.core.calls import Run
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.commands import Part, StartBatch, StartCalls
 from replica_service.core.events import BatchEnded, CallsEnded, TurnEnded, TurnsEnded, WorkReturned
 from replica_service.core.lanes.lane_history import note_progress
@@ -72,7 +72,7 @@ class Endings:
                 note_progress(run, hi - 1)
         self._batching.release(batch.lanes)
 
-    def _free(self, run: Run, count: int) -> None:
+    def _free(self, run: ReplicaRun, count: int) -> None:
         """So many unkeyed calls of the run have ended."""
         self._permits.in_use -= count
         run.link.unkeyed -= count
@@ -143,7 +143,7 @@ class Endings:
         if isinstance(work, StartBatch):
             self._batching.release(work.lanes)
 
-    def _must_not_wait(self, run: Run) -> Failure | None:
+    def _must_not_wait(self, run: ReplicaRun) -> Failure | None:
         """Why calls that came back from an executor cannot wait for another turn, if they cannot."""
         if self._state.ended or (self._state.draining and run.slot is None):
             return failures.DRAINING

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from controller_service.core.partitions import Ownership
-from controller_service.core.roster import Covered, Roster
+from controller_service.core.partitions import PartitionOwnership
+from controller_service.core.roster import CoveredTables, IncarnationRoster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +15,8 @@ class BroughtTable:
     """A table that was in force at a router when it attached."""
 
     generation: str
-    roster: Roster
-    ownership: Mapping[str, Ownership] = field(default_factory=lambda: MappingProxyType({}))
+    roster: IncarnationRoster
+    ownership: Mapping[str, PartitionOwnership] = field(default_factory=lambda: MappingProxyType({}))
     """By endpoint."""
     router_addresses: frozenset[str] = frozenset()
     """Where the routers of its generation serve: any of them may bring a newer table."""
@@ -26,9 +26,9 @@ class BroughtTable:
         """0 where nobody owns anything."""
         return max((max(it.epochs) for it in self.ownership.values() if it.epochs), default=0)
 
-    def chain(self) -> tuple[Covered, ...]:
+    def chain(self) -> tuple[CoveredTables, ...]:
         """The generations that it knows of, its own last."""
-        own = Covered(
+        own = CoveredTables(
             generation=self.generation,
             revision=self.roster.revision,
             departed_since=self.roster.departed_since,

@@ -9,34 +9,34 @@ from typing import TYPE_CHECKING
 
 from router_service.core import failures
 from router_service.core.calls import NO_OPTIONS
-from router_service.core.runs import Run
+from router_service.core.runs import RouterRun
 from router_service.core.slots.operations import ONE_CALL
-from router_service.core.slots.requests import Wish
+from router_service.core.slots.requests import RequestedSlot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from router_service.core.callers import Caller
-    from router_service.core.calls import CallOptions
-    from router_service.core.counters import Counters
-    from router_service.core.outcomes import Outcomes
-    from router_service.core.routing.intake import Intake
+    from router_service.core.calls import RouterCallOptions
+    from router_service.core.counters import RouterCounters
+    from router_service.core.outcomes import CallerOutcomes
+    from router_service.core.routing.intake import RoutingIntake
     from router_service.core.slots.events import CallDispatched, SlotOperationRequested, SlotRequested
-    from router_service.core.slots.operations import SlotOperations
+    from router_service.core.slots.operations import RoutedSlotOperations
     from router_service.core.slots.slot import SlotWork
     from slotmesh.wire.chunks import Payload
 
 
-class SlotWishes:
+class SlotSubmissions:
     """Makes a run of each operation: reservations are routed, all others bound to their replica."""
 
     def __init__(
         self,
         numbers: Iterator[int],
-        counters: Counters,
-        outcomes: Outcomes,
-        intake: Intake,
-        operations: SlotOperations,
+        counters: RouterCounters,
+        outcomes: CallerOutcomes,
+        intake: RoutingIntake,
+        operations: RoutedSlotOperations,
     ) -> None:
         """`numbers` are the ages of runs."""
         self._numbers = numbers
@@ -50,7 +50,7 @@ class SlotWishes:
         caller, endpoint, options, wanted = event.caller, event.endpoint, event.options, event.wanted
         owner: Caller | None = caller
         if event.request_id:
-            wish = Wish.of(endpoint, options, wanted)
+            wish = RequestedSlot.of(endpoint, options, wanted)
             owner = self._operations.find(caller, event.request_id, wish, options.timeout_s, now)
         if owner is not None:
             run = self._run(owner, endpoint, options, b"", wanted, now)
@@ -74,8 +74,8 @@ class SlotWishes:
         self._operations.bind(self._run(event.caller, "", NO_OPTIONS, b"", event.op, now), event.key, now)
 
     def _run(
-        self, caller: Caller, endpoint: str, options: CallOptions, payload: Payload, work: SlotWork, now: float
-    ) -> Run:
-        run = Run(next(self._numbers), caller, endpoint, options, ONE_CALL, [payload], now, slot=work)
+        self, caller: Caller, endpoint: str, options: RouterCallOptions, payload: Payload, work: SlotWork, now: float
+    ) -> RouterRun:
+        run = RouterRun(next(self._numbers), caller, endpoint, options, ONE_CALL, [payload], now, slot=work)
         caller.runs[run] = None
         return run
