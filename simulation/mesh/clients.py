@@ -9,14 +9,11 @@ from math import isfinite
 from random import Random
 from typing import Any, Final
 
-import msgspec
-
 import slotmesh
 from simulation.mesh.handlers import RAISE, SWALLOW
 from simulation.mesh.history import Recorder
 from simulation.mesh.node import Node
 from simulation.mesh.scenario import ENDPOINT, ClientPlan, WorkKind, WorkPlan
-from slotmesh.v1.router_service_pb2 import StreamCallsRequest
 from tests.history.model import Call
 
 UNANSWERED: Final = 16
@@ -39,12 +36,6 @@ async def run_client(node: Node, client: ClientPlan, addresses: list[str], until
         await asyncio.gather(*workers)
     finally:
         await mesh.aclose()
-
-
-def tags_of(message: bytes) -> list[str]:
-    """Which calls a client's frame brings: `message` is a StreamCallsRequest. None of those that come in chunks."""
-    frame = StreamCallsRequest.FromString(message).calls
-    return [msgspec.msgpack.decode(payload)[0] for batch in frame.batches for payload in batch.payloads if payload]
 
 
 class _Worker:

@@ -19,8 +19,8 @@ class Recorder:
         self.calls: dict[str, Call] = {}
         self.stop_lanes: dict[str, int] = {}
         """Calls of lanes that stop at a failure: their generation."""
-        self.arrivals: dict[str, float] = {}
-        """When such a call came to a router first: its timeout counts from then on at the latest."""
+        self.due: dict[str, float] = {}
+        """When the timeout of such a call passes at the replica that has it: links and routers may have been slow."""
         self.outcomes: list[Outcome] = []
         self.executions: list[Execution] = []
         self.endings: list[str] = []
@@ -39,10 +39,10 @@ class Recorder:
         if stop_generation:
             self.stop_lanes[call.tag] = stop_generation
 
-    def arrived(self, tag: str) -> None:
-        """A router has read the call."""
+    def came_to_replica(self, tag: str, time_left_s: float) -> None:
+        """A replica has read the call."""
         if tag in self.stop_lanes:
-            self.arrivals.setdefault(tag, self._now())
+            self.due[tag] = max(self.due.get(tag, 0.0), self._now() + time_left_s)
 
     def heard(self, tag: str, *, reason: str = "", executed: str = "", reply: str | None = None) -> None:
         if not self.is_over:

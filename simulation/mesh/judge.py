@@ -81,17 +81,14 @@ def _went_well(recorder: Recorder, number: int, call: Call, outcome: Outcome, *,
 
     What came after it was right then. While nothing is broken there is nothing that a caller could not know, but for
     how a call ended that it has cancelled in this very moment. A timeout counts from the arrival at a router, which may
-    hang before it reads.
+    hang before it reads, and what is left of it from the arrival at the replica.
     """
     ended_at = recorder.executions[number].ended_at
     if recorder.endings[number] != FINISHED or outcome.executed != "UNKNOWN" or ended_at is None:
         return False
     if call.tag in recorder.given_up:
         return not is_calm or ended_at <= outcome.at + RECALL_S
-    if is_calm or call.deadline is None:
-        return not is_calm
-    timeout_s = call.deadline - call.sent_at
-    return ended_at <= max(call.sent_at, recorder.arrivals.get(call.tag, 0.0)) + timeout_s + RECALL_S
+    return not is_calm and (call.deadline is None or ended_at <= recorder.due.get(call.tag, call.deadline) + RECALL_S)
 
 
 def _reasons(recorder: Recorder) -> Iterator[Violation]:
