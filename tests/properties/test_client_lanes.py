@@ -197,6 +197,14 @@ class LanesMachine(RuleBasedStateMachine):
         self.waiting = [[] for _ in range(LANES)]
 
     @invariant()
+    def what_waits_is_counted(self) -> None:
+        waiting = sum(map(len, self.waiting))
+        wanted = sum(not sink.cancelled for lane in self.waiting for sink in lane)
+        counted = self.outbox.count(10**6)
+        assert wanted <= counted <= waiting
+        assert min(self.outbox.count(5), 5) == min(counted, 5)
+
+    @invariant()
     def queues_are_idle_exactly_when_nothing_is_open(self) -> None:
         for lane, queue in enumerate(self.queues):
             is_unanswered = any(owner == lane for owner, _ in self.sent.values())
