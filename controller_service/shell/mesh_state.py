@@ -1,7 +1,7 @@
 """The one writer of the observed state.
 
 Purpose: applies transitions, publishes notices (events, log), and queues what has to be reconciled.
-Invariants: synchronous, so transitions never interleave; a transition that changes nothing wakes nobody.
+Invariants: synchronous, so transitions never interleave; a transition that changes nothing wakes no task.
 Owner: the event loop. Streams, launchers and the lease watch report here; the reconcile loop reads.
 """
 

@@ -57,6 +57,6 @@ class MemoryStore:
         self._wake_watchers()
 
     def _wake_watchers(self) -> None:
-        """Each step has an event of its own: nobody has to clear it, and no watcher can miss it."""
+        """Each step has an event of its own: it need not be cleared, and no watcher can miss it."""
         self._changed.set()
         self._changed = asyncio.Event()
