@@ -37,7 +37,7 @@ class GatheredPiece:
         self.hi = hi
 
 
-class Gathering:
+class BatchGathering:
     """The queue of one batch method, and what is in it."""
 
     __slots__ = (
