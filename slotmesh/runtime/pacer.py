@@ -1,6 +1,6 @@
 """Holds small frames back for a moment: the rules of `slotmesh.wire.pacing` and `gathering`, with a clock and a timer.
 
-Invariants: whoever holds a frame back is woken when its time has come; there is one timer a stream.
+Invariants: a writer that holds a frame back is woken when its time has come; there is one timer a stream.
 Owner: the writing half of a stream, on its event loop.
 """
 
@@ -19,7 +19,7 @@ _TICK_S: Final = 0.001
 
 
 class Pacer:
-    """Asked before each frame of calls, or of their outcomes, and told when one has been built."""
+    """Asked before each frame of calls, or of their outcomes, and informed when one has been built."""
 
     __slots__ = ("_gathering", "_hurries", "_now", "_pace", "_pacing", "_timer", "_wake")
 
@@ -75,7 +75,7 @@ class Pacer:
             self._wake()
 
     def stop(self) -> None:
-        """Nothing more is wanted: nobody is woken."""
+        """Stops the timer: no writer is woken any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

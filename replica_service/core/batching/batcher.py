@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from replica_service.core.batching.gathering import Gathering, Weigh, weighed
+from replica_service.core.batching.gathering import BatchGathering, Weigh, weighed
 from replica_service.core.calls import ReplicaLane
 from replica_service.core.commands import Part, StartBatch
 from replica_service.core.lanes.lane_history import is_passed, is_stopped, note_failure
@@ -56,7 +56,7 @@ class Batcher:
         """`control` has the settings, which may change at any time. `weigh`: a batch is bounded by weight, too."""
         self.method = method
         self._control = control
-        self.gathered = Gathering(method, control, max_ongoing, weigh)
+        self.gathered = BatchGathering(method, control, max_ongoing, weigh)
         """What waits for a batch."""
         self.running: dict[StartBatch, None] = {}
         """Batches that run, in the order in which they were cut."""
