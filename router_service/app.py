@@ -1,8 +1,8 @@
 """The router's composition root: the only file that names concrete classes.
 
-Start: metrics, server (NOT_SERVING), membership; SERVING with the first routing table.
-Stop: clients are told to go, NOT_SERVING, no new rpcs, what is under way gets its grace; replicas hear the last
-acknowledgements; then links and tasks end.
+Start: metrics, server (NOT_SERVING), membership; SERVING with the first routing table. Stop: go_away to clients,
+NOT_SERVING, no new rpcs, calls under way get their grace; the last acknowledgements go to replicas; then links and
+tasks end.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from slotmesh.wire.features import OF_ROUTERS_TO_CLIENTS
 LAST_ANSWERS_S = 1.0
 """How long clients have to read what was answered when the router stops."""
 LAST_WORDS_S = 0.5
-"""How long replicas have to hear what clients have acknowledged. Those that still run calls need not answer."""
+"""How long the last acknowledgements may take to reach replicas. Those that still run calls need not answer."""
 
 
 async def main(settings: RouterSettings) -> None:
-    """Runs a router until it is told to stop."""
+    """Runs a router until it is asked to stop."""
     with stop_signals(ignore_interrupt=settings.parent_fd is not None) as stop:
         if settings.parent_fd is not None:
             watch_parent(settings.parent_fd, stop.set)

@@ -1,4 +1,4 @@
-"""What a router can be told."""
+"""The settings of a router process."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         return convert.options_from_wire(wire)
 
     def _take_over(self, session: SessionConnection, stream: ClientStream) -> Failure | None:
-        """Ends an older connection of the session; says no to one that is not newer."""
+        """Ends an older connection of the session; refuses one that is not newer."""
         older = self._sessions.get(session.session_id)
         if older is not None and older.caller.session is not None:
             if session.epoch <= older.caller.session.epoch:
@@ -241,7 +241,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         return None
 
     def _leaving(self) -> Failure | None:
-        """What those hear who come when the others have been told to go."""
+        """The failure of streams and calls that come after the go_away."""
         return Failure(reason=Reason.DRAINING, message="the router stops") if self._is_leaving else None
 
     def _opened(self, *, in_session: bool) -> StreamResponse:
@@ -264,7 +264,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
 
 
 async def _converse(context: Context, stream: ClientStream, turns: StepQueue) -> Failure | None:
-    """Serves the client until all is answered, or a newer connection takes the session over; says what was wrong."""
+    """Serves the client until all is answered, or a newer connection takes the session over; returns what was wrong."""
     session = stream.caller.session
     if session is None:
         return await _read(context, stream, turns)
@@ -280,7 +280,7 @@ async def _converse(context: Context, stream: ClientStream, turns: StepQueue) ->
 
 
 async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Failure | None:
-    """Reads until half-close, then waits for the answers; or says which frame broke the contract."""
+    """Reads until half-close, then waits for the answers; or returns which frame broke the contract."""
     while (request := await read_request(context)) is not None:
         match request.WhichOneof("frame"):
             case "calls":
@@ -305,7 +305,7 @@ async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Fai
                 return _bad("open", "the stream is open already; open comes once")
             case unknown:
                 return _not_here(f"the frame {unknown or 'of a newer protocol'}")
-        del request  # hundreds of clients that say nothing for a while would have their latest frames kept
+        del request  # the latest frames of hundreds of idle clients would stay in memory
     await stream.finish()
     return None
 

@@ -1,4 +1,4 @@
-"""How what happens changes what is observed: `(observed, fact, now) -> (observed, notices)`.
+"""Transitions of the observed state: `(observed, fact, now) -> (observed, notices)`.
 
 Purpose: every rule about the life of members, in one place, without a stream or a process in sight.
 Invariants: a fact about a replaced or ended incarnation changes nothing; a replica is gone only by a proof that it
@@ -14,12 +14,7 @@ from typing import Final
 
 from controller_service.core import adoption
 from controller_service.core.notices import EventKind, Notice
-from controller_service.core.observed import (
-    Observed,
-    ObservedReplica,
-    ReplicaState,
-    Restarts,
-)
+from controller_service.core.observed import Observed, ObservedReplica, ReplicaState, Restarts
 from controller_service.core.partitions import Incarnation
 from controller_service.core.replacements import UnreplacedExit, take_place, with_exit
 
@@ -28,12 +23,12 @@ QUICK_DEATH_S: Final = 10.0
 FIRST_INTERVAL_S: Final = 0.5
 LONGEST_INTERVAL_S: Final = 30.0
 ENDS: Final = frozenset({ReplicaState.STOPPED, ReplicaState.FAILED})
-"""States after which a process has no business to live."""
+"""States after which a process should have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What is observed from now on, and what to tell."""
+    """The new observed state, and notices for people who watch."""
 
     observed: Observed
     notices: tuple[Notice, ...] = ()
@@ -41,7 +36,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Who a replica says it is."""
+    """The identity that a replica reports when it attaches."""
 
     replica_id: str
     incarnation: str
@@ -52,7 +47,7 @@ class Hello:
     generation: str = ""
     """The generation that it served under, where that is an earlier one."""
     newest_epoch: int = 0
-    """Of those that it has heard of."""
+    """The newest owner epoch that it has seen."""
     process: str = ""
     version: str = ""
     """Of slotmesh."""
@@ -60,7 +55,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedReport:
-    """How a replica says it does."""
+    """The state that a replica reports."""
 
     state: ReplicaState
     address: str = ""
@@ -77,7 +72,7 @@ class AttachRefused(Exception):
 
 
 class NamesakeLives(Exception):
-    """Another process has this id, and is not known to have ended: this one may belong to the mesh when it has."""
+    """Another process has this id, and is not known to have ended: this one may attach when it has."""
 
 
 def launched(
@@ -122,7 +117,7 @@ def launch_failed(
 def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = False) -> Transition:
     """A replica opened its membership stream, for the first time or again. Raises AttachRefused, NamesakeLives.
 
-    `is_heard` says whether the incarnation that is known under its id was heard within its lease.
+    `is_heard`: whether the incarnation that is known under its id has reported within its lease.
     """
     owner = Incarnation(hello.replica_id, hello.incarnation)
     must_fence_through = max(1, hello.newest_epoch) if hello.has_served else 0
@@ -187,7 +182,7 @@ def _is_child(known: ObservedReplica, hello: Hello) -> bool:
 
 
 def _require_no_namesake(observed: Observed, known: ObservedReplica, hello: Hello, *, is_heard: bool) -> None:
-    """Whoever has the id already keeps it for as long as anybody hears of it, or it can come back."""
+    """An incarnation keeps the id while the controller or a router has a link to it, or it can come back."""
     if known.incarnation == hello.incarnation or _is_child(known, hello):
         return
     is_elder = Incarnation(hello.replica_id, hello.incarnation) in observed.elders
@@ -213,7 +208,7 @@ def _require_no_namesake(observed: Observed, known: ObservedReplica, hello: Hell
 def reported(
     observed: Observed, replica_id: str, incarnation: str, report: ObservedReport, *, now: float
 ) -> Transition:
-    """A replica said how it does. The very same Observed comes back where that is nothing new."""
+    """A replica has reported its state. Returns the same `Observed` where nothing is new."""
     known = observed.replica(replica_id)
     if known is None or known.incarnation != incarnation:
         return Transition(observed)
@@ -222,7 +217,7 @@ def reported(
     is_ready = report.state is ReplicaState.READY
     record = replace(
         known,
-        # Who drains is never ready again, whatever was under way when it was told to.
+        # A replica that drains is never ready again, whatever report was under way when it was ordered to.
         state=known.state if is_ready and known.state is ReplicaState.DRAINING else report.state,
         address=report.address or known.address,
         max_ongoing=report.max_ongoing,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RouterEvent:
-    """Something that the router's core has to know of."""
+    """Base of the events of the router's core."""
 
     __slots__ = ()
 
@@ -58,14 +58,14 @@ class CallsCancelled(RouterEvent):
 
 @dataclass(slots=True, eq=False)
 class CallerLeft(RouterEvent):
-    """A caller without a session is gone: what it has not heard of is CANCELLED."""
+    """A caller without a session has disconnected: its calls without an outcome are CANCELLED."""
 
     caller: Caller
 
 
 @dataclass(slots=True, eq=False)
 class ResultsRequested(RouterEvent):
-    """The caller reads results whose payloads the router has dropped: their replica keeps them, and is asked again."""
+    """The caller reads results whose payloads the router has dropped: their replica is asked for them again."""
 
     caller: Caller
     endpoint: str

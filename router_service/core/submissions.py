@@ -1,6 +1,6 @@
 """How runs begin: at once, when their payloads are complete, or when it is known what became of an earlier sending.
 
-Invariants: a run begins once. What comes after a failure of its key and generation fails with it.
+Invariants: a run begins once. A call after a failure of its key and generation fails with it.
 Owner: the scheduler, which follows up what has ended.
 """
 

@@ -1,4 +1,4 @@
-"""What a controller says about the mesh, as values. Pure."""
+"""The state of the mesh, as a controller reports it: values. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ReplicaStatus:
     start_time: datetime | None = None
     metrics_address: str = ""
     warning: str = ""
-    """What people should know although it goes on."""
+    """What operators should know although the replica goes on."""
     restart_count: int = 0
     """How often one was started in place of another, up to this one."""
     last_exit: str = ""
@@ -55,7 +55,7 @@ class RouterStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """Who is there, and the version of the newest routing table."""
+    """The members, and the version of the newest routing table."""
 
     replicas: tuple[ReplicaStatus, ...]
     routers: tuple[RouterStatus, ...]
@@ -83,7 +83,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The mesh: what should be, and who is there."""
+    """The mesh: its configuration, and its members."""
 
     backends: tuple[Backend, ...]
     endpoints: tuple[Endpoint, ...]

@@ -1,9 +1,10 @@
 """What a handler can ask about the call that it is executing: `slotmesh.context()`, in batch methods `contexts()`.
 
-Purpose: executors say where they are (a `Place`); what a call was is put together only when somebody asks. So handlers
-that ask for nothing pay for nothing.
-Invariants: tasks that a handler starts, and whatever else runs in a copy of its context, hear of the call that started
-them, also after its end; a place that cannot tell which of several calls is meant raises, and is never wrong.
+Purpose: executors keep the place that they execute (a `Place`); the context of a call is made only when users' code
+asks for it. So handlers that do not ask pay nothing.
+Invariants: tasks that a handler starts, and other code that runs in a copy of its context, get the context of the call
+that started them, also after its end; a place that cannot tell which of several calls is meant raises, and is never
+wrong.
 Owner: the replica sets `current_place`; tests of handlers may, by `slotmesh.testing`.
 """
 
@@ -120,9 +121,9 @@ class BatchPlace:
 
 
 class Asking:
-    """Whether somebody in this process asks for contexts: executors then say of each call where they are.
+    """Whether code in this process asks for contexts: executors then keep the place of each single call.
 
-    Until then they say so once for many calls that do not wait. That is enough for the calls themselves, while tasks
+    Until then they keep one place for many calls that do not wait. That is enough for the calls themselves, while tasks
     that they have started and left behind could not be told apart.
     """
 

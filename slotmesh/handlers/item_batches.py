@@ -43,7 +43,7 @@ class Item(NamedTuple):
         return len(self.args), *sorted(self.kwargs)
 
 
-class Gathering:
+class ItemGathering:
     """Items for one method of one instance, on one event loop."""
 
     def __init__(self, method: BatchMethod, name: str, control: BatchControl, on_idle: Callable[[], None]) -> None:
@@ -182,7 +182,7 @@ class Gatherings:
         self._function = function
         self._control = control
         self._is_method = is_method
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Gathering]] = WeakKeyDictionary()
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, ItemGathering]] = WeakKeyDictionary()
         """By identity of the instance, which lives as long as its gathering does."""
 
     def takes_whole(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -205,7 +205,7 @@ class Gatherings:
             gathering = by_owner[id(owner)] = self._begin(owner, by_owner)
         return gathering.add(args[1:] if self._is_method else args, kwargs)
 
-    def _begin(self, owner: Any, by_owner: dict[int, Gathering]) -> Gathering:
+    def _begin(self, owner: Any, by_owner: dict[int, ItemGathering]) -> ItemGathering:
         function = self._function
 
         def method(*args: Any, **kwargs: Any) -> Coroutine[Any, Any, Sequence[Any]]:
@@ -216,7 +216,7 @@ class Gatherings:
                 del by_owner[id(owner)]
                 self._control.detach(gathering)
 
-        gathering = Gathering(method, function.__qualname__, self._control, end)
+        gathering = ItemGathering(method, function.__qualname__, self._control, end)
         self._control.attach(gathering)
         return gathering
 

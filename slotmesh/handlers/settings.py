@@ -24,7 +24,7 @@ MIN_BLOCKED_AFTER_S = 0.05
 MAX_BLOCKED_AFTER_S = 3600.0
 """The longest."""
 WEIGHED_BATCH_CALLS = 512
-"""Calls that a batch is taken to have where a sum of weights bounds it, so that nobody can say."""
+"""Calls that a batch is assumed to have where a sum of weights bounds it, and their number is not known."""
 
 _LARGEST_S: Final = float_info.max
 """Integers may be larger than any float."""

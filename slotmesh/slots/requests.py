@@ -73,7 +73,7 @@ def ttl_of(wire: slot_service_pb2.ReserveSlotRequest | slot_service_pb2.RenewSlo
 
 
 def token_of(text: str) -> SlotToken | Failure:
-    """What the token says, or why it is none."""
+    """The content of the token, or why it is none."""
     if not text:
         return _bad("token", "is required")
     token = parse_token(text)

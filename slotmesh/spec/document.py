@@ -2,7 +2,7 @@
 
 Purpose: one reader for `slotmesh apply` and for the controller's `--spec`.
 Invariants: a file with any mistake yields no mesh; each mistake has the path at which it was made; unknown and repeated
-keys are mistakes, not silence. Whether the backends that a policy names exist is the controller's to say.
+keys are mistakes, not silence. Whether the backends that a policy names exist is checked by the controller.
 
     backends:
       digits-v1: {handler: "examples.digits.app:Digits", num_replicas: 2, max_queue_time: 30s, max_queued_bytes: 256MiB}
@@ -45,9 +45,9 @@ _TYPES: Mapping[SettingKind, Any] = {
     SettingKind.SIZE: Annotated[int, _written(parse_size, "64KiB or 256MiB")] | None,
     SettingKind.DURATION: Annotated[timedelta, _written(parse_duration, "250ms, 30s or 2m")] | None,
     SettingKind.FLAG: bool | None,
-    SettingKind.JSON: dict[str, Any],  # the rules say what is JSON
+    SettingKind.JSON: dict[str, Any],  # the rules check that it is JSON
 }
-"""What a document may say of a setting. None: nothing."""
+"""What a document may have for a setting. None: nothing."""
 
 
 class _Strict(BaseModel):

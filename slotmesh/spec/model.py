@@ -45,7 +45,7 @@ class Backend:
 
     name: str
     handler: str = setting("", SettingKind.HANDLER, change=Change.REPLACES)
-    """The class or function. May be left out where replicas are started by somebody else."""
+    """The class or function. May be left out where the controller does not start the replicas."""
     num_replicas: int | None = setting(None, SettingKind.INTEGER, bounds=(0, 10_000))
     """Replicas that should run. Unset: 1 where the controller launches them, and any number where not."""
     max_ongoing: int | None = setting(None, SettingKind.INTEGER, bounds=(1, MAX_ONGOING_LIMIT))

@@ -40,11 +40,11 @@ class Backend:
 
     @property
     def path(self) -> str:
-        """What stands for the handler where a specification names one."""
+        """The name of the handler in specifications."""
         return f"{self.handler.__module__}:{self.handler.__name__}"
 
     def to_spec(self, name: str) -> model.Backend:
-        """As the controller is told.
+        """The backend as the controller gets it.
 
         Raises:
             TypeError: `settings` has what no backend has.

@@ -1,4 +1,4 @@
-"""A controller that launches: replicas come, fail, die and go, with a launcher that a test leads."""
+"""A controller that launches: replicas start, fail, die and stop, with a scripted launcher."""
 
 from __future__ import annotations
 

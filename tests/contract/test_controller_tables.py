@@ -1,4 +1,4 @@
-"""What a real controller tells routers over real gRPC: partitions, revisions, rosters, who has departed."""
+"""Routing tables of a real controller over real gRPC: partitions, revisions, rosters, departed replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The router's queues over real gRPC: who is next, what travels together, and what a full queue says."""
+"""The router's queues over real gRPC: their order, what travels together, and the failure of a full queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A router, as far as a replica can tell: one Execute stream, and what came back on it."""
+"""Takes the place of a router before a replica: one Execute stream, and the answers on it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Batching:
         self._lanes = lanes
 
     def limit(self, max_ongoing: int) -> None:
-        """There are so many permits from now on."""
+        """Sets how many permits there are from now on."""
         for batcher in self.batchers.values():
             batcher.gathered.limit(max_ongoing)
 

@@ -1,4 +1,4 @@
-"""How loaded the replica is, as one router is told."""
+"""The load of the replica, as it is reported to one router."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Where executors are, as `slotmesh.context()` asks for it: the contexts of calls, put together from their runs.
+"""The contexts of calls for `slotmesh.context()`, made from their runs, by the place that each executor keeps.
 
-Purpose: one place for many calls that do not wait, one for each call where somebody asks (`asking`): handlers that ask
-for nothing pay once a run.
-Invariants: a place is right in the call itself, in whatever the call has started, and after its end; where it cannot
-know which of its calls is meant, it raises.
+Purpose: one place for many calls that do not wait, one for each call where users' code asks for contexts
+(`context_use`): handlers that do not ask pay once a run.
+Invariants: a place is right in the call itself, in tasks and threads that it has started, and after its end; where it
+cannot know which of its calls is meant, it raises.
 Owner: the executors set `current_place`; handlers read, on any thread.
 """
 
@@ -206,7 +206,7 @@ class BatchContexts(Sequence[CallContext]):
 
 
 def marking(run: ReplicaRun, lo: int, hi: int, now: Now) -> Iterator[bytes]:
-    """The payloads of these calls. Whoever iterates is in the call whose payload came last."""
+    """The payloads of these calls. While iterating the place is in the call whose payload came last."""
     for index in range(lo, hi):
         current_place.set(SinglePlace(run, index, now))
         yield run.payloads[index]

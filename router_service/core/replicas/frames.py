@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slotmesh.wire.chunks import Payload
     from slotmesh.wire.trace_context import TraceContext
 
-MAX_FRAME_SLICES = 128
+MAX_FRAME_SLICES = 256
 """Slices of a frame at most. What costs is the slice, not the call: while the replica works on one frame, the router
 works on the next, and results come back meanwhile. Larger frames leave one of the two idle in turn."""
 

@@ -91,7 +91,7 @@ class RoutedBackend(Generic[MemberT]):
         self._balancer_name = settings.balancer
         self.balancer: Balancer[MemberT] = new_balancer(settings.balancer, chance)
         self.hooks = _hooks(self.balancer)
-        """The balancer, where it wants to hear what became of what it placed."""
+        """The balancer, where it has hooks for the end of what it placed; else None."""
 
     def reconfigure(self, route: BackendRoute) -> None:
         """Takes new settings; what waits already stays."""

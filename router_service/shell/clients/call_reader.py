@@ -42,7 +42,7 @@ class CallReader:
         deliver: Callable[[Delivery], None],
         max_payload_bytes: int,
     ) -> None:
-        """`reject` tells the client of a batch, `deliver` of calls."""
+        """`reject` answers the client for a whole batch, `deliver` for calls."""
         self._caller = caller
         self._default_options = convert.options_from_wire(default_options)
         self._defaults_by_key = convert.options_by_key(default_options)

@@ -47,7 +47,7 @@ MIN_DROPPED_BYTES = 512
 
 
 class ResultOutbox:
-    """What one client is to be told."""
+    """What is to be written to one client."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ResultOutbox:
     ) -> None:
         """`unread` is what all streams hold.
 
-        `takes_chunks`: the client puts large results together. `takes_items`: it says which values it has taken.
+        `takes_chunks`: the client takes large results in chunks. `takes_items`: it acknowledges values.
         `names_executors`: it is told which replica has executed what.
         """
         self._names_executors = names_executors
@@ -121,13 +121,13 @@ class ResultOutbox:
             self._unread.written()
 
     def close(self) -> None:
-        """Nobody is left to be told anything."""
+        """The client has left: what is queued is dropped."""
         self._is_closed = True
         self._unread.left(self)
         self._leaves(-self._leaving)
 
     def shed(self, *, is_stuck: bool) -> None:
-        """Drops results that replicas keep; where nobody keeps them, and the client is stuck, they are lost."""
+        """Drops results that replicas keep; those that no replica keeps are lost where the client is stuck."""
         in_session = self._caller.session is not None
         if not (in_session or is_stuck):
             return
@@ -188,7 +188,7 @@ class ResultOutbox:
             self._dropped.fetch()
         if not self._outcomes:
             return None
-        # Where it is the only call, nobody is left whom it could wait for.
+        # Where it is the only call, there is no other answer to wait for.
         most = self._timing.most_calls(self._outcomes, MAX_FRAME_CALLS) if self._caller.calls > 1 else MAX_FRAME_CALLS
         if not most:
             return self._chunk_frame() if self._large else None

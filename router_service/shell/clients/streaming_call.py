@@ -24,7 +24,7 @@ WriteValue = Callable[[bytes, str, str, str], Awaitable[object]]
 
 
 class StreamedCall:
-    """What one call has to say, on its way to the client."""
+    """Values and outcome of one call, on their way to the client."""
 
     def __init__(self, dispatcher: Dispatcher, write: WriteValue) -> None:
         self._taking = Taking(dispatcher, {})
@@ -59,7 +59,7 @@ class StreamedCall:
     async def _write_values(self, values: DeliverValues) -> None:
         for each in values_singly(values):
             self._taking.leave(each)
-            payload = joined(each.payloads[0])  # type: ignore[arg-type]  # only who writes chunks puts a size in its place
+            payload = joined(each.payloads[0])  # type: ignore[arg-type]  # only a writer of chunks puts a size in its place
             await self._write_value(payload, each)
             self._taking.written()
 

@@ -132,7 +132,7 @@ class _Peer:
 
 
 class PendingAnswer:
-    """The outcome of one call, which somebody awaits."""
+    """The outcome of one call, which an rpc awaits."""
 
     __slots__ = ("outcome",)
 

@@ -15,12 +15,12 @@ from slotmesh.cli.view.troubles import is_long, troubles_of
 from slotmesh.spec.model import Backend, Endpoint
 
 _PIPED_WIDTH: Final = 200
-"""Columns where nobody's terminal says how many there are."""
+"""Columns where the output is no terminal."""
 _STYLES: Final = {READY: "green", FAILED: "red", "SUSPECT": "yellow", "DRAINING": "yellow", "STARTING": "cyan"}
 
 
 def print_tables(address: str, snapshot: Snapshot, out: TextIO, *, tracebacks: bool = False) -> None:
-    """Writes the tables, then what replicas tell at length. Colours only where `out` is a terminal.
+    """Writes the tables, then the long error texts of replicas. Colours only where `out` is a terminal.
 
     Of an error that is a traceback, the gist is written once for all replicas of a backend that have the same; with
     `tracebacks` each as a whole.
@@ -199,7 +199,7 @@ def _restarts(replica: ReplicaStatus) -> str:
 
 
 def _trouble(replica: ReplicaStatus) -> Text:
-    """What is wrong, in a line; else what people should know."""
+    """What is wrong, in a line; else the warning."""
     if error := _last_line(replica):
         return Text(error, style="red")
     return Text(_first_line(replica), style="yellow")

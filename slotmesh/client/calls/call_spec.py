@@ -76,7 +76,7 @@ class CallSpec:
         self.decode_each: Callable[[list[bytes]], list[Any]] = list
         """As `decode`, for neighbours."""
         if self.content_type == OCTET_STREAM:
-            decoder(OCTET_STREAM, wanted)  # says no to types that bytes never become
+            decoder(OCTET_STREAM, wanted)  # refuses types that bytes cannot be decoded into
             self.encode = self._encode_bytes
         elif not options.reply:
             pass  # there is no result to decode

@@ -1,4 +1,4 @@
-"""Leased slots through the router, over real gRPC, with replicas that a test tells what to say."""
+"""Leased slots through the router, over real gRPC, with scripted replicas."""
 
 from __future__ import annotations
 

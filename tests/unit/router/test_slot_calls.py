@@ -1,4 +1,4 @@
-"""Who leaves at the very moment in which its slot is granted: the slot is given back, and never stays for nobody."""
+"""A caller that leaves at the very moment in which its slot is granted: the slot is released."""
 
 from __future__ import annotations
 
