@@ -145,24 +145,18 @@ def _by_key(batch: replica_service_pb2.RunBatch, whole: ReplicaRun, begin: int) 
 
 def _arrival(batch: replica_service_pb2.RunBatch, first: int, count: int) -> Arrival | Failure | None:
     """What the batch says of where its calls come from. None where it says nothing."""
-    waited_s: float | None = None
-    if batch.HasField("waited"):
-        waited = batch.waited
-        waited_s = max(0.0, waited.seconds + waited.nanos / 1e9)
-    shard_keys: Sequence[str] = batch.shard_keys
-    traces: Traces = _NO_TRACES
-    if shard_keys:
-        shard_keys = tuple(shard_keys)
-        if len(shard_keys) not in {1, count}:
-            return bad_request("shard_keys", f"{len(shard_keys)} of them for {count} payloads")
-    if batch.traceparents or batch.trace_starts:
-        columns = TraceColumns(batch.trace_starts, batch.traceparents, batch.tracestates)
-        if mistake := columns.mistake(count):
-            return bad_request(*mistake)
-        traces = columns.by_id(range(first, first + count))
-    if waited_s is None and not (batch.shadow or shard_keys or traces):
-        return None
-    return Arrival(waited_s, batch.shadow, first, shard_keys or (), traces)
+    waited_us = batch.waited_us
+    waited_s = waited_us / 1e6 if waited_us > 0 else None
+    if not batch.HasField("origins"):
+        return None if waited_s is None else Arrival(waited_s, False, first, (), _NO_TRACES)
+    origins = batch.origins
+    shard_keys = tuple(origins.shard_keys)
+    if len(shard_keys) not in {0, 1, count}:
+        return bad_request("origins.shard_keys", f"{len(shard_keys)} of them for {count} payloads")
+    columns = TraceColumns(origins.trace_starts, origins.traceparents, origins.tracestates)
+    if mistake := columns.mistake(count):
+        return bad_request(f"origins.{mistake[0]}", mistake[1])
+    return Arrival(waited_s, origins.shadow, first, shard_keys, columns.by_id(range(first, first + count)))
 
 
 def _record(batch: replica_service_pb2.RunBatch, session_id: str, count: int) -> RunRecord:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from math import inf
 
-from google.protobuf import duration_pb2
-
 from router_service.core.calls import CallPayload
 from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.frames import OutgoingBatch
@@ -22,6 +20,9 @@ from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 from slotmesh.wire.chunks import Announced, Payload
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_INLINE_BYTES
 from slotmesh.wire.trace_context import TraceColumns, TraceContext, columns_of
+
+MAX_WAITED_US = 10**15
+"""Some thirty years: clients say how old calls are that they send again."""
 
 
 def too_large(size: int, limit: int = MAX_INLINE_BYTES) -> Failure:
@@ -125,28 +126,23 @@ def add_batch(
     if outgoing.origin is not None:
         batch.origin_stream_id, run_ids = outgoing.origin
         batch.origin_run_ids.extend(run_ids[:1] if isinstance(run_ids, range) else run_ids)
-    if outgoing.is_shadow:
-        batch.shadow = True
-    if outgoing.shard_keys:
-        batch.shard_keys.extend(outgoing.shard_keys)
-    if outgoing.traces:
-        starts, traceparents, tracestates = columns_of(outgoing.traces)
-        batch.trace_starts.extend(starts)
-        batch.traceparents.extend(traceparents)
-        batch.tracestates.extend(tracestates)
+    if outgoing.is_shadow or outgoing.shard_keys or outgoing.traces:
+        _say_origins(batch.origins, outgoing)
     if outgoing.arrived != inf:
-        _say_waited(batch.waited, now - outgoing.arrived)
+        batch.waited_us = min(max(1, int((now - outgoing.arrived) * 1e6)), MAX_WAITED_US)
     if outgoing.deadline != inf:
         batch.time_left.FromNanoseconds(max(0, int((outgoing.deadline - now) * 1e9)))
     return large
 
 
-def _say_waited(wire: duration_pb2.Duration, waited_s: float) -> None:
-    """Each batch has it, and most have waited less than a second: then one number is written."""
-    if 0.0 <= waited_s < 1.0:
-        wire.nanos = int(waited_s * 1e9)
-    else:
-        wire.FromNanoseconds(max(0, int(waited_s * 1e9)))
+def _say_origins(origins: replica_service_pb2.RunOrigins, outgoing: OutgoingBatch) -> None:
+    origins.shadow = outgoing.is_shadow
+    origins.shard_keys.extend(outgoing.shard_keys)
+    if outgoing.traces:
+        starts, traceparents, tracestates = columns_of(outgoing.traces)
+        origins.trace_starts.extend(starts)
+        origins.traceparents.extend(traceparents)
+        origins.tracestates.extend(tracestates)
 
 
 def traces_of(batch: router_service_pb2.CallBatch, ids: Sequence[int]) -> dict[int, TraceContext] | Failure:

@@ -13,8 +13,6 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from google.protobuf import duration_pb2
-
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.id_ranges import ids_from_wire, ids_to_wire
 from slotmesh.status import from_wire, to_wire
@@ -37,8 +35,6 @@ _IN_QUEUE: Final = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadlin
 _RUNNING: Final = Failure(
     reason=Reason.DEADLINE_RUNNING, message="the deadline passed while the call ran", executed=Executed.UNKNOWN
 )
-_NOT_AT_ALL: Final = duration_pb2.Duration()
-
 ToClient = router_service_pb2.StreamCallsResponse
 ToReplica = replica_service_pb2.ExecuteRequest
 
@@ -110,12 +106,13 @@ class RouterStandIn:
             call_ids=[batch.first_call_id],
             chunked_sizes=batch.chunked_sizes,
             ordering_keys=batch.ordering_keys,
-            waited=_NOT_AT_ALL,
-            shard_keys=[options.shard_key] if options.shard_key else [],
-            trace_starts=batch.trace_starts,
-            traceparents=batch.traceparents,
-            tracestates=batch.tracestates,
+            waited_us=1,
         )
+        if options.shard_key or batch.trace_starts:
+            run.origins.shard_keys.extend([options.shard_key] if options.shard_key else [])
+            run.origins.trace_starts.extend(batch.trace_starts)
+            run.origins.traceparents.extend(batch.traceparents)
+            run.origins.tracestates.extend(batch.tracestates)
         if batch.ordering_keys:
             run.partitions.extend(map(partition_of, batch.ordering_keys))
             run.owner_epochs.extend([OWNER_EPOCH] * len(ids))

@@ -188,12 +188,8 @@ class RunBatch(_message.Message):
     ORIGIN_STREAM_ID_FIELD_NUMBER: _builtins.int
     ORIGIN_RUN_IDS_FIELD_NUMBER: _builtins.int
     MAX_RESULT_BYTES_FIELD_NUMBER: _builtins.int
-    SHADOW_FIELD_NUMBER: _builtins.int
-    WAITED_FIELD_NUMBER: _builtins.int
-    SHARD_KEYS_FIELD_NUMBER: _builtins.int
-    TRACE_STARTS_FIELD_NUMBER: _builtins.int
-    TRACEPARENTS_FIELD_NUMBER: _builtins.int
-    TRACESTATES_FIELD_NUMBER: _builtins.int
+    ORIGINS_FIELD_NUMBER: _builtins.int
+    WAITED_US_FIELD_NUMBER: _builtins.int
     first_run_id: _builtins.int
     """The router's id of the first call; the others follow one by one. Run ids strictly increase on a stream, and a new
     attempt takes new ones.
@@ -231,8 +227,10 @@ class RunBatch(_message.Message):
     """What the caller takes of one result, bytes. A larger one fails with PAYLOAD_TOO_LARGE where the call ran, so that its
     lane stops there. 0: as much as the stream carries.
     """
-    shadow: _builtins.bool
-    """Sampled copies of calls, for a shadow: nobody has their results."""
+    waited_us: _builtins.int
+    """Time since the first of these calls arrived at the router; of one that was sent again, since its client sent it
+    first. Microseconds, at least 1. 0 comes from routers of older versions.
+    """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
         """Options of these calls."""
@@ -278,28 +276,8 @@ class RunBatch(_message.Message):
         """
 
     @_builtins.property
-    def waited(self) -> _duration_pb2.Duration:
-        """Time since the first of these calls arrived at the router; of one that was sent again, since its client sent it
-        first. Unset comes from routers of older versions.
-        """
-
-    @_builtins.property
-    def shard_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The shard key of each call, as `options` do not say it here: parallel to `payloads`, or a single one for all, or empty
-        where none has one.
-        """
-
-    @_builtins.property
-    def trace_starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """As in CallBatch."""
-
-    @_builtins.property
-    def traceparents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """As in CallBatch."""
-
-    @_builtins.property
-    def tracestates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """As in CallBatch."""
+    def origins(self) -> Global___RunOrigins:
+        """Where the calls come from, as far as handlers may ask for it. Unset where there is nothing to say."""
 
     def __init__(
         self,
@@ -325,20 +303,64 @@ class RunBatch(_message.Message):
         origin_stream_id: _builtins.str = ...,
         origin_run_ids: _abc.Iterable[_builtins.int] | None = ...,
         max_result_bytes: _builtins.int = ...,
+        origins: Global___RunOrigins | None = ...,
+        waited_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "origins", b"origins", "time_left", b"time_left"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "bytes_ahead", b"bytes_ahead", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "max_result_bytes", b"max_result_bytes", "options", b"options", "ordering_keys", b"ordering_keys", "origin_run_ids", b"origin_run_ids", "origin_stream_id", b"origin_stream_id", "origins", b"origins", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left", "values_ahead", b"values_ahead", "waited_us", b"waited_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunBatch: _TypeAlias = RunBatch  # noqa: Y015
+
+@_typing.final
+class RunOrigins(_message.Message):
+    """Where the calls of a run come from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHADOW_FIELD_NUMBER: _builtins.int
+    SHARD_KEYS_FIELD_NUMBER: _builtins.int
+    TRACE_STARTS_FIELD_NUMBER: _builtins.int
+    TRACEPARENTS_FIELD_NUMBER: _builtins.int
+    TRACESTATES_FIELD_NUMBER: _builtins.int
+    shadow: _builtins.bool
+    """Sampled copies of calls, for a shadow: nobody has their results."""
+    @_builtins.property
+    def shard_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The shard key of each call, as `options` do not say it here: parallel to `payloads`, or a single one for all, or empty
+        where none has one.
+        """
+
+    @_builtins.property
+    def trace_starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """As in CallBatch."""
+
+    @_builtins.property
+    def traceparents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in CallBatch."""
+
+    @_builtins.property
+    def tracestates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in CallBatch."""
+
+    def __init__(
+        self,
+        *,
         shadow: _builtins.bool = ...,
-        waited: _duration_pb2.Duration | None = ...,
         shard_keys: _abc.Iterable[_builtins.str] | None = ...,
         trace_starts: _abc.Iterable[_builtins.int] | None = ...,
         traceparents: _abc.Iterable[_builtins.str] | None = ...,
         tracestates: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "time_left", b"time_left", "waited", b"waited"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "bytes_ahead", b"bytes_ahead", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "max_result_bytes", b"max_result_bytes", "options", b"options", "ordering_keys", b"ordering_keys", "origin_run_ids", b"origin_run_ids", "origin_stream_id", b"origin_stream_id", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "shadow", b"shadow", "shard_keys", b"shard_keys", "time_left", b"time_left", "trace_starts", b"trace_starts", "traceparents", b"traceparents", "tracestates", b"tracestates", "values_ahead", b"values_ahead", "waited", b"waited"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["shadow", b"shadow", "shard_keys", b"shard_keys", "trace_starts", b"trace_starts", "traceparents", b"traceparents", "tracestates", b"tracestates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RunBatch: _TypeAlias = RunBatch  # noqa: Y015
+Global___RunOrigins: _TypeAlias = RunOrigins  # noqa: Y015
 
 @_typing.final
 class CancelRuns(_message.Message):

@@ -169,11 +169,11 @@ async def test_a_router_hands_the_columns_on_and_does_not_split_the_batch(bench:
     await call.write(Request(calls=router_service_pb2.CallFrame(batches=[batch])))
     await outcomes(call, 6)
     (run,) = bench.replicas[0].runs
-    assert list(run.trace_starts) == [1, 3, 4]
-    assert list(run.traceparents) == [TRACEPARENT, "", OTHER]
-    assert list(run.tracestates) == ["a=1", "", ""]
-    assert run.HasField("waited")
-    assert not run.shadow
+    assert list(run.origins.trace_starts) == [1, 3, 4]
+    assert list(run.origins.traceparents) == [TRACEPARENT, "", OTHER]
+    assert list(run.origins.tracestates) == ["a=1", "", ""]
+    assert run.waited_us > 0
+    assert not run.origins.shadow
 
 
 async def test_a_column_of_keys_and_one_of_traces_go_together(bench: RouterBench) -> None:
@@ -200,7 +200,7 @@ async def test_a_column_of_keys_and_one_of_traces_go_together(bench: RouterBench
 def spread(run: replica_service_pb2.RunBatch) -> list[str]:
     """The traceparent of each call."""
     said = [""] * len(run.payloads)
-    for start, traceparent in zip(run.trace_starts, run.traceparents, strict=True):
+    for start, traceparent in zip(run.origins.trace_starts, run.origins.traceparents, strict=True):
         said[start:] = [traceparent] * (len(said) - start)
     return said
 
@@ -243,7 +243,7 @@ async def test_shard_keys_that_differ_travel_as_one_batch(bench: RouterBench) ->
     await bench.with_slots(100, replica)
     await wait_until(lambda: len(replica.runs) == 2)
     run = replica.runs[1]
-    assert list(run.shard_keys) == ["s", "s", "t", "t", "", ""]
+    assert list(run.origins.shard_keys) == ["s", "s", "t", "t", "", ""]
     assert not run.options.shard_key
 
 
@@ -263,4 +263,4 @@ async def test_calls_that_are_sent_again_keep_their_trace(bench: RouterBench) ->
     await replica.say(replica_service_pb2.ExecuteResponse(reconciled=replica_service_pb2.Reconciled(joined=[nothing])))
     await outcomes(call, 2)
     assert [(list(run.payloads), spread(run)) for run in replica.runs] == [([b"a", b"b"], ["", TRACEPARENT])]
-    assert replica.runs[0].waited.ToSeconds() >= 7
+    assert replica.runs[0].waited_us >= 7_000_000

@@ -88,14 +88,14 @@ async def test_a_trace_context_becomes_that_of_the_call() -> None:
         stub = router_service_pb2_grpc.RouterServiceStub(channel)
         await stub.Call(request(), metadata=(("traceparent", TRACEPARENT), ("tracestate", "a=1")))
         await stub.Call(request(), metadata=(("traceparent", "nonsense"),))
-        said = [(list(run.traceparents), list(run.tracestates)) for run in replica.runs]
+        said = [(list(run.origins.traceparents), list(run.origins.tracestates)) for run in replica.runs]
         assert said == [([TRACEPARENT], ["a=1"]), ([], [])]
         assert not any(run.options.metadata for run in replica.runs)
         async with slotmesh.connect(address) as mesh:
             traced = mesh.endpoint("echo").options(traced=True, content_type=OCTET_STREAM)
             with use_span(NonRecordingSpan(SpanContext(1, 2, False, TraceFlags(1)))):
                 await traced.echo.unary(b"x")
-        assert list(replica.runs[-1].traceparents) == [f"00-{1:032x}-{2:016x}-01"]
+        assert list(replica.runs[-1].origins.traceparents) == [f"00-{1:032x}-{2:016x}-01"]
 
 
 @pytest.mark.parametrize(
