@@ -71,7 +71,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.DispatchRequest, context: Context
     ) -> slot_service_pb2.DispatchResponse:
         """Runs a call in a reserved slot."""
-        response = slot_service_pb2.DispatchResponse()
+        response = slot_service_pb2.DispatchResponse(backend=self._issuer.backend, replica_id=self._issuer.replica_id)
 
         async def write(payload: bytes, content_type: str) -> None:
             response.payload, response.content_type = payload, content_type
@@ -83,9 +83,15 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.DispatchStreamingRequest, context: Context
     ) -> None:
         """Runs a call in a reserved slot, and passes on each value that its handler yields."""
+        backend, replica_id = self._issuer.backend, self._issuer.replica_id
 
         async def write(payload: bytes, content_type: str) -> None:
-            await context.write(slot_service_pb2.DispatchStreamingResponse(payload=payload, content_type=content_type))
+            nonlocal backend, replica_id
+            response = slot_service_pb2.DispatchStreamingResponse(
+                payload=payload, content_type=content_type, backend=backend, replica_id=replica_id
+            )
+            backend = replica_id = ""
+            await context.write(response)
 
         await self._dispatch(request, context, write, streaming=True)
 

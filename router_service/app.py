@@ -12,11 +12,12 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from router_service.config import RouterSettings
+from router_service.config import RouterSettings, call_metadata_keys
 from router_service.core.callers import Window
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.scheduler import RouterScheduler
 from router_service.servicer import RouterServicer
+from router_service.shell.clients.handed_metadata import HandedMetadata
 from router_service.shell.clients.slot_calls import UnarySlotOperations
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
@@ -79,10 +80,11 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         window = Window(calls=settings.window_calls, bytes=settings.window_bytes)
         unary = UnaryCalls(dispatcher, settings.max_pending_unary)
         server = GrpcServer("router", host=settings.host, port=settings.port, insecure=settings.insecure)
+        handed = HandedMetadata(call_metadata_keys(settings.call_metadata))
         servicer = RouterServicer(
-            dispatcher, unary, settings.router_id, window, settings.max_payload_bytes, server.turns
+            dispatcher, unary, settings.router_id, window, settings.max_payload_bytes, server.turns, handed
         )
-        slots = RouterSlotServicer(UnarySlotOperations(dispatcher, unary))
+        slots = RouterSlotServicer(UnarySlotOperations(dispatcher, unary), handed)
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
         server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)
         info = InfoServicer(

@@ -15,6 +15,7 @@ from typing import Final
 
 from controller_service.core.brought_table import BroughtTable
 from controller_service.core.partitions import Incarnation
+from controller_service.core.replacements import UnreplacedExits
 
 RETIRED_KEPT: Final = 16
 """Replaced incarnations remembered for each replica id."""
@@ -86,6 +87,12 @@ class ObservedReplica:
     """It has reported that it starts nothing that was sent at this epoch or an older one."""
     busy: Mapping[str, frozenset[int]] = field(default_factory=lambda: MappingProxyType({}))
     """Partitions, by endpoint, of which something still ran there when it was fenced."""
+    version: str = ""
+    """Of slotmesh; empty until it attached."""
+    restarts: int = 0
+    """How often one was started in place of another, up to this one."""
+    last_exit: str = ""
+    """How its process has ended, or that of the one before it; empty where that is not known."""
 
     @property
     def owner(self) -> Incarnation:
@@ -124,6 +131,9 @@ class BackendLoad:
     backend: str
     queued: int
     ongoing: int
+    slot_calls: int = 0
+    sampled_at: float | None = None
+    """By the router's clock, seconds since 1970; None: it does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +150,8 @@ class ObservedRouter:
     """The table in force there."""
     linked_replica_ids: tuple[str, ...] = ()
     loads: tuple[BackendLoad, ...] = ()
+    version: str = ""
+    """Of slotmesh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +195,7 @@ class Observed:
     """Tables of other generations that were not looked at yet, by router."""
     older_routers: frozenset[str] = frozenset()
     """Where the routers served that such tables have named."""
+    unreplaced: UnreplacedExits = ()
 
     def replica(self, replica_id: str) -> ObservedReplica | None:
         backend = self.backend_of.get(replica_id)

@@ -166,17 +166,19 @@ class ReconcileLoop:
     async def _start(self, backend: Backend) -> None:
         replica_id = self._mint_id(backend.name)
         order = LaunchOrder(replica_id=replica_id, backend=backend.name, handler=backend.handler)
+        template = template_of(backend)
         try:
             pid = await self._launcher.start(order)
         except LaunchFailed as error:
             message = str(error)
             self._state.apply_to_replica(
                 replica_id,
-                lambda observed, now: transitions.launch_failed(observed, replica_id, backend.name, message, now=now),
+                lambda observed, now: transitions.launch_failed(
+                    observed, replica_id, backend.name, message, now=now, template=template
+                ),
             )
             return
         self.launches[backend.name] += 1
-        template = template_of(backend)
         self._state.apply_to_replica(
             replica_id,
             lambda observed, now: transitions.launched(

@@ -58,11 +58,11 @@ class AttachedReplica:
         self._fenced_through = 0
         """Up to which epoch it was ordered to give up everything on this stream."""
 
-    def configure(self, backend: Backend, *, lease_s: float, generation: str) -> None:
+    def configure(self, backend: Backend, *, generation: str) -> None:
         """Sends the replica its configuration, if it is new to it."""
         if self._told != backend:
             self._told = backend
-            self._send(configuration_to_wire(backend, lease_s=lease_s, generation=generation))
+            self._send(configuration_to_wire(backend, generation=generation))
 
     def drain(self, message: str) -> None:
         """Orders the replica to drain and end, once."""
@@ -195,7 +195,7 @@ class ReplicaLinks:
             raise to_exception(failure) from refusal
 
     def _configure(self, link: AttachedReplica, backend: Backend) -> None:
-        link.configure(backend, lease_s=self._leases.lease_s, generation=self._store.generation)
+        link.configure(backend, generation=self._store.generation)
 
     def _heard(self, link: AttachedReplica, frame: wire.AttachReplicaRequest) -> None:
         if self._links.get(link.hello.replica_id) is not link:

@@ -59,7 +59,7 @@ from replica_service.core.starting.starting import Starting
 from replica_service.core.unstarted.handing_back import HandingBack
 from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 from replica_service.core.unstarted.withdrawals import RunWithdrawals
-from slotmesh.handlers import BatchControl
+from slotmesh.handlers.batching import BatchControl
 
 DEFAULT_KEYED_WINDOW = 8192
 """Keyed calls that one router may have unanswered."""
@@ -174,9 +174,7 @@ class ReplicaScheduler:
         is_full = others > 0 and taken >= permits.max_ongoing + permits.prefetch and not link.closed
         self._state.vacancies.told(link, is_full=is_full)
         return PermitCapacity(
-            permits.in_use,
             permits.max_ongoing,
-            permits.waiting,
             permits.prefetch,
             self._intake.keyed_window,
             self._state.draining,

@@ -96,7 +96,6 @@ class HostedReplica:
             state=self.state,
             address=self.address if self.state in {State.READY, State.DRAINING} else "",
             max_ongoing=scheduler.max_ongoing if scheduler is not None else 0,
-            ongoing=scheduler.in_use if scheduler is not None else 0,
             error=self._error or (self._upkeep.problem if self._upkeep is not None else ""),
             metrics_address=self.metrics_address,
             unhealthy=self.is_sick,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from router_service.core.callers import Caller
     from router_service.core.calls import Batch
     from router_service.core.commands import DeliverResults
+    from slotmesh.wire.trace_context import Traces
 
 
 class RouterEvent:
@@ -32,6 +33,8 @@ class CallsSubmitted(RouterEvent):
     caller: Caller
     endpoint: str
     batches: Iterable[Batch]
+    traces: Traces | None = None
+    """Of those of the calls that have a trace context; None where none has."""
 
 
 @dataclass(slots=True, eq=False)

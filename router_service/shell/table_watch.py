@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 
 import grpc
+from google.protobuf import timestamp_pb2
 
 from router_service import convert
 from router_service.core.routing.events import TableReceived
@@ -151,12 +152,23 @@ class TableWatch:
                     membership_service_pb2.PartitionOwner(replica_id=replica_id, incarnation=incarnation)
                     for replica_id, incarnation in self._links.ended_replicas()
                 ],
-                loads=[
-                    mesh_pb2.BackendLoad(backend=backend.name, queued=backend.account.calls, ongoing=backend.ongoing)
-                    for backend in scheduler.topology.backends.values()
-                ],
+                loads=self._loads(),
             )
         )
+
+    def _loads(self) -> list[mesh_pb2.BackendLoad]:
+        sampled_at = timestamp_pb2.Timestamp()
+        sampled_at.FromMicroseconds(round(self._dispatcher.clock.time_of_day() * 1e6))
+        return [
+            mesh_pb2.BackendLoad(
+                backend=backend.name,
+                queued=backend.account.calls,
+                ongoing=backend.ongoing,
+                sample_time=sampled_at,
+                slot_calls=backend.slot_calls,
+            )
+            for backend in self._dispatcher.scheduler.topology.backends.values()
+        ]
 
 
 def _version(table: RoutingTable) -> dict[str, object]:

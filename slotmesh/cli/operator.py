@@ -122,6 +122,9 @@ def _replica(wire: mesh_pb2.Replica) -> ReplicaStatus:
         start_time=_time(wire.start_time) if wire.HasField("start_time") else None,
         metrics_address=wire.metrics_address,
         warning=wire.warning,
+        restart_count=wire.restart_count,
+        last_exit=wire.last_exit,
+        version=wire.version,
     )
 
 
@@ -134,6 +137,7 @@ def _router(wire: mesh_pb2.Router) -> RouterStatus:
         linked_replica_ids=frozenset(wire.linked_replica_ids),
         start_time=_time(wire.start_time) if wire.HasField("start_time") else None,
         metrics_address=wire.metrics_address,
+        version=wire.version,
     )
 
 

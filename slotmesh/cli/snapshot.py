@@ -29,6 +29,12 @@ class ReplicaStatus:
     metrics_address: str = ""
     warning: str = ""
     """What operators should know although the replica goes on."""
+    restart_count: int = 0
+    """How often one was started in place of another, up to this one."""
+    last_exit: str = ""
+    """How its process has ended, or that of the one before it; empty where that is not known."""
+    version: str = ""
+    """Of slotmesh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +49,8 @@ class RouterStatus:
     linked_replica_ids: frozenset[str]
     start_time: datetime | None = None
     metrics_address: str = ""
+    version: str = ""
+    """Of slotmesh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from slotmesh.spec.model import SETTINGS, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.model import RENAMED, SETTINGS, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes, number, show
 from slotmesh.spec.setting import Setting, SettingKind, choices
 from slotmesh.units import parse_duration, parse_size
@@ -159,7 +159,8 @@ def _mistake(path: str, detail: ErrorDetails) -> Mistake:
     where = ".".join([path, *(show(str(step)) for step in detail["loc"] if step != "[key]")])
     match detail["type"]:
         case "extra_forbidden":
-            return Mistake(where, "there is no such setting")
+            renamed = RENAMED.get(str(detail["loc"][-1]))
+            return Mistake(where, f"is called {renamed} now" if renamed else "there is no such setting")
         case "value_error":
             return Mistake(where, str(detail["ctx"]["error"]))
         case "literal_error":

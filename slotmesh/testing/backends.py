@@ -50,6 +50,8 @@ class Backend:
             TypeError: `settings` has what no backend has.
         """
         known = {each.name for each in dataclasses.fields(model.Backend)} - {"name", "handler"}
+        if renamed := self.settings.keys() & model.RENAMED.keys():
+            raise TypeError("; ".join(f"{each} is called {model.RENAMED[each]} now" for each in sorted(renamed)))
         if unknown := self.settings.keys() - known:
             raise TypeError(f"a backend has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}")
         fields: dict[str, Any] = {

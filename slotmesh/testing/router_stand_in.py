@@ -35,7 +35,6 @@ _IN_QUEUE: Final = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadlin
 _RUNNING: Final = Failure(
     reason=Reason.DEADLINE_RUNNING, message="the deadline passed while the call ran", executed=Executed.UNKNOWN
 )
-
 ToClient = router_service_pb2.StreamCallsResponse
 ToReplica = replica_service_pb2.ExecuteRequest
 
@@ -107,7 +106,13 @@ class RouterStandIn:
             call_ids=[batch.first_call_id],
             chunked_sizes=batch.chunked_sizes,
             ordering_keys=batch.ordering_keys,
+            waited_us=1,
         )
+        if options.shard_key or batch.trace_starts:
+            run.origins.shard_keys.extend([options.shard_key] if options.shard_key else [])
+            run.origins.trace_starts.extend(batch.trace_starts)
+            run.origins.traceparents.extend(batch.traceparents)
+            run.origins.tracestates.extend(batch.tracestates)
         if batch.ordering_keys:
             run.partitions.extend(map(partition_of, batch.ordering_keys))
             run.owner_epochs.extend([OWNER_EPOCH] * len(ids))

@@ -28,6 +28,9 @@ STOP_GENERATION: Final = "stop_generation"
 LARGE_BESIDE: Final = "large_beside"
 """A router takes one call that is larger than the window beside all others."""
 
+EXECUTORS: Final = "executors"
+"""A client is told which replica has executed each of its calls."""
+
 # -- between router and replica ----------------------------------------------------------------------------------------
 
 HEARTBEATS: Final = "heartbeats"
@@ -49,7 +52,7 @@ OF_CLIENTS: Final = (CHUNKS, TAKE_ITEMS)
 OF_CLIENTS_IN_SESSIONS: Final = (SESSIONS, RESENT_ALL)
 """Further names of a client with a session."""
 
-OF_ROUTERS_TO_CLIENTS: Final = (SESSIONS, CHUNKS, TAKE_ITEMS, ORDERING_KEYS, STOP_GENERATION, LARGE_BESIDE)
+OF_ROUTERS_TO_CLIENTS: Final = (SESSIONS, CHUNKS, TAKE_ITEMS, ORDERING_KEYS, STOP_GENERATION, LARGE_BESIDE, EXECUTORS)
 """What a router names to its clients."""
 
 OF_ROUTERS_TO_REPLICAS: Final = (HEARTBEATS, CHUNKS, SERVICE_TIMES)

@@ -282,7 +282,7 @@ async def execute_stream(
     async with open_channel(address) as channel:
         call = replica_service_pb2_grpc.ReplicaServiceStub(channel).Execute()
         opening = replica_service_pb2.OpenExecute(
-            router_id=router_id, replica_id=replica_id, incarnation=incarnation, version="0", features=features
+            router_id=router_id, replica_id=replica_id, incarnation=incarnation, features=features
         )
         await call.write(Request(open=opening))
         stream = ExecuteStream(call)

@@ -13,7 +13,7 @@ from replica_service.core.batching.gathering import Weigh
 from replica_service.core.calls import ReplicaLane
 from replica_service.core.lanes.lanes import Lanes
 from replica_service.core.permits.permits import Permits
-from slotmesh.handlers import BatchControl
+from slotmesh.handlers.batching import BatchControl
 
 
 class Batching:

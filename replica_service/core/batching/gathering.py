@@ -20,7 +20,7 @@ from replica_service.core.failures import too_heavy
 from slotmesh.errors import Failure
 
 if TYPE_CHECKING:
-    from slotmesh.handlers import BatchControl
+    from slotmesh.handlers.batching import BatchControl
 
 Weigh = Callable[[ReplicaRun, int], Weighed]
 """Weighs the call of the run at an index. Raises nothing."""

@@ -58,7 +58,6 @@ class MemberReport:
     address: str = ""
     """Where routers reach it; empty until it is ready."""
     max_ongoing: int = 0
-    ongoing: int = 0
     error: str = ""
     """What is wrong with it, mostly a traceback."""
     metrics_address: str = ""
@@ -240,7 +239,6 @@ class ControllerLink:
                 state=report.state.value,  # type: ignore[arg-type]  # the enums share their numbers
                 address=report.address,
                 max_ongoing=report.max_ongoing,
-                ongoing=report.ongoing,
                 error=_end_of(report.error),
                 metrics_address=report.metrics_address,
                 unhealthy=report.unhealthy,

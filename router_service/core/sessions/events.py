@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from router_service.core.routing.rosters import RosterVersion
     from router_service.core.runs import CallerBook
     from router_service.core.sessions.found_calls import FoundCalls
+    from slotmesh.wire.trace_context import Traces
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +47,8 @@ class CallsResent(RouterEvent):
     """How long ago they were sent first, seconds."""
     first_roster: RosterVersion | None
     """The newest roster that their client knew when it sent them first; None where it does not say."""
+    traces: Traces | None = None
+    """As in CallsSubmitted."""
 
 
 @dataclass(slots=True, eq=False)

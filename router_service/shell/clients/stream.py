@@ -32,7 +32,7 @@ from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.features import CHUNKS, TAKE_ITEMS
+from slotmesh.wire.features import CHUNKS, EXECUTORS, TAKE_ITEMS
 from slotmesh.wire.limits import MAX_CALL_ID, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 Response = router_service_pb2.StreamCallsResponse
@@ -74,6 +74,7 @@ class ClientStream:
             unread,
             takes_chunks=CHUNKS in features,
             takes_items=TAKE_ITEMS in features,
+            names_executors=EXECUTORS in features,
         )
         self._uploads = ClientUploads(self.caller, dispatcher)
         self._calls = CallReader(
@@ -225,7 +226,9 @@ class ClientStream:
                 fresh = []
                 age_s = max(0.0, batch.age.ToNanoseconds() / 1e9)
                 first_roster = convert.first_roster_of(batch)
-                self._dispatcher.post(CallsResent(self.caller, self._endpoint, calls, age_s, first_roster))
+                self._dispatcher.post(
+                    CallsResent(self.caller, self._endpoint, calls, age_s, first_roster, self._calls.traces)
+                )
             else:
                 fresh += calls
             if work >= MAX_STEP:
@@ -243,7 +246,7 @@ class ClientStream:
 
     def _submit(self, calls: list[Batch]) -> None:
         if calls:
-            self._dispatcher.post(CallsSubmitted(self.caller, self._endpoint, calls))
+            self._dispatcher.post(CallsSubmitted(self.caller, self._endpoint, calls, self._calls.traces))
 
     def _reject(self, batch: router_service_pb2.CallBatch, failure: Failure) -> None:
         # An honest batch has no more ids than the window has calls; of others the ids are not worth keeping.

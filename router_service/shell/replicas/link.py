@@ -303,7 +303,6 @@ class ReplicaLink:
                 router_id=self._router_id,
                 replica_id=replica_id,
                 incarnation=incarnation,
-                version=VERSION,
                 features=OF_ROUTERS_TO_REPLICAS,
                 stream_id=self._stream_id,
             )

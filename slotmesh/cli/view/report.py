@@ -90,6 +90,9 @@ def as_json(address: str, snapshot: Snapshot) -> dict[str, Any]:
                 "start_time": _iso(replica.start_time),
                 "metrics_address": replica.metrics_address,
                 "warning": replica.warning,
+                "restart_count": replica.restart_count,
+                "last_exit": replica.last_exit,
+                "version": replica.version,
             }
             for replica in members.replicas
         ],
@@ -103,6 +106,7 @@ def as_json(address: str, snapshot: Snapshot) -> dict[str, Any]:
                 "linked_replica_ids": sorted(router.linked_replica_ids),
                 "start_time": _iso(router.start_time),
                 "metrics_address": router.metrics_address,
+                "version": router.version,
             }
             for router in members.routers
         ],
@@ -148,7 +152,8 @@ def _backends(backends: Iterable[Backend], members: Members) -> Table:
 
 
 def _replicas(members: Members) -> Table:
-    table = new_table("Replicas", "replica", "backend", "state", "address", "pid", "slots", "since", "error or warning")
+    columns = ("replica", "backend", "state", "address", "pid", "slots", "since", "version", "restarts")
+    table = new_table("Replicas", *columns, "error or warning")
     for replica in members.replicas:
         table.add_row(
             replica.replica_id,
@@ -158,13 +163,15 @@ def _replicas(members: Members) -> Table:
             str(replica.pid or ""),
             str(replica.max_ongoing or ""),
             _clock(replica.start_time),
+            replica.version,
+            _restarts(replica),
             _trouble(replica),
         )
     return table
 
 
 def _routers(members: Members) -> Table:
-    table = new_table("Routers", "router", "address", "table", "links", "since")
+    table = new_table("Routers", "router", "address", "table", "links", "since", "version")
     ready = members.ready()
     for router in members.routers:
         current = members.is_current(router)
@@ -175,12 +182,20 @@ def _routers(members: Members) -> Table:
             Text(f"{router.revision} {'current' if current else 'behind'}", style="green" if current else "yellow"),
             Text(f"{linked}/{len(ready)}", style="green" if linked == len(ready) else "yellow"),
             _clock(router.start_time),
+            router.version,
         )
     return table
 
 
 def _shares(shares: Any) -> str:
     return ", ".join(f"{name} {share:.6g}" for name, share in sorted(shares.items()))
+
+
+def _restarts(replica: ReplicaStatus) -> str:
+    """How many, and how the latest came about; nothing where there was none."""
+    if not replica.restart_count:
+        return ""
+    return f"{replica.restart_count}: {replica.last_exit}" if replica.last_exit else str(replica.restart_count)
 
 
 def _trouble(replica: ReplicaStatus) -> Text:

@@ -43,6 +43,8 @@ class ViewOptions(StatedOptions):
     content_type: str = MSGPACK
     after_failure: AfterFailure = "continue"
     """What calls of a lane do after one of them has failed."""
+    traced: bool = False
+    """Calls say in which OpenTelemetry span they were made."""
     reply: bool = field(init=False)
     """False: the outcome is only that the call has ended. The opposite of `no_reply`."""
 

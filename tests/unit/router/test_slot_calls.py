@@ -136,7 +136,7 @@ async def test_too_many_at_once_are_refused() -> None:
     assert isinstance(failure, Failure)
     assert failure.reason is Reason.QUEUE_FULL
 
-    async def unwanted(_payload: bytes, _content_type: str) -> None:
+    async def unwanted(*_: str | bytes) -> None:
         raise AssertionError
 
     key = router.replica.key
