@@ -92,7 +92,7 @@ check-arch: $(VENV)/.dev-ready
 check-protos: $(VENV)/.dev-ready
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code protos
-	$(if $(wildcard protos/baseline.binpb),$(BIN)/buf breaking protos --against protos/baseline.binpb)
+	$(BIN)/buf breaking protos --against protos/baseline.binpb
 	$(BIN)/python tools/generate_protos.py --check
 
 # --- change ---------------------------------------------------------------------------------------------------------

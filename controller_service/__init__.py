@@ -1,1 +1,1 @@
-"""The control plane: what should run, what does, and who gets which share of the traffic."""
+"""The control plane: what should run, what does run, and how traffic is divided."""

@@ -8,7 +8,7 @@ from slotmesh.runtime.main import run
 
 
 def main() -> None:
-    """Runs until it is told to stop."""
+    """Runs until SIGTERM or SIGINT."""
     settings = ControllerSettings.load(prog="python -m controller_service")
     set_grpc_environment()
     from controller_service import app  # noqa: PLC0415 - it loads gRPC

@@ -1,7 +1,7 @@
 """The composition root: the only file that names concrete classes, and the order of start and stop.
 
-Start: store, loops, server, spec, serving. Stop: NOT_SERVING; launched replicas drain and end, while routers still
-hear of it; then membership streams, server, loops.
+Start: store, loops, server, spec, serving. Stop: NOT_SERVING; launched replicas drain and end, while routers still get
+tables; then membership streams, server, loops.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from slotmesh.v1 import (
 )
 
 MakeLauncher: TypeAlias = Callable[[str, OnExit], Launcher]
-"""From the address that replicas attach to, and whom to tell of their ends."""
+"""Makes the launcher, from the address that replicas attach to and the callback for their ends."""
 
 _ID_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 """Without what people confuse."""
@@ -76,7 +76,7 @@ class Controller:
 
 
 async def serve(settings: ControllerSettings) -> None:
-    """Runs a controller until it is told to stop."""
+    """Runs a controller until it is asked to stop."""
     with stop_signals(ignore_interrupt=settings.parent_fd is not None) as stop:
         if settings.parent_fd is not None:
             watch_parent(settings.parent_fd, stop.set)

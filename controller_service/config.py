@@ -15,7 +15,7 @@ SHORTEST_LEASE: Final = timedelta(seconds=2)
 
 
 class ControllerSettings(ServiceSettings):
-    """The controller of slotmesh: what should run, what does, and who gets which share of the traffic."""
+    """The controller of slotmesh: what should run, what does run, and how traffic is divided."""
 
     port: int = Field(7070, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
     metrics_port: int = Field(

@@ -95,7 +95,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         *,
         launches: bool,
     ) -> None:
-        """`launches` says whether this controller starts replicas."""
+        """`launches`: whether this controller starts replicas."""
         self._launches = launches
         self._configurator = configurator
         self._store = store
@@ -140,7 +140,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         )
 
     def _in_force(self, backend: Backend) -> mesh_pb2.Backend:
-        """Defaults are filled in. How many replicas there should be, only who launches them can say."""
+        """Defaults are filled in. Only a controller that launches replicas has a default for their number."""
         wire = backend_to_wire(backend)
         if self._launches:
             wire.num_replicas = wanted_replicas(backend)
@@ -223,7 +223,7 @@ class ControllerServicer(controller_service_pb2_grpc.ControllerServiceServicer):
         except NoCursor as error:
             raise InvalidSpec([Mistake("after", "must be the cursor of an event, as WatchEvents says it")]) from error
         with watching as watcher:
-            # At once, so that the watcher knows from when on it hears everything.
+            # At once, so that the watcher knows from when on it gets all events.
             await context.send_initial_metadata(())
             while True:
                 event, unheard = await watcher.next()

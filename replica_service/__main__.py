@@ -13,7 +13,7 @@ from slotmesh.runtime.main import run
 
 
 def main() -> None:
-    """Runs until it is told to stop, or prints what the handler is."""
+    """Runs until SIGTERM or SIGINT, or prints the description of the handler."""
     settings = ReplicaSettings.load(prog="python -m replica_service")
     set_grpc_environment()
     if settings.describe is not None:

@@ -50,7 +50,7 @@ EXIT_LOST_CALLS = 1
 EXIT_UNHEALTHY = 1
 """Exit status of a replica that ended because its health checks had failed."""
 EXIT_S = 1.0
-"""How long the process has to end once all is said and done."""
+"""How long the process may take to end after the drain."""
 ROUTER_GRACE_S = 2.0
 """How long routers have to half-close their streams once all was answered."""
 STREAM_GRACE_S = 5.0
@@ -58,7 +58,7 @@ STREAM_GRACE_S = 5.0
 
 
 async def main(settings: ReplicaSettings) -> int:
-    """Runs a replica until it is told to stop; returns the exit status."""
+    """Runs a replica until it is asked to stop; returns the exit status."""
     with stop_signals(ignore_interrupt=True, is_last=True) as stop:
         if settings.parent_fd is not None:
             watch_parent(settings.parent_fd, stop.set)
@@ -83,9 +83,9 @@ class ReplicaApp:
         server: Server | None = None,
         load: LoadHandler = load_handler,
     ) -> None:
-        """`clock` tells the time; the system's where it is None.
+        """`clock` is the source of time; the system's where it is None.
 
-        `server` stands in for the one that the settings describe, and `load` for importing the handler that they name.
+        `server` replaces the one that the settings describe, and `load` the import of the handler that they name.
         """
         self._settings = settings
         self._clock = clock or MonotonicClock()

@@ -1,4 +1,4 @@
-"""What a replica can be told."""
+"""The settings of a replica process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The gRPC edge of a replica: who may open a stream, and when.
+"""The gRPC edge of a replica: which routers may open a stream, and when.
 
-Invariants: only a router that means this very incarnation gets a stream, and only once the handler is there.
+Invariants: only a router that asks for this incarnation gets a stream, and only once the handler is constructed.
 Owner: the app.
 """
 
@@ -71,9 +71,9 @@ class ReplicaServicer(replica_service_pb2_grpc.ReplicaServiceServicer):
     async def end_streams(self, grace_s: float, *, answers: bool = True) -> None:
         """Routers are asked to half-close; after `grace_s` streams of those that did not are ended.
 
-        A stream that ended before its router has half-closed would take runs with it that are still on their way.
-        `answers`: all is answered. Where it is not, streams do not end by themselves, but after the half-close: what
-        they owe then, their routers tell callers, may have been executed.
+        If a stream ended before its router has half-closed, runs on their way would be lost with it. `answers`: whether
+        all calls are answered. If not, streams end only after the half-close: routers then fail the open calls with
+        executed = unknown.
         """
         self._is_ending = True
         for stream in self._streams:

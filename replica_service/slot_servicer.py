@@ -1,4 +1,4 @@
-"""The gRPC edge of a replica for leased slots: what clients do who speak to the replica that they have reserved.
+"""The gRPC edge of a replica for leased slots, for clients that are connected to the replica itself.
 
 Purpose: validates, converts, hands on to the shell, maps failures, as routers do, and with the same checks.
 Owner: the app.
@@ -28,7 +28,7 @@ ValueT = TypeVar("ValueT")
 
 
 class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
-    """Slots of this replica, whoever has reserved them."""
+    """Slots of this replica, whichever caller has reserved them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -71,7 +71,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.DispatchRequest, context: Context
     ) -> slot_service_pb2.DispatchResponse:
         """Runs a call in a reserved slot."""
-        response = slot_service_pb2.DispatchResponse()
+        response = slot_service_pb2.DispatchResponse(backend=self._issuer.backend, replica_id=self._issuer.replica_id)
 
         async def write(payload: bytes, content_type: str) -> None:
             response.payload, response.content_type = payload, content_type
@@ -83,9 +83,15 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         self, request: slot_service_pb2.DispatchStreamingRequest, context: Context
     ) -> None:
         """Runs a call in a reserved slot, and passes on each value that its handler yields."""
+        backend, replica_id = self._issuer.backend, self._issuer.replica_id
 
         async def write(payload: bytes, content_type: str) -> None:
-            await context.write(slot_service_pb2.DispatchStreamingResponse(payload=payload, content_type=content_type))
+            nonlocal backend, replica_id
+            response = slot_service_pb2.DispatchStreamingResponse(
+                payload=payload, content_type=content_type, backend=backend, replica_id=replica_id
+            )
+            backend = replica_id = ""
+            await context.write(response)
 
         await self._dispatch(request, context, write, streaming=True)
 
@@ -132,7 +138,7 @@ class ReplicaSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
 
 
 def _patience_s(options: call_pb2.CallOptions, context: Context) -> float | None:
-    """How long the caller waits for what it asks; None where that is not known."""
+    """How long the caller waits for its answer; None where that is not known."""
     told = [options.timeout.ToNanoseconds() / 1e9] if options.HasField("timeout") else []
     left_s: float | None = context.time_remaining()  # type: ignore[assignment, unused-ignore]  # None: no deadline
     return min(told if left_s is None else [*told, left_s], default=None)

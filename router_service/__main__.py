@@ -8,7 +8,7 @@ from slotmesh.runtime.main import run
 
 
 def main() -> None:
-    """Runs until it is told to stop."""
+    """Runs until SIGTERM or SIGINT."""
     settings = RouterSettings.load(prog="python -m router_service")
     set_grpc_environment()
     from router_service import app  # noqa: PLC0415 - it loads gRPC

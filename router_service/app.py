@@ -1,8 +1,8 @@
 """The router's composition root: the only file that names concrete classes.
 
-Start: metrics, server (NOT_SERVING), membership; SERVING with the first routing table.
-Stop: clients are told to go, NOT_SERVING, no new rpcs, what is under way gets its grace; replicas hear the last
-acknowledgements; then links and tasks end.
+Start: metrics, server (NOT_SERVING), membership; SERVING with the first routing table. Stop: go_away to clients,
+NOT_SERVING, no new rpcs, calls under way get their grace; the last acknowledgements go to replicas; then links and
+tasks end.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from router_service.config import RouterSettings
+from router_service.config import RouterSettings, call_metadata_keys
 from router_service.core.callers import Window
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.scheduler import RouterScheduler
 from router_service.servicer import RouterServicer
+from router_service.shell.clients.handed_metadata import HandedMetadata
 from router_service.shell.clients.slot_calls import UnarySlotOperations
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
@@ -48,11 +49,11 @@ from slotmesh.wire.features import OF_ROUTERS_TO_CLIENTS
 LAST_ANSWERS_S = 1.0
 """How long clients have to read what was answered when the router stops."""
 LAST_WORDS_S = 0.5
-"""How long replicas have to hear what clients have acknowledged. Those that still run calls need not answer."""
+"""How long the last acknowledgements may take to reach replicas. Those that still run calls need not answer."""
 
 
 async def main(settings: RouterSettings) -> None:
-    """Runs a router until it is told to stop."""
+    """Runs a router until it is asked to stop."""
     with stop_signals(ignore_interrupt=settings.parent_fd is not None) as stop:
         if settings.parent_fd is not None:
             watch_parent(settings.parent_fd, stop.set)
@@ -79,10 +80,11 @@ async def serve(settings: RouterSettings, on_failure: Callable[[], object] | Non
         window = Window(calls=settings.window_calls, bytes=settings.window_bytes)
         unary = UnaryCalls(dispatcher, settings.max_pending_unary)
         server = GrpcServer("router", host=settings.host, port=settings.port, insecure=settings.insecure)
+        handed = HandedMetadata(call_metadata_keys(settings.call_metadata))
         servicer = RouterServicer(
-            dispatcher, unary, settings.router_id, window, settings.max_payload_bytes, server.turns
+            dispatcher, unary, settings.router_id, window, settings.max_payload_bytes, server.turns, handed
         )
-        slots = RouterSlotServicer(UnarySlotOperations(dispatcher, unary))
+        slots = RouterSlotServicer(UnarySlotOperations(dispatcher, unary), handed)
         server.add(router_service_pb2_grpc.add_RouterServiceServicer_to_server, servicer)
         server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, slots)
         info = InfoServicer(

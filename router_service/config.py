@@ -1,15 +1,20 @@
-"""What a router can be told."""
+"""The settings of a router process."""
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from typing import Final
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
+from slotmesh.call_options.rules import MAX_METADATA_ENTRIES, metadata_key_problem
 from slotmesh.config import Duration, HostPort, ServiceSettings, Size
 from slotmesh.ids import new_id
 from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
+
+_KEY: Final = re.compile(r"[a-z0-9_.-]+")
 
 
 class RouterSettings(ServiceSettings):
@@ -38,3 +43,26 @@ class RouterSettings(ServiceSettings):
         timedelta(seconds=10), ge=timedelta(0), description="What calls under way get to end when the router stops."
     )
     max_pending_unary: int = Field(10_000, ge=1, description="Unary calls pending at once; more are refused.")
+    call_metadata: str = Field(
+        "",
+        description="Names of gRPC metadata of unary rpcs that handlers get as metadata of the call, with commas "
+        "between them; traceparent and tracestate become the call's trace context. None of it unless it is named.",
+    )
+
+    @field_validator("call_metadata")
+    @classmethod
+    def _are_names(cls, text: str) -> str:
+        keys = call_metadata_keys(text)
+        if len(keys) > MAX_METADATA_ENTRIES:
+            raise ValueError(f"at most {MAX_METADATA_ENTRIES} names, got {len(keys)}")
+        for key in keys:
+            if problem := metadata_key_problem(key):
+                raise ValueError(problem)
+            if key.endswith("-bin") or not _KEY.fullmatch(key):
+                raise ValueError(f"key {key!r} is none that text of gRPC metadata has: a-z 0-9 _ . -, without -bin")
+        return text
+
+
+def call_metadata_keys(text: str) -> tuple[str, ...]:
+    """What `call_metadata` names."""
+    return tuple(dict.fromkeys(key.strip() for key in text.split(",") if key.strip()))

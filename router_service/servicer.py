@@ -18,6 +18,7 @@ from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.sessions.session import SessionConnection
 from router_service.core.unread_results import Unread
 from router_service.shell.clients.brake import Brake
+from router_service.shell.clients.handed_metadata import HandedMetadata
 from router_service.shell.clients.stream import ClientStream
 from router_service.shell.clients.unary import UnaryCalls
 from router_service.shell.dispatcher import Dispatcher
@@ -42,6 +43,8 @@ MAX_ENDPOINT_CHARS = 1024
 MAX_FEATURES = 256
 """Names of optional behaviours that a client may know."""
 
+NOTHING_HANDED = HandedMetadata()
+
 _log = get_logger(__name__)
 
 
@@ -56,11 +59,13 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         window: Window,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         turns: StepQueue | None = None,
+        handed: HandedMetadata = NOTHING_HANDED,
     ) -> None:
         """`window` is granted to each stream; its calls may have payloads of `max_payload_bytes`, in chunks.
 
-        Large frames are dealt with in `turns`.
+        Large frames are dealt with in `turns`. `handed`: which metadata of unary rpcs handlers get.
         """
+        self._handed = handed
         self._max_payload_bytes = max_payload_bytes
         self._dispatcher = dispatcher
         self._unary = unary
@@ -92,7 +97,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
 
     async def Call(self, request: router_service_pb2.CallRequest, context: Context) -> router_service_pb2.CallResponse:
         """One call."""
-        outcome = await self._call(context.peer(), request.endpoint, request.options, request.payload)
+        outcome = await self._call(context, request.endpoint, request.options, request.payload)
         if isinstance(outcome, Failure):
             await abort(context, outcome)
         if isinstance(outcome, DeliverDone):
@@ -115,12 +120,16 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         payload = convert.json_arguments(request.arguments)
         if isinstance(payload, Failure):
             await abort(context, payload)
-        outcome = await self._call(context.peer(), request.endpoint, options, payload)
+        outcome = await self._call(context, request.endpoint, options, payload)
         if isinstance(outcome, Failure):
             await abort(context, outcome)
         if isinstance(outcome, DeliverDone):
             return router_service_pb2.CallJsonResponse()
-        return router_service_pb2.CallJsonResponse(result=convert.json_result(joined(outcome.payloads[0])))
+        return router_service_pb2.CallJsonResponse(
+            result=convert.json_result(joined(outcome.payloads[0])),
+            backend=outcome.replica.backend.name,
+            replica_id=outcome.replica.replica_id,
+        )
 
     async def CallStreaming(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request: router_service_pb2.CallStreamingRequest, context: Context
@@ -129,15 +138,19 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         if request.options.no_reply:
             await abort(context, _bad("options.no_reply", "means that no value is wanted; this rpc is for values"))
         request.options.streaming = True
+        trace = self._handed.take(context, request.options)
         options = self._checked(request.endpoint, request.options, request.payload)
         if isinstance(options, Failure):
             await abort(context, options)
         await self._dispatcher.first_table.wait_a_while()
 
-        async def write(payload: bytes, content_type: str) -> None:
-            await context.write(router_service_pb2.CallStreamingResponse(payload=payload, content_type=content_type))
+        async def write(payload: bytes, content_type: str, backend: str, replica_id: str) -> None:
+            response = router_service_pb2.CallStreamingResponse(
+                payload=payload, content_type=content_type, backend=backend, replica_id=replica_id
+            )
+            await context.write(response)
 
-        failure = await self._unary.stream(context.peer(), request.endpoint, options, request.payload, write)
+        failure = await self._unary.stream(context.peer(), request.endpoint, options, request.payload, write, trace)
         if failure is not None:
             await abort(context, failure)
 
@@ -194,15 +207,16 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         self.unread.release()
 
     async def _call(
-        self, peer: str, endpoint: str, wire: call_pb2.CallOptions, payload: bytes
+        self, context: Context, endpoint: str, wire: call_pb2.CallOptions, payload: bytes
     ) -> DeliverResults | DeliverDone | Failure:
         if wire.streaming:
             return _bad("options.streaming", "this rpc brings one result: use CallStreaming, or StreamCalls")
+        trace = self._handed.take(context, wire)
         options = self._checked(endpoint, wire, payload)
         if isinstance(options, Failure):
             return options
         await self._dispatcher.first_table.wait_a_while()
-        outcome = await self._unary.call(peer, endpoint, options, payload)
+        outcome = await self._unary.call(context.peer(), endpoint, options, payload, trace)
         if isinstance(outcome, DeliverResults) and (size := len(outcome.payloads[0])) > MAX_INLINE_BYTES:
             return convert.result_too_large(size)
         return outcome
@@ -216,7 +230,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         return convert.options_from_wire(wire)
 
     def _take_over(self, session: SessionConnection, stream: ClientStream) -> Failure | None:
-        """Ends an older connection of the session; says no to one that is not newer."""
+        """Ends an older connection of the session; refuses one that is not newer."""
         older = self._sessions.get(session.session_id)
         if older is not None and older.caller.session is not None:
             if session.epoch <= older.caller.session.epoch:
@@ -227,7 +241,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
         return None
 
     def _leaving(self) -> Failure | None:
-        """What those hear who come when the others have been told to go."""
+        """The failure of streams and calls that come after the go_away."""
         return Failure(reason=Reason.DRAINING, message="the router stops") if self._is_leaving else None
 
     def _opened(self, *, in_session: bool) -> StreamResponse:
@@ -250,7 +264,7 @@ class RouterServicer(router_service_pb2_grpc.RouterServiceServicer):
 
 
 async def _converse(context: Context, stream: ClientStream, turns: StepQueue) -> Failure | None:
-    """Serves the client until all is answered, or a newer connection takes the session over; says what was wrong."""
+    """Serves the client until all is answered, or a newer connection takes the session over; returns what was wrong."""
     session = stream.caller.session
     if session is None:
         return await _read(context, stream, turns)
@@ -266,7 +280,7 @@ async def _converse(context: Context, stream: ClientStream, turns: StepQueue) ->
 
 
 async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Failure | None:
-    """Reads until half-close, then waits for the answers; or says which frame broke the contract."""
+    """Reads until half-close, then waits for the answers; or returns which frame broke the contract."""
     while (request := await read_request(context)) is not None:
         match request.WhichOneof("frame"):
             case "calls":
@@ -291,7 +305,7 @@ async def _read(context: Context, stream: ClientStream, turns: StepQueue) -> Fai
                 return _bad("open", "the stream is open already; open comes once")
             case unknown:
                 return _not_here(f"the frame {unknown or 'of a newer protocol'}")
-        del request  # hundreds of clients that say nothing for a while would have their latest frames kept
+        del request  # the latest frames of hundreds of idle clients would stay in memory
     await stream.finish()
     return None
 

@@ -13,6 +13,7 @@ from router_service import convert
 from router_service.core.commands import DeliverDone, DeliverResults
 from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.slots.slot import Dispatch, Release, Renew
+from router_service.shell.clients.handed_metadata import HandedMetadata
 from router_service.shell.clients.slot_calls import UnarySlotOperations
 from slotmesh.errors import Failure
 from slotmesh.slots.requests import token_of, ttl_of
@@ -22,13 +23,16 @@ from slotmesh.wire.chunks import joined
 from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 Context = grpc.aio.ServicerContext[Any, Any]
+NOTHING_HANDED = HandedMetadata()
 
 
 class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
     """Slots of any replica, whichever router has reserved them."""
 
-    def __init__(self, slots: UnarySlotOperations) -> None:
+    def __init__(self, slots: UnarySlotOperations, handed: HandedMetadata = NOTHING_HANDED) -> None:
+        """`handed`: which metadata of rpcs handlers get."""
         self._slots = slots
+        self._handed = handed
 
     async def ReserveSlot(
         self, request: slot_service_pb2.ReserveSlotRequest, context: Context
@@ -76,6 +80,7 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         key = _giver_of(request.token)
         if isinstance(key, Failure):
             await abort(context, key)
+        self._handed.take(context, request.options)
         options = convert.dispatch_from_wire(request, streaming=False)
         if isinstance(options, Failure):
             await abort(context, options)
@@ -87,7 +92,12 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
             await abort(context, outcome)
         if isinstance(outcome, DeliverDone):
             return slot_service_pb2.DispatchResponse()
-        return slot_service_pb2.DispatchResponse(payload=joined(outcome.payloads[0]), content_type=outcome.content_type)
+        return slot_service_pb2.DispatchResponse(
+            payload=joined(outcome.payloads[0]),
+            content_type=outcome.content_type,
+            backend=outcome.replica.backend.name,
+            replica_id=outcome.replica.replica_id,
+        )
 
     async def DispatchStreaming(  # type: ignore[override]  # it writes to the context instead of yielding
         self, request: slot_service_pb2.DispatchStreamingRequest, context: Context
@@ -96,12 +106,16 @@ class RouterSlotServicer(slot_service_pb2_grpc.SlotServiceServicer):
         key = _giver_of(request.token)
         if isinstance(key, Failure):
             await abort(context, key)
+        self._handed.take(context, request.options)
         options = convert.dispatch_from_wire(request, streaming=True)
         if isinstance(options, Failure):
             await abort(context, options)
 
-        async def write(payload: bytes, content_type: str) -> None:
-            await context.write(slot_service_pb2.DispatchStreamingResponse(payload=payload, content_type=content_type))
+        async def write(payload: bytes, content_type: str, backend: str, replica_id: str) -> None:
+            response = slot_service_pb2.DispatchStreamingResponse(
+                payload=payload, content_type=content_type, backend=backend, replica_id=replica_id
+            )
+            await context.write(response)
 
         into = Dispatch(token=request.token, endpoint=request.endpoint)
         failure = await self._slots.stream(context.peer(), key, options, request.payload, into, write)

@@ -233,7 +233,7 @@ class Draining(Unavailable):
 
 
 class StaleTable(Unavailable):
-    """The router's picture of who owns what is older than the replica's."""
+    """The router's table of owners is older than the one that the replica knows."""
 
     reason = Reason.STALE_TABLE
 
@@ -293,7 +293,7 @@ class SlotUsed(SlotError):
 
 
 class ReplicaGone(SlotError):
-    """The replica that held the slot is gone."""
+    """The replica that held the slot has ended."""
 
     reason = Reason.REPLICA_GONE
 

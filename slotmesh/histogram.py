@@ -1,7 +1,7 @@
 """A histogram in plain integers, so that recording costs next to nothing and a scrape reads it as it is.
 
 Invariants: `counts[i]` has the values v with `bounds[i-1] < v <= bounds[i]`; the last one has all above.
-Owner: whoever counts.
+Owner: the part that counts.
 """
 
 from __future__ import annotations

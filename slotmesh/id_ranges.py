@@ -15,7 +15,7 @@ def ranges_from_wire(ranges: Iterable[call_pb2.IdRange]) -> list[Range]:
 
 
 def ids_from_wire(ranges: Iterable[call_pb2.IdRange]) -> list[int]:
-    """The ids that ranges stand for. A few bytes can name endless ones: count them before."""
+    """The ids in these ranges. A few bytes can name very many: count them before."""
     return list(chain.from_iterable(range(each.first, each.last + 1) for each in ranges))
 
 

@@ -1,4 +1,4 @@
-"""Identities that nobody can guess and no two share."""
+"""Random identities: unique, and impossible to guess."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ DOMAIN = "slotmesh"
 
 MAX_TEXT_BYTES = 3_072
 """What a failure's message may take of an rpc's metadata, in which it travels twice or three times. Over the limit of
-16 KiB the transport would put an error of its own in place of ours, and nobody would hear what was executed."""
+16 KiB the transport would put an error of its own in place of ours, without `executed`."""
 MAX_FACT_BYTES = 256
 """Likewise, each value of its metadata."""
 
@@ -166,7 +166,7 @@ async def abort(
 
 
 def from_rpc_error(error: grpc.RpcError) -> Failure:
-    """What an rpc that failed says. Without ErrorInfo (the transport failed) the call may have run."""
+    """The failure of an rpc. Without ErrorInfo (the transport failed) the call may have run."""
     code: grpc.StatusCode = error.code()
     message: str = error.details() or ""
     try:
@@ -201,7 +201,7 @@ def from_rpc_error(error: grpc.RpcError) -> Failure:
 
 
 def is_unknown_there(error: grpc.RpcError) -> bool:
-    """Whether the server does not know the rpc at all: what slotmesh's own refuse, they refuse with details."""
+    """Whether the server does not have the rpc at all: servers of slotmesh refuse with details."""
     try:
         said = rpc_status.from_call(error) is not None  # type: ignore[arg-type]  # as above
     except ValueError:
@@ -226,7 +226,7 @@ def _transport_failure(code: grpc.StatusCode, message: str) -> Failure:
 
 
 def to_exception(failure: Failure, *, endpoint: str = "", method: str = "", call_id: int = 0) -> SlotmeshError:
-    """The exception that tells a caller of the failure."""
+    """The exception for the failure."""
     status = name_of(code_of(failure))
     return ERROR_OF[failure.reason](
         f"{status}/{failure.reason.value}: {failure.message}",

@@ -15,6 +15,7 @@ ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 INCARNATION: Final = re.compile(r"[0-9a-f]{32}")
 _MAX_GENERATION_CHARS: Final = 64
 MAX_PROCESS_CHARS: Final = 256
+MAX_VERSION_CHARS: Final = 64
 MAX_EPOCH: Final = 2**62
 
 

@@ -13,6 +13,7 @@ from controller_service.convert.checks import (
     INCARNATION,
     MAX_EPOCH,
     MAX_PROCESS_CHARS,
+    MAX_VERSION_CHARS,
     refuse,
     refuse_frame,
     require,
@@ -23,7 +24,7 @@ from controller_service.core.observed import ObservedReplica, ReplicaState
 from controller_service.core.transitions import Hello, ObservedReport
 from slotmesh.spec.model import Backend
 from slotmesh.spec.rules import is_name, show
-from slotmesh.spec.wire import backend_to_wire, duration_to_wire, repeat_for_older_peers
+from slotmesh.spec.wire import backend_to_wire, repeat_for_older_peers
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 from slotmesh.wire.partitions import PARTITIONS
 
@@ -52,6 +53,7 @@ def hello_from_wire(frame: membership_service_pb2.AttachReplicaRequest, *, gener
         generation=hello.generation,
         newest_epoch=hello.newest_epoch,
         process=hello.process[:MAX_PROCESS_CHARS],
+        version=hello.version[:MAX_VERSION_CHARS],
     )
 
 
@@ -80,12 +82,8 @@ def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Obse
     )
 
 
-def configuration_to_wire(
-    backend: Backend, *, lease_s: float, generation: str
-) -> membership_service_pb2.AttachReplicaResponse:
-    configuration = membership_service_pb2.ReplicaConfiguration(
-        lease=duration_to_wire(lease_s), generation=generation, backend=backend_to_wire(backend)
-    )
+def configuration_to_wire(backend: Backend, *, generation: str) -> membership_service_pb2.AttachReplicaResponse:
+    configuration = membership_service_pb2.ReplicaConfiguration(generation=generation, backend=backend_to_wire(backend))
     repeat_for_older_peers(configuration)
     return membership_service_pb2.AttachReplicaResponse(configuration=configuration)
 
@@ -149,4 +147,7 @@ def replica_to_wire(replica: ObservedReplica, wall_s: Callable[[float], float]) 
         start_time=timestamp(wall_s(replica.started_at)),
         metrics_address=replica.metrics_address,
         warning=replica.warning,
+        restart_count=replica.restarts,
+        last_exit=replica.last_exit,
+        version=replica.version,
     )

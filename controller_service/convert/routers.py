@@ -6,11 +6,13 @@ Invariants: whatever a router sends becomes a value or a `BadRequest` that names
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from controller_service.convert.checks import (
     ID,
     MAX_EPOCH,
     MAX_PROCESS_CHARS,
+    MAX_VERSION_CHARS,
     refuse,
     refuse_frame,
     require,
@@ -24,6 +26,9 @@ from controller_service.core.partitions import NO_OWNER, Incarnation, PartitionO
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster, ListedIncarnation
 from slotmesh.v1 import membership_service_pb2, mesh_pb2
 from slotmesh.wire.partitions import PARTITIONS
+
+_END_OF_TIMES: Final = 253_402_300_800
+"""Seconds from 1970 to the year 10000, from where on a Timestamp says nothing."""
 
 
 def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, started_at: float) -> ObservedRouter:
@@ -39,6 +44,7 @@ def router_from_wire(frame: membership_service_pb2.AttachRouterRequest, *, start
         router_id=hello.router_id,
         address=hello.address,
         metrics_address=hello.metrics_address,
+        version=hello.version[:MAX_VERSION_CHARS],
         started_at=started_at,
     )
 
@@ -111,7 +117,16 @@ def _ownership(path: str, route: membership_service_pb2.EndpointRoute) -> Partit
 
 
 def loads_from_wire(report: membership_service_pb2.RouterReport) -> tuple[BackendLoad, ...]:
-    return tuple(BackendLoad(backend=it.backend, queued=it.queued, ongoing=it.ongoing) for it in report.loads)
+    return tuple(
+        BackendLoad(
+            backend=it.backend,
+            queued=it.queued,
+            ongoing=it.ongoing,
+            slot_calls=it.slot_calls,
+            sampled_at=it.sample_time.ToMicroseconds() / 1e6 if 0 < it.sample_time.seconds < _END_OF_TIMES else None,
+        )
+        for it in report.loads
+    )
 
 
 def router_report_from_wire(
@@ -134,8 +149,16 @@ def router_to_wire(router: ObservedRouter, wall_s: Callable[[float], float]) -> 
         linked_replica_ids=router.linked_replica_ids,
         start_time=timestamp(wall_s(router.started_at)),
         metrics_address=router.metrics_address,
-        loads=(
-            mesh_pb2.BackendLoad(backend=load.backend, queued=load.queued, ongoing=load.ongoing)
-            for load in router.loads
-        ),
+        loads=map(_load_to_wire, router.loads),
+        version=router.version,
+    )
+
+
+def _load_to_wire(load: BackendLoad) -> mesh_pb2.BackendLoad:
+    return mesh_pb2.BackendLoad(
+        backend=load.backend,
+        queued=load.queued,
+        ongoing=load.ongoing,
+        slot_calls=load.slot_calls,
+        sample_time=None if load.sampled_at is None else timestamp(load.sampled_at),
     )

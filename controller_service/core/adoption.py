@@ -1,11 +1,12 @@
 """What a controller takes over from the table of an earlier generation that a router has brought.
 
-Purpose: a controller that does not remember learns which replicas there are, which have departed, and who owns what,
-so that its tables cover that generation and its partitions have one owner.
+Purpose: a controller without state learns which replicas there are, which have departed, and which partitions they own,
+so that its tables cover that generation and each partition has one owner.
 Invariants: an incarnation that the table names, and that is not proven to have ended, is listed from then on; a table
 of a generation that is covered as far as that changes nothing of the roster; owners stay owners until they have ended
-or are fenced, and what was given to somebody else since stays there; the epoch floor is above all epochs that it names.
-Owner: `shell.reconcile_loop`, which commits the change and then forgets the table.
+or are fenced, and partitions that another replica got since stay there; the epoch floor is above all epochs that it
+names.
+Owner: `shell.reconcile_loop`, which commits the change and then drops the table.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Adoption:
 
 
 def has_rivals(observed: Observed, brought: BroughtTable) -> bool:
-    """Whether it names other incarnations than those that are attached here: they may live, or have been replaced."""
+    """Whether it names other incarnations than those attached here: they may be alive, or have been replaced."""
     return any(_rival(observed, member) is not None for member in brought.roster.members)
 
 
@@ -40,7 +41,7 @@ def adopt(
     """`generation` is this controller's. `now` is monotonic, `time_of_day` seconds since 1970.
 
     Where the table has rivals, routers have reported their links and silence has lasted for a lease: an incarnation
-    whose id somebody else has attached with, and to which no router has a link, has been replaced.
+    whose id another one has attached with, and to which no router has a link, has been replaced.
     """
     roster, taken = desired.roster, list[str]()
     others = [it for it in brought.chain() if it.generation != generation]
@@ -60,7 +61,7 @@ def adopt(
                 continue
             if _is_known(observed, owner):
                 if observed.is_dead(owner) and owner not in roster.owners():
-                    ended.append(owner)  # no table of this generation has named it, so none says that it departed
+                    ended.append(owner)  # no table of this generation has named it, so none lists it as departed
                 continue
             if _rival(observed, member) is not None and owner.replica_id not in linked:
                 ended.append(owner)
@@ -129,14 +130,14 @@ def _without_departed(observed: Observed, brought: BroughtTable, now: float) -> 
     departed = {it.owner for it in brought.roster.departed}
     for replica in [*observed.incarnations()]:
         if replica.brought_by is None:
-            continue  # it has attached, or was launched: nobody knows better
+            continue  # it has attached, or was launched: what is known here is newer
         if replica.owner in departed or (replica.owner not in named and brought.covers(*replica.brought_by)):
             observed = ended(observed, replica.owner, now)
     return observed
 
 
 def _with_taken(observed: Observed, brought: BroughtTable, member: ListedIncarnation, now: float) -> Observed:
-    """Listed, and a candidate for calls as before; suspect, since it was not heard."""
+    """Listed, and a candidate for calls as before; suspect, since it has not reported."""
     owner = member.owner
     record = ObservedReplica(
         replica_id=owner.replica_id,
@@ -161,7 +162,7 @@ def _with_taken(observed: Observed, brought: BroughtTable, member: ListedIncarna
 
 
 def _without_living(brought: BroughtTable, observed: Observed) -> IncarnationRoster:
-    """Its roster, without departures of incarnations that are attached: they know better."""
+    """Its roster, without departures of incarnations that are attached: these have not ended."""
     departed = tuple(
         it for it in brought.roster.departed if (known := observed.incarnation(it.owner)) is None or known.gone
     )

@@ -23,11 +23,11 @@ class BroughtTable:
 
     @property
     def newest_epoch(self) -> int:
-        """0 where nobody owns anything."""
+        """0 where no partition has an owner."""
         return max((max(it.epochs) for it in self.ownership.values() if it.epochs), default=0)
 
     def chain(self) -> tuple[CoveredTables, ...]:
-        """The generations that it knows of, its own last."""
+        """The generations that it covers, its own last."""
         own = CoveredTables(
             generation=self.generation,
             revision=self.roster.revision,

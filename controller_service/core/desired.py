@@ -1,4 +1,4 @@
-"""What should be: backends, endpoints, who owns which partition, and the roster. Everything that a store keeps.
+"""The desired state: backends, endpoints, owners of partitions, and the roster. Everything that a store keeps.
 
 Invariants: immutable; `revision` strictly increases with every change; a policy names backends that exist; partition
 epochs of an endpoint never go back, not even when it is deleted and comes again (`epoch_floor`).
@@ -45,9 +45,9 @@ class Desired:
     backends: Mapping[str, Backend] = field(default_factory=lambda: MappingProxyType({}))
     endpoints: Mapping[str, Endpoint] = field(default_factory=lambda: MappingProxyType({}))
     ownership: Mapping[str, PartitionOwnership] = field(default_factory=lambda: MappingProxyType({}))
-    """By endpoint; none for those whose partitions were never assigned."""
+    """By endpoint; there is none for endpoints whose partitions were never assigned."""
     epoch_floor: int = 0
-    """No epoch up to here is given to anybody: an endpoint of the same name, or an earlier generation, may have."""
+    """New epochs are above this: an endpoint of the same name, or an earlier generation, may have used these."""
     roster: IncarnationRoster = NO_ROSTER
     """The incarnations that the newest table names."""
 

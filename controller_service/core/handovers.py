@@ -1,4 +1,4 @@
-"""How partitions that move change what is observed: who gives what up, and what of it still runs.
+"""Hand-overs of partitions, as they change what is observed: which owners give up what, and what still runs there.
 
 Owner: `shell.mesh_state` calls these, one after another.
 """
@@ -17,7 +17,7 @@ from controller_service.core.transitions import Transition
 
 
 def emptied(observed: Observed, owner: Incarnation, endpoints: Mapping[str, Mapping[int, int]]) -> Transition:
-    """A replica said that nothing of these partitions (endpoint -> partition -> epoch) is left there."""
+    """A replica reported that it has emptied these partitions (endpoint -> partition -> epoch)."""
     for endpoint, epochs in endpoints.items():
         known = observed.handovers.get(endpoint, Handovers())
         said = known.emptied | {(owner, partition, epoch) for partition, epoch in epochs.items()}
@@ -28,7 +28,7 @@ def emptied(observed: Observed, owner: Incarnation, endpoints: Mapping[str, Mapp
 def fenced(
     observed: Observed, owner: Incarnation, through_epoch: int, busy: Mapping[str, frozenset[int]]
 ) -> Transition:
-    """A replica said that nothing up to this epoch starts there, and of which partitions something still runs."""
+    """A replica reported that it starts nothing up to this epoch, and in which partitions calls still run."""
     known = observed.replica(owner.replica_id)
     if known is None or known.incarnation != owner.incarnation or through_epoch <= known.fenced_through:
         return Transition(observed)
@@ -36,7 +36,7 @@ def fenced(
 
 
 def told_to_leave(observed: Observed, ownership: PartitionOwnership, *, balancing: bool, now: float) -> Transition:
-    """The hand-overs of an endpoint are these now. What owners said of others is of no use any more."""
+    """The hand-overs of an endpoint are these now. Reports of owners on others are dropped."""
     known = observed.handovers.get(ownership.endpoint, Handovers())
     leaving = {
         (ownership.owners[ownership.partition_owners[number]], number, ownership.epochs[number])

@@ -1,7 +1,7 @@
-"""Leases of members: who was heard, and who has been silent for too long.
+"""Leases of members: which have reported, and which have been silent for too long.
 
-Invariants: a member has one lease or none; `expire` names each silent member once, until it is heard again; silence is
-all that this says: whether the member is dead is another matter (`transitions`).
+Invariants: a member has one lease or none; `expire` names each silent member once, until it reports again; that a
+member is silent does not mean that it is dead (`transitions` decides that).
 Owner: `shell.lease_watch`. Mutable, because it changes with every report of every member; a renewal costs O(1).
 """
 
@@ -18,14 +18,14 @@ class Leases:
     lease_s: float
     """Seconds of silence that are allowed."""
     _heard: dict[str, float] = field(default_factory=dict[str, float])
-    """When each member was last heard."""
+    """When each member reported last."""
     _checks: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
     """When to look at each member: one entry a member, never later than its deadline."""
     _checked: set[str] = field(default_factory=set[str])
     """Members that have an entry."""
 
     def renew(self, member: str, now: float) -> None:
-        """The member was heard."""
+        """The member has reported."""
         self._heard[member] = now
         self._check(member, now + self.lease_s)
 
@@ -54,7 +54,7 @@ class Leases:
         return silent
 
     def next_deadline(self) -> float | None:
-        """When to call `expire` next, seconds; None where nobody has a lease."""
+        """When to call `expire` next, seconds; None where no member has a lease."""
         while self._checks and self._checks[0][1] not in self._heard:
             self._pop()
         return self._checks[0][0] if self._checks else None

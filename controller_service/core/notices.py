@@ -1,4 +1,4 @@
-"""What people who watch the mesh are told."""
+"""Notices for people who watch the mesh."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class EventKind(Enum):
     PARTITIONS_MOVED = 20
     """They have a new owner."""
     PARTITIONS_LEAVING = 21
-    """Their owner was told to give them up."""
+    """Their owner has been ordered to give them up."""
     PARTITIONS_ORPHANED = 22
     """They have no owner: no replica is ready."""
 
@@ -58,7 +58,7 @@ class Notice:
 
 
 def notices_of_moves(before: PartitionOwnership | None, after: PartitionOwnership) -> Iterator[Notice]:
-    """What people are told where the partitions of an endpoint get, leave or lose their owners."""
+    """The notices where the partitions of an endpoint get, leave or lose their owners."""
     given, orphaned = count_moves(before, after)
     leaving = len(set(after.leaving).difference(() if before is None else before.leaving))
     told = [

@@ -1,4 +1,4 @@
-"""What is: the replicas and routers, as far as the controller knows. Immutable; `transitions` says how it changes.
+"""The observed state: replicas and routers, as far as the controller knows. Immutable; `transitions` changes it.
 
 Invariants: a replica id has one record, that of its newest incarnation, and one more for each older one that is not
 proven to have ended (`elders`); `gone` never turns back; an incarnation that was replaced never comes back either.
@@ -15,6 +15,7 @@ from typing import Final
 
 from controller_service.core.brought_table import BroughtTable
 from controller_service.core.partitions import Incarnation
+from controller_service.core.replacements import UnreplacedExits
 
 RETIRED_KEPT: Final = 16
 """Replaced incarnations remembered for each replica id."""
@@ -38,7 +39,7 @@ class ObservedReplica:
     replica_id: str
     backend: str
     state: ReplicaState
-    """What it said last, or what its end says. Never SUSPECT: that is `suspect_since`, and may end."""
+    """The state of its last report, or that follows from its end. Never SUSPECT: `suspect_since` has that."""
     started_at: float
     """When it was launched or attached first, seconds (monotonic)."""
     incarnation: str = ""
@@ -49,29 +50,29 @@ class ObservedReplica:
     error: str = ""
     """What is wrong with it."""
     warning: str = ""
-    """What people should know although it goes on."""
+    """What operators should know although it goes on."""
     metrics_address: str = ""
     launched: bool = False
     """This controller started the process and will learn of its end."""
     template: str = ""
     """What the process was started with: one that differs from its backend's is outdated."""
     fixed: str = ""
-    """The part of the template that it cannot take on while it lives."""
+    """The part of the template that it cannot take on without a restart."""
     reconfigures: bool = False
-    """It takes a new `user_config` while it lives: only the fixed part makes it outdated."""
+    """It takes a new `user_config` without a restart: only the fixed part makes it outdated."""
     is_unhealthy: bool = False
-    """It says that its health checks fail. It takes calls for as long as nobody else does."""
+    """It has reported that its health checks fail. It takes calls for as long as no other replica does."""
     ready_at: float | None = None
     """When it was ready first."""
     ended_at: float | None = None
-    """When it said that it stopped or failed."""
+    """When it reported that it stopped or failed."""
     suspect_since: float | None = None
-    """When its silence outlasted its lease; None while it is heard. It may well be alive, and serve."""
+    """When its silence outlasted its lease; None while it reports. It may well be alive, and serve."""
     is_told_to_drain: bool = False
     gone: bool = False
     """It is proven that it starts nothing any more: docs/guarantees.md lists the proofs."""
     reaped: bool = False
-    """Its process is no more. Known of launched ones only."""
+    """Its process has ended. Known of launched ones only."""
     retired: tuple[str, ...] = ()
     """Incarnations that it replaced; bounded."""
     process: str = ""
@@ -83,9 +84,15 @@ class ObservedReplica:
     must_fence_through: int = 0
     """Nothing up to this epoch may start there before it is given anything; what others gave it is not newer."""
     fenced_through: int = 0
-    """It has said that nothing starts there that was sent at this epoch or an older one."""
+    """It has reported that it starts nothing that was sent at this epoch or an older one."""
     busy: Mapping[str, frozenset[int]] = field(default_factory=lambda: MappingProxyType({}))
     """Partitions, by endpoint, of which something still ran there when it was fenced."""
+    version: str = ""
+    """Of slotmesh; empty until it attached."""
+    restarts: int = 0
+    """How often one was started in place of another, up to this one."""
+    last_exit: str = ""
+    """How its process has ended, or that of the one before it; empty where that is not known."""
 
     @property
     def owner(self) -> Incarnation:
@@ -99,7 +106,7 @@ class ObservedReplica:
 
     @property
     def shown_state(self) -> ReplicaState:
-        """The state as people see it."""
+        """The state as operators see it."""
         return ReplicaState.SUSPECT if self.suspect_since is not None and not self.gone else self.state
 
     @property
@@ -124,6 +131,9 @@ class BackendLoad:
     backend: str
     queued: int
     ongoing: int
+    slot_calls: int = 0
+    sampled_at: float | None = None
+    """By the router's clock, seconds since 1970; None: it does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +150,8 @@ class ObservedRouter:
     """The table in force there."""
     linked_replica_ids: tuple[str, ...] = ()
     loads: tuple[BackendLoad, ...] = ()
+    version: str = ""
+    """Of slotmesh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,11 +190,12 @@ class Observed:
     handovers: Mapping[str, Handovers] = field(default_factory=lambda: MappingProxyType({}))
     """By endpoint."""
     elders: Mapping[Incarnation, ObservedReplica] = field(default_factory=lambda: MappingProxyType({}))
-    """Incarnations that routers know, under ids of others, and that are not proven to have ended."""
+    """Incarnations in tables that routers brought, under ids that others have now, not proven to have ended."""
     brought: Mapping[str, BroughtTable] = field(default_factory=lambda: MappingProxyType({}))
     """Tables of other generations that were not looked at yet, by router."""
     older_routers: frozenset[str] = frozenset()
     """Where the routers served that such tables have named."""
+    unreplaced: UnreplacedExits = ()
 
     def replica(self, replica_id: str) -> ObservedReplica | None:
         backend = self.backend_of.get(replica_id)
@@ -197,7 +210,7 @@ class Observed:
             yield from group.values()
 
     def incarnations(self, backend: str | None = None) -> Iterator[ObservedReplica]:
-        """All replicas, or one backend's, with those that live on under the id of another one."""
+        """All replicas, or one backend's, with those that may be alive under the id of another one."""
         yield from self.replicas(backend)
         for elder in self.elders.values():
             if backend is None or elder.backend == backend:
@@ -211,14 +224,14 @@ class Observed:
         return self.elders.get(owner)
 
     def is_dead(self, owner: Incarnation) -> bool:
-        """Whether an incarnation is known to have ended. One that was never heard of is not."""
+        """Whether an incarnation is known to have ended. An unknown one is not."""
         if (known := self.incarnation(owner)) is not None:
             return known.gone
         replica = self.replica(owner.replica_id)
         return replica is not None and bool(replica.incarnation)
 
     def is_linked(self, replica_id: str) -> bool:
-        """Whether a router says that it has a working link to a replica of this id."""
+        """Whether a router has reported a working link to a replica of this id."""
         return any(replica_id in router.linked_replica_ids for router in self.routers.values())
 
     def fenced_through(self, owner: Incarnation) -> int:
@@ -234,7 +247,7 @@ class Observed:
         return replica.is_told_to_drain or replica.state is ReplicaState.DRAINING
 
     def awaits_fence(self) -> bool:
-        """Whether a replica that is heard may still start what an earlier generation gave it."""
+        """Whether a replica that reports may still start calls of partitions that an earlier generation gave it."""
         return any(not it.is_fenced and not it.gone and it.suspect_since is None for it in self.replicas())
 
     def awaits_fence_of(self, owner: Incarnation) -> bool:

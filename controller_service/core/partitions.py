@@ -1,18 +1,18 @@
-"""Who owns which partition of an endpoint: the rule on which the order of keyed calls stands.
+"""The owners of an endpoint's partitions: the rule that the order of keyed calls depends on.
 
-Purpose: each replica has its share (weight of its backend / ready replicas of it), reached by the fewest moves.
-A partition with a live owner moves by a hand-over: it is marked as *leaving*, its owner is told to start nothing more
-of it, and only when that owner says that nothing of it is left it gets another one. A dead owner's move at once.
-Owners that an earlier generation named keep what they have (`inherited`) until they have ended, or were fenced: then it
-is given anew, to them where they may have it.
+Purpose: each replica has its share (weight of its backend / ready replicas of it), reached by the fewest moves. A
+partition with a live owner moves by a hand-over: it is marked as *leaving*, its owner is ordered to start nothing more
+of it, and only when that owner has reported it empty it gets another one. A dead owner's move at once. Owners that an
+earlier generation named keep what they have (`inherited`) until they have ended, or were fenced: then it is given anew,
+to them where they may have it.
 Invariants, checked by tests/properties/test_controller_partitions.py:
   1. A partition has one owner or none.
   2. It changes hands only when its owner is dead, or has emptied it, or was fenced and runs nothing of it; each time
      its epoch grows, and is newer than the epoch floor.
-  3. What is given away goes to the replicas furthest below their share; with all hand-overs done, everybody has its
+  3. What is given away goes to the replicas furthest below their share; with all hand-overs done, each replica has its
      share within 1.
-  4. No more partitions leave than somebody has too many, those that leave already not counted. A replica that drains
-     keeps none.
+  4. A replica gives up no more partitions than it has too many, those that leave already not counted. A replica that
+     drains keeps none.
   5. Equal inputs, equal outputs.
 Owner: the reconcile loop.
 """
@@ -28,7 +28,7 @@ from typing import Final
 from slotmesh.wire.partitions import PARTITIONS
 
 NO_OWNER: Final = -1
-"""Index of a partition that nobody owns."""
+"""Index of a partition without an owner."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -102,11 +102,11 @@ def assign(
 ) -> PartitionOwnership:
     """The ownership that should be: `current` with the partitions of dead owners, and those handed over, given away.
 
-    `emptied` has (owner, partition, epoch) of what owners have given up. `fenced_through` says up to which epoch an
-    owner starts nothing any more, and `busy` of which partitions (owner, partition) it ran something at that moment:
-    what it has at these epochs it gets anew, or gives up. Returns `current` itself where nothing changes. Without
-    candidates, partitions of dead owners have no owner, and hand-overs wait. With no `current`, all are given away,
-    except that those of `busy` still have to leave their owners.
+    `emptied` has (owner, partition, epoch) of what owners have given up. `fenced_through` is the epoch up to which an
+    owner starts nothing any more, and `busy` has the partitions (owner, partition) in which it ran calls at that
+    moment: what it has at these epochs it gets anew, or gives up. Returns `current` itself where nothing changes.
+    Without candidates, partitions of dead owners have no owner, and hand-overs wait. With no `current`, all are given
+    away, except that those of `busy` still have to leave their owners.
     """
     if current is None:
         current = _first(endpoint, epoch_floor, busy)
@@ -212,10 +212,10 @@ def hand_over(
     balance: bool,
     stays: Callable[[Incarnation], bool] = lambda _: False,
 ) -> PartitionOwnership:
-    """Marks what should leave its live owner; returns `current` itself where that is nothing new.
+    """Marks partitions that should leave their live owners; returns `current` itself where there are no new ones.
 
-    All that draining owners have leaves. With `balance`, so does what the others have too many of, except that owners
-    who `stays` says yes of keep what they have, and the others share the rest.
+    All partitions of draining owners leave. With `balance`, so do those that the others have too many of, except that
+    owners for which `stays` is true keep theirs, and the others share the rest.
     """
     if not candidates:
         return current
@@ -242,7 +242,7 @@ def hand_over(
 
 
 def _first(endpoint: str, epoch_floor: int, busy: Collection[tuple[Incarnation, int]]) -> PartitionOwnership:
-    """Nobody owns anything yet, except that those of `busy` have something to finish."""
+    """Without owners, except that those of `busy` have calls to finish."""
     owner_of: list[Incarnation | None] = [None] * PARTITIONS
     for owner, number in sorted(busy):
         owner_of[number] = owner
@@ -252,7 +252,7 @@ def _first(endpoint: str, epoch_floor: int, busy: Collection[tuple[Incarnation, 
 def _handed_over(
     current: PartitionOwnership, dead: Collection[int], emptied: Collection[tuple[Incarnation, int, int]]
 ) -> Iterator[int]:
-    """The partitions that their living owners were told to give up, and have."""
+    """The partitions that live owners were ordered to give up, and have given up."""
     owners, of = current.owners, current.partition_owners
     for number in current.leaving:
         if of[number] not in dead and (owners[of[number]], number, current.epochs[number]) in emptied:
@@ -287,7 +287,7 @@ def _given(
     owner_of: Sequence[Incarnation | None],
     leaving: Collection[int],
 ) -> list[tuple[int, Incarnation]]:
-    """Who gets each of these partitions: whoever is the furthest below its share, `leaving` not counted."""
+    """The new owner of each of these partitions: the candidate furthest below its share, `leaving` not counted."""
     held = dict.fromkeys((candidate.owner for candidate in candidates), 0)
     for number, holder in enumerate(owner_of):
         if holder in held and number not in leaving:
@@ -317,7 +317,7 @@ def _void(current: PartitionOwnership, dead: Collection[int], fences: Sequence[i
 def _quotas(
     candidates: Sequence[OwnerCandidate], held: Mapping[Incarnation, int], total: int
 ) -> dict[Incarnation, int]:
-    """Whole partitions for each candidate, its share of all within 1; who holds more already gets the odd ones."""
+    """Whole partitions for each candidate, its share of all within 1; those that hold more already get the odd ones."""
     quotas = {it.owner: int(it.share * total) for it in candidates}
     odd = total - sum(quotas.values())
     eager = sorted(candidates, key=lambda it: (quotas[it.owner] - held.get(it.owner, 0), it.owner))

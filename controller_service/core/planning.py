@@ -1,7 +1,7 @@
-"""What an operator's request changes: checked against what is there, and told as created, updated, unchanged, deleted.
+"""Plans of operators' requests, checked against the configuration: what is created, updated, unchanged, deleted.
 
-Invariants: a plan holds for the revision it was made of only; a request with any mistake changes nothing; what is
-there already, just so, is not written again; an endpoint whose policy is not said keeps the one it has.
+Invariants: a plan holds for the revision it was made of only; a request with any mistake changes nothing; what is there
+already, unchanged, is not written again; an endpoint without a policy in the request keeps its own.
 Owner: `shell.configurator`.
 """
 
@@ -100,7 +100,7 @@ def plan_mesh(
 
 
 def changed_policy(current: TrafficPolicy | None, said: TrafficPolicy, *, clear_shadows: bool) -> TrafficPolicy:
-    """The policy of an endpoint: weights and shadows as they are said, and as they were where none is said."""
+    """The policy of an endpoint: weights and shadows of the request, and the present ones where it has none."""
     before = current or TrafficPolicy(weights={})
     return TrafficPolicy(
         weights=said.weights or before.weights,
@@ -109,7 +109,7 @@ def changed_policy(current: TrafficPolicy | None, said: TrafficPolicy, *, clear_
 
 
 def users_of(desired: Desired, backend: str) -> list[str]:
-    """The endpoints whose policies name a backend: it must not be deleted before they let go."""
+    """The endpoints whose policies name a backend: it must not be deleted while they do."""
     return sorted(
         endpoint.name
         for endpoint in desired.endpoints.values()
@@ -118,7 +118,7 @@ def users_of(desired: Desired, backend: str) -> list[str]:
 
 
 def _with_policy(desired: Desired, endpoint: Endpoint, clear_traffic: Collection[str]) -> Endpoint:
-    """The endpoint as it should be: with the policy that it has, where none is said."""
+    """The desired endpoint: with its present policy, where the request has none."""
     there = desired.endpoints.get(endpoint.name)
     if endpoint.traffic is not None or there is None or endpoint.name in clear_traffic:
         return endpoint

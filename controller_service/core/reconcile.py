@@ -1,11 +1,10 @@
-"""From what should be and what is, to what to do.
+"""Actions that bring the observed state nearer to the desired one.
 
 Purpose: `(desired, observed, now) -> outcome`, one backend or one endpoint at a time.
 Invariants: level-triggered (only the present states count, not how they came about) and idempotent (until an action's
 effect is observed, the same states give the same actions); no call takes time over anything but its own backend's
-replicas, or its own endpoint's owners and candidates.
-Three-way result: done (`retry_after_s` is None), again after a time, or an error, which is an exception of whoever
-executes the actions.
+replicas, or its own endpoint's owners and candidates. Three-way result: done (`retry_after_s` is None), again after a
+time, or an error, which is an exception of the code that executes the actions.
 Owner: `shell.reconcile_loop`.
 """
 
@@ -27,7 +26,7 @@ COMPLETE_WITHIN_S: Final = 5.0
 STARTED_WITHIN_S: Final = 20.0
 """Likewise, where all that are missing are starting: a replica that comes too late would own nothing for long."""
 SETTLED_AFTER_S: Final = 1.0
-"""Where nobody says how many replicas there will be: it waits until none got ready for this long."""
+"""Where the number of replicas is not known: the first division waits until none got ready for this long."""
 BALANCE_EVERY_S: Final = 1.0
 """Partitions leave live owners for better shares this often at most: weights that swing move keys no faster."""
 PATIENCE_S: Final = 10.0
@@ -35,14 +34,14 @@ PATIENCE_S: Final = 10.0
 FENCED_WITHIN_S: Final = 1.0
 """How often it looks whether replicas that an earlier controller knew have answered, and its tables were read."""
 FAILURES_KEPT: Final = 5
-"""Ended replicas of a backend that stay listed, so that people can see why."""
+"""Ended replicas of a backend that stay listed, so that operators can see why."""
 LINGER_S: Final = 5.0
-"""A process that said that it ended may take this long to do so."""
+"""A process whose replica has reported its end may take this long to exit."""
 UNHEALTHY: Final = "its health checks fail"
 FORGET_AFTER_S: Final = 600.0
-"""A silent replica that somebody else started, and that no table has named, is forgotten."""
+"""A silent replica that this controller did not start, and that no table has named, is dropped after this time."""
 BROUGHT_WITHIN_S: Final = 5.0
-"""Nothing is given to anybody for so long after the controller's start, while a router is expected to bring the table,
+"""No partition is given away for so long after the controller's start, while a router is expected to bring the table,
 or a newer table, of an earlier generation: routers come back within a second or two, and cold starts expect none."""
 
 
@@ -88,7 +87,7 @@ class EndpointOutcome:
     ownership: PartitionOwnership | None = None
     """None: as it is."""
     balancing: bool = False
-    """Partitions are told to leave for better shares."""
+    """Whether partitions leave for better shares."""
     retry_after_s: float | None = None
 
 
@@ -98,12 +97,12 @@ def template_of(backend: Backend) -> str:
 
 
 def fixed_of(backend: Backend) -> str:
-    """The part of it that no process takes on while it lives."""
+    """The part of it that no replica takes on without a restart."""
     return _said(backend, {Change.REPLACES})
 
 
 def _said(backend: Backend, changes: Collection[Change]) -> str:
-    """What the backend says of settings of which changes mean this for replicas."""
+    """The backend's settings whose changes have this effect on replicas."""
     said = {name: getattr(backend, it.attribute) for name, it in SETTINGS.items() if it.change in changes}
     return json.dumps(said, sort_keys=True, default=_plain)
 
@@ -117,10 +116,10 @@ def reconcile_backend(
     owners: Collection[str],
     launches: bool,
 ) -> BackendOutcome:
-    """Starts what is missing, drains what is too many or outdated, forgets what ended.
+    """Starts missing replicas, drains those that are too many or outdated, drops those that ended.
 
-    Replicas that somebody else started are left alone, unless an operator drained them: nobody here would replace them.
-    `owners` are the ids of replicas that own partitions; `launches` says whether this controller starts replicas.
+    Replicas that this controller did not start are left alone, unless an operator drained them: it could not replace
+    them. `owners` are the ids of replicas that own partitions; `launches`: whether this controller starts replicas.
     """
     backend = desired.backends.get(name)
     everything = [*observed.replicas(name)]
@@ -160,7 +159,7 @@ def reconcile_backend(
     actions += [DrainReplica(replica_id, message, grace_s) for replica_id, message in leaving.items()]
 
     recovered = backend is None or (ready if launches else len(live)) >= max(1, wanted)
-    # Of who served a generation that is not covered, a table may come yet that names it: then it has departed.
+    # It served a generation that is not covered: a table that names it may still come, and then it has departed.
     known = [it for it in everything if not it.served_under or desired.roster.covered_revision(it.served_under) >= 0]
     forgotten, forget_after_s = _forgettable(known, owners, now, keep_failures=not recovered)
     actions += [ForgetReplica(replica_id) for replica_id in forgotten]
@@ -168,7 +167,7 @@ def reconcile_backend(
 
 
 def _ending(replicas: Iterable[ObservedReplica], now: float, *, launches: bool) -> tuple[dict[str, str], float | None]:
-    """Which replicas should end whatever the backend says, by id: why. And when to look again."""
+    """Replicas that should end whatever the backend's settings: id -> reason. And when to look again."""
     leaving: dict[str, str] = {}
     again_after_s: float | None = None
     for replica in replicas:
@@ -177,7 +176,7 @@ def _ending(replicas: Iterable[ObservedReplica], now: float, *, launches: bool) 
         if replica.is_told_to_drain:
             leaving[replica.replica_id] = "told to"
         elif replica.is_unhealthy and not replica.gone and not (replica.launched and launches):
-            leaving[replica.replica_id] = UNHEALTHY  # whoever has started it will start another one
+            leaving[replica.replica_id] = UNHEALTHY  # its own launcher will start another one
         elif replica.launched and replica.ended_at is not None:
             left_s = replica.ended_at + LINGER_S - now
             if left_s <= 0.0:
@@ -198,7 +197,7 @@ def reconcile_endpoint(
 ) -> EndpointOutcome:
     """Gives partitions without a live owner to ready replicas; the first time, waits for an even share.
 
-    Then has partitions leave their owners where these drain, or have too many. Nothing is given to anybody before all
+    Then has partitions leave their owners where these drain, or have too many. No partition is given away before all
     replicas that served under an earlier generation have given up what they owned, nor while a router may yet bring
     that generation's table. `started_at` is when the controller started.
     """
@@ -245,14 +244,14 @@ def reconcile_endpoint(
 
 
 def _held_s(desired: Desired, observed: Observed, now: float, started_at: float) -> float:
-    """How long nothing may be given to anybody, as far as is known; 0 for no longer."""
+    """How long no partition may be given away, as far as is known; 0: they may be."""
     if observed.awaits_fence() or observed.brought:
         return FENCED_WITHIN_S
     left_s = started_at + BROUGHT_WITHIN_S - now
     if left_s <= 0.0:
         return 0.0
     if not observed.routers:
-        return left_s  # nobody could send calls yet, and the first one may know of owners
+        return left_s  # no router could send calls yet, and the first one may know of owners
     covered = {it.generation for it in desired.roster.covers}
     expected = {it.served_under for it in observed.replicas() if it.served_under and not it.gone}
     is_complete = observed.older_routers <= {router.address for router in observed.routers.values()}
@@ -289,7 +288,7 @@ def _wait_s(
 
 
 def _is_up_to_date(replica: ObservedReplica, template: str, backend: Backend) -> bool:
-    """It runs what the backend says now, or has been told of it while it lives."""
+    """Whether it runs the backend's present settings, from its start or by a reconfiguration."""
     return replica.template == template or (replica.reconfigures and replica.fixed == fixed_of(backend))
 
 

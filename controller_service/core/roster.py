@@ -1,12 +1,13 @@
-"""Who could have got a call: the incarnations that routing tables name, as a value with a version.
+"""The roster: the incarnations that routing tables name, which could have got calls, as a value with a version.
 
-Purpose: what a table says of replicas that are there, of those that have departed, and of earlier generations.
+Purpose: what a table has on replicas that are there, on those that have departed, and on earlier generations.
 docs/guarantees.md says what routers conclude from it.
-Invariants: the revision is that of the first table with this set of incarnations; who leaves the set is in `departed`,
-or at `departed_since` or before it; `departed` is bounded, and what is dropped from it raises `departed_since`, which
-is always sound: of older calls nothing is concluded. A departure has the version of an earlier generation only where
-that generation is the newest of `covers`, or the order of all of them was told by one table: for all others it counts
-as of now, so that no call passes for later than a departure because two generations were put into the wrong order.
+Invariants: the revision is that of the first table with this set of incarnations; an incarnation that leaves the set is
+in `departed`, or left at `departed_since` or before it; `departed` is bounded, and what is dropped from it raises
+`departed_since`, which is always sound: of older calls nothing is concluded. A departure has the version of an earlier
+generation only where that generation is the newest of `covers`, or one table has the order of all of them: for all
+others it counts as of now, so that no call passes for later than a departure because two generations were put into the
+wrong order.
 Owner: the store, by `Desired`; the reconcile loop plans it.
 """
 
@@ -21,12 +22,12 @@ from controller_service.core.partitions import Incarnation
 MAX_DEPARTED: Final = 512
 """Departures that are listed, the newest."""
 KEEP_S: Final = 600.0
-"""Departures are listed for this long: several times longer than anybody asks what became of a call."""
+"""Departures are listed for this long: several times longer than any router asks what became of a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedIncarnation:
-    """An incarnation that tables name, with what a controller has to know that does not know it."""
+    """An incarnation that tables name, with what another controller, without state, has to know of it."""
 
     owner: Incarnation
     backend: str
@@ -34,7 +35,7 @@ class ListedIncarnation:
     max_ongoing: int
     draining: bool = False
     process: str = ""
-    """Which process it is; empty where its machine does not say."""
+    """Identity of its process; empty where its machine has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ class IncarnationRoster:
         revision: int,
         now: float,
     ) -> IncarnationRoster:
-        """With what a roster of another generation says of departures and of generations before it.
+        """Adds the departures of a roster of another generation, and the generations before it.
 
         `ended` are members of it that are proven to have ended, and `revision` is that of the first table which says
         so. The members stay as they are: `listing` has them.
@@ -170,11 +171,11 @@ class IncarnationRoster:
 
 
 NO_ROSTER: Final = IncarnationRoster()
-"""That of a controller which has listed nobody yet."""
+"""The roster of a controller that has listed no replica yet."""
 
 
 def _newer(one: CoveredTables, other: CoveredTables) -> CoveredTables:
-    """The one with the newer roster. Of one roster the more complete list: both are known."""
+    """The one with the newer roster. Of one roster the more complete list."""
     if one.revision == other.revision:
         return replace(one, departed_since=min(one.departed_since, other.departed_since))
     return max(one, other, key=lambda it: it.revision)

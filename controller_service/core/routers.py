@@ -47,7 +47,7 @@ def reported(
     linked_replica_ids: tuple[str, ...],
     loads: tuple[BackendLoad, ...] = (),
 ) -> Transition:
-    """A router said which table is in force there, which links work, and how much it has to do."""
+    """A router reported the table that is in force there, the links that work, and its load."""
     known = observed.routers.get(router_id)
     if known is None:
         return Transition(observed)
@@ -58,7 +58,7 @@ def reported(
 
 
 def left(observed: Observed, router_id: str, message: str) -> Transition:
-    """A router said goodbye, or was silent past its lease."""
+    """A router ended its stream in order, or was silent past its lease."""
     if router_id not in observed.routers:
         return Transition(observed)
     notice = Notice(kind=EventKind.ROUTER_LEFT, subject=f"router/{router_id}", message=message)

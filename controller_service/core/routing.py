@@ -1,10 +1,10 @@
-"""What routers must know: a pure picture of what should be and what is.
+"""The content of routing tables: a pure function of the desired and the observed state.
 
 Invariants: the same states give the same content, in one order; a table's revision is the store's and strictly
 increases with the content; a replica is listed from its first READY until it is proven to have ended, silent or not,
-failed or not: routers judge their own links, and only who is asked can say what ran there. All backends are listed, in
-use or not, so that links are there before traffic comes and outlive it.
-Cost: linear in replicas plus 4,096 references per endpoint that changed.
+failed or not: routers judge their own links, and only the replica itself can answer what ran there. All backends are
+listed, in use or not, so that links are there before traffic comes and outlive it. Cost: linear in replicas plus 4,096
+references per endpoint that changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How what happens changes what is observed: `(observed, fact, now) -> (observed, notices)`.
+"""Transitions of the observed state: `(observed, fact, now) -> (observed, notices)`.
 
 Purpose: every rule about the life of members, in one place, without a stream or a process in sight.
 Invariants: a fact about a replaced or ended incarnation changes nothing; a replica is gone only by a proof that it
@@ -14,25 +14,21 @@ from typing import Final
 
 from controller_service.core import adoption
 from controller_service.core.notices import EventKind, Notice
-from controller_service.core.observed import (
-    Observed,
-    ObservedReplica,
-    ReplicaState,
-    Restarts,
-)
+from controller_service.core.observed import Observed, ObservedReplica, ReplicaState, Restarts
 from controller_service.core.partitions import Incarnation
+from controller_service.core.replacements import UnreplacedExit, take_place, with_exit
 
 QUICK_DEATH_S: Final = 10.0
 """A replica that dies sooner than this after it got ready makes the next start wait."""
 FIRST_INTERVAL_S: Final = 0.5
 LONGEST_INTERVAL_S: Final = 30.0
 ENDS: Final = frozenset({ReplicaState.STOPPED, ReplicaState.FAILED})
-"""States after which a process has no business to live."""
+"""States after which a process should have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What is observed from now on, and what to tell."""
+    """The new observed state, and notices for people who watch."""
 
     observed: Observed
     notices: tuple[Notice, ...] = ()
@@ -40,7 +36,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Who a replica says it is."""
+    """The identity that a replica reports when it attaches."""
 
     replica_id: str
     incarnation: str
@@ -51,13 +47,15 @@ class Hello:
     generation: str = ""
     """The generation that it served under, where that is an earlier one."""
     newest_epoch: int = 0
-    """Of those that it has heard of."""
+    """The newest owner epoch that it has seen."""
     process: str = ""
+    version: str = ""
+    """Of slotmesh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedReport:
-    """How a replica says it does."""
+    """The state that a replica reports."""
 
     state: ReplicaState
     address: str = ""
@@ -74,7 +72,7 @@ class AttachRefused(Exception):
 
 
 class NamesakeLives(Exception):
-    """Another process has this id, and is not known to have ended: this one may belong to the mesh when it has."""
+    """Another process has this id, and is not known to have ended: this one may attach when it has."""
 
 
 def launched(
@@ -91,10 +89,13 @@ def launched(
         template=template,
         fixed=fixed,
     )
+    observed, record = _in_place(observed, record)
     return Transition(observed.with_replica(record), (_notice(EventKind.REPLICA_LAUNCHED, record, f"process {pid}"),))
 
 
-def launch_failed(observed: Observed, replica_id: str, backend: str, message: str, *, now: float) -> Transition:
+def launch_failed(
+    observed: Observed, replica_id: str, backend: str, message: str, *, now: float, template: str = ""
+) -> Transition:
     """This controller could not start a process."""
     record = ObservedReplica(
         replica_id=replica_id,
@@ -105,15 +106,18 @@ def launch_failed(observed: Observed, replica_id: str, backend: str, message: st
         launched=True,
         gone=True,
         reaped=True,
+        template=template,
     )
-    observed = _count_death(observed, record, now).with_replica(record)
+    observed, record = _in_place(observed, record)
+    record = replace(record, last_exit=message)
+    observed = _vacated(_count_death(observed, record, now), record).with_replica(record)
     return Transition(observed, (_notice(EventKind.REPLICA_FAILED, record, message),))
 
 
 def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = False) -> Transition:
     """A replica opened its membership stream, for the first time or again. Raises AttachRefused, NamesakeLives.
 
-    `is_heard` says whether the incarnation that is known under its id was heard within its lease.
+    `is_heard`: whether the incarnation that is known under its id has reported within its lease.
     """
     owner = Incarnation(hello.replica_id, hello.incarnation)
     must_fence_through = max(1, hello.newest_epoch) if hello.has_served else 0
@@ -127,16 +131,14 @@ def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = F
         _require_no_namesake(observed, known, hello, is_heard=is_heard)
     if known is not None and _is_child(known, hello):
         # Or it was launched and reaped already, and this is the beginning of its last words.
-        record = replace(known, incarnation=hello.incarnation, pid=hello.pid or known.pid, process=hello.process)
+        record = replace(_introduced(known, hello), incarnation=hello.incarnation)
         return Transition(
             observed.with_replica(record), (_notice(EventKind.REPLICA_ATTACHED, record, "after its launch"),)
         )
     same = observed.incarnation(owner)
     if same is not None:
         record = replace(
-            same,
-            pid=hello.pid or same.pid,
-            process=hello.process,
+            _introduced(same, hello),
             suspect_since=None,
             brought_by=None,
             served_under=served_under,
@@ -150,23 +152,28 @@ def attached(observed: Observed, hello: Hello, *, now: float, is_heard: bool = F
             state=ReplicaState.STARTING,
             started_at=now,
             incarnation=hello.incarnation,
-            pid=hello.pid,
-            process=hello.process,
             served_under=served_under,
             must_fence_through=must_fence_through,
         )
+        record = _introduced(record, hello)
         words = "a replica that has served before" if hello.has_served else "a new replica"
     if known is None or known is same:
         return Transition(observed.with_replica(record), (_notice(EventKind.REPLICA_ATTACHED, record, words),))
     # An elder is not younger than other elders: nothing is proven of them.
     replaced = [it for it in observed.elders if it.replica_id == hello.replica_id and same is None]
     older = (elder.incarnation for elder in replaced)
-    record = replace(record, retired=known.retired).having_replaced(*older, known.incarnation)
+    record = replace(record, retired=known.retired, restarts=known.restarts + 1, last_exit=known.last_exit)
+    record = record.having_replaced(*older, known.incarnation)
     words = f"a new incarnation replaces {known.incarnation}"
     return Transition(
         observed.without_elders([*replaced, owner]).with_replica(record),
         (_notice(EventKind.REPLICA_ATTACHED, record, words),),
     )
+
+
+def _introduced(record: ObservedReplica, hello: Hello) -> ObservedReplica:
+    """What a hello says of the process, whether it is the first one or not."""
+    return replace(record, pid=hello.pid or record.pid, process=hello.process, version=hello.version)
 
 
 def _is_child(known: ObservedReplica, hello: Hello) -> bool:
@@ -175,7 +182,7 @@ def _is_child(known: ObservedReplica, hello: Hello) -> bool:
 
 
 def _require_no_namesake(observed: Observed, known: ObservedReplica, hello: Hello, *, is_heard: bool) -> None:
-    """Whoever has the id already keeps it for as long as anybody hears of it, or it can come back."""
+    """An incarnation keeps the id while the controller or a router has a link to it, or it can come back."""
     if known.incarnation == hello.incarnation or _is_child(known, hello):
         return
     is_elder = Incarnation(hello.replica_id, hello.incarnation) in observed.elders
@@ -201,7 +208,7 @@ def _require_no_namesake(observed: Observed, known: ObservedReplica, hello: Hell
 def reported(
     observed: Observed, replica_id: str, incarnation: str, report: ObservedReport, *, now: float
 ) -> Transition:
-    """A replica said how it does. The very same Observed comes back where that is nothing new."""
+    """A replica has reported its state. Returns the same `Observed` where nothing is new."""
     known = observed.replica(replica_id)
     if known is None or known.incarnation != incarnation:
         return Transition(observed)
@@ -210,7 +217,7 @@ def reported(
     is_ready = report.state is ReplicaState.READY
     record = replace(
         known,
-        # Who drains is never ready again, whatever was under way when it was told to.
+        # A replica that drains is never ready again, whatever report was under way when it was ordered to.
         state=known.state if is_ready and known.state is ReplicaState.DRAINING else report.state,
         address=report.address or known.address,
         max_ongoing=report.max_ongoing,
@@ -261,7 +268,10 @@ def exited(observed: Observed, replica_id: str, how: str, *, failed: bool, now: 
         if known.state is ReplicaState.FAILED or (failed and never_ready)
         else ReplicaState.STOPPED,
         error=known.error or (how if failed and not was_asked else ""),
+        last_exit=how,
     )
+    if not was_asked and not known.reaped:
+        observed = _vacated(observed, record)
     if known.ended_at is None and not known.is_unhealthy:
         observed = _count_death(observed, known, now)
     return Transition(
@@ -315,6 +325,22 @@ def _count_death(observed: Observed, replica: ObservedReplica, now: float) -> Ob
         return observed
     restarts = after_death(observed.restarts.get(replica.backend, Restarts()), replica, now)
     return observed.with_restarts(replica.backend, restarts)
+
+
+def _vacated(observed: Observed, replica: ObservedReplica) -> Observed:
+    """The replica has ended unasked."""
+    exit_ = UnreplacedExit(
+        backend=replica.backend, template=replica.template, restarts=replica.restarts, how=replica.last_exit
+    )
+    return replace(observed, unreplaced=with_exit(observed.unreplaced, exit_))
+
+
+def _in_place(observed: Observed, started: ObservedReplica) -> tuple[Observed, ObservedReplica]:
+    """The replica was started, in place of one that has ended where there is such a place."""
+    left, before = take_place(observed.unreplaced, started.backend, started.template)
+    if before is None:
+        return observed, started
+    return replace(observed, unreplaced=left), replace(started, restarts=before.restarts + 1, last_exit=before.how)
 
 
 def _notice(kind: EventKind, replica: ObservedReplica, message: str) -> Notice:

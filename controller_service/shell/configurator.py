@@ -1,7 +1,7 @@
-"""Changes of what should be, as operators ask for them.
+"""Changes of the desired state that operators request.
 
-Invariants: each request is planned against the revision that it changes; if somebody else was faster, it is planned
-anew; it answers after the store has it, and only then anybody hears of it.
+Invariants: each request is planned against the revision that it changes; if another change was faster, it is planned
+anew; it is answered, and announced, only after the store has it.
 Owner: the event loop; the servicer calls it.
 """
 
@@ -21,7 +21,7 @@ from slotmesh.spec.model import Endpoint, Mesh, Mistake, TrafficPolicy
 from slotmesh.status import to_exception
 
 _ATTEMPTS: Final = 100
-"""Each failed attempt means that somebody else's change went through."""
+"""Each failed attempt means that another change went through."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What happens, for people who watch: kept for a while, bounded for each watcher, honest about what it missed.
+"""The feed of events for people who watch: kept for a while, bounded for each watcher, with the number of missed ones.
 
 Invariants: publishing never waits; a watcher that reads too slowly loses the oldest events, and the next one it gets
 says how many. A cursor names a place in this feed's sequence; one of another feed is known as such.
@@ -90,7 +90,7 @@ class EventFeed:
         return f"{self._name}-{event.number}"
 
     def watch(self, *, after: str = "", from_oldest: bool = False) -> AbstractContextManager[Watcher]:
-        """A watcher of what happens from now on, and before that of what is kept: after a cursor, or all of it.
+        """A watcher of all events from now on, and before these of the kept ones: those after a cursor, or all.
 
         Raises:
             NoCursor: `after` is none.

@@ -24,7 +24,7 @@ class LeaseWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def heard(self, member: str) -> None:
-        """The member lives."""
+        """The member has reported."""
         self._leases.renew(member, self._clock.now())
         if self._timer is None:
             self._sleep()

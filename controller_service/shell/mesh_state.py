@@ -1,7 +1,7 @@
-"""The one writer of what is observed.
+"""The one writer of the observed state.
 
-Purpose: applies transitions, tells people (events, log), and says what has to be looked at again.
-Invariants: synchronous, so transitions never interleave; a transition that changes nothing wakes nobody.
+Purpose: applies transitions, publishes notices (events, log), and queues what has to be reconciled.
+Invariants: synchronous, so transitions never interleave; a transition that changes nothing wakes no task.
 Owner: the event loop. Streams, launchers and the lease watch report here; the reconcile loop reads.
 """
 
@@ -35,14 +35,14 @@ class Concern(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What has to be looked at. A name and no event: whoever looks sees the present state."""
+    """What has to be reconciled. A key and no event: the loop reads the present state."""
 
     concern: Concern
     name: str = ""
 
 
 class MeshState:
-    """What is observed, and who should know when it changes."""
+    """The observed state, and the tasks that are woken when it changes."""
 
     def __init__(self, clock: Clock, queue: WorkQueue[Key], feed: EventFeed) -> None:
         self.clock = clock
@@ -79,6 +79,6 @@ class MeshState:
         )
 
     def tell(self, notice: Notice) -> None:
-        """People who watch and people who read the log learn of it."""
+        """Publishes it to watchers and to the log."""
         _log.info(notice.kind.name.lower(), subject=notice.subject, detail=notice.message)
         self._feed.publish(time.time(), notice)

@@ -1,6 +1,6 @@
 """Looks whether processes of silent replicas have ended, where they ran on this machine.
 
-Purpose: silence proves nothing, a process that is gone does: its partitions can move, its calls are answered for.
+Purpose: silence proves nothing, but the end of a process does: its partitions can move, and its calls fail.
 Owner: one task.
 """
 
@@ -19,7 +19,7 @@ LOOK_EVERY_S: Final = 1.0
 
 
 class ProcessWatch:
-    """Tells of processes that have ended."""
+    """Reports processes that have ended."""
 
     def __init__(self, state: MeshState, *, has_ended: Callable[[str], bool] = has_ended) -> None:
         self._state = state
@@ -39,7 +39,7 @@ class ProcessWatch:
 
 
 def suspects(observed: Observed) -> dict[Incarnation, str]:
-    """The processes of replicas that nobody here has started, that are not heard, and not known to have ended."""
+    """The processes of silent replicas that were not started here, and are not known to have ended."""
     return {
         replica.owner: replica.process
         for replica in observed.incarnations()

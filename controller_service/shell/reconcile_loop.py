@@ -1,4 +1,4 @@
-"""Brings what is nearer to what should be, and tells routers.
+"""Brings the observed state nearer to the desired one, and posts routing tables.
 
 Purpose: takes keys, asks the core about the present states, executes actions, commits ownership, posts tables.
 Invariants: sleeps until a key is due; a key that fails is tried again, later and later, and does not hold up others;
@@ -166,17 +166,19 @@ class ReconcileLoop:
     async def _start(self, backend: Backend) -> None:
         replica_id = self._mint_id(backend.name)
         order = LaunchOrder(replica_id=replica_id, backend=backend.name, handler=backend.handler)
+        template = template_of(backend)
         try:
             pid = await self._launcher.start(order)
         except LaunchFailed as error:
             message = str(error)
             self._state.apply_to_replica(
                 replica_id,
-                lambda observed, now: transitions.launch_failed(observed, replica_id, backend.name, message, now=now),
+                lambda observed, now: transitions.launch_failed(
+                    observed, replica_id, backend.name, message, now=now, template=template
+                ),
             )
             return
         self.launches[backend.name] += 1
-        template = template_of(backend)
         self._state.apply_to_replica(
             replica_id,
             lambda observed, now: transitions.launched(
@@ -185,7 +187,7 @@ class ReconcileLoop:
         )
 
     async def _announce(self, endpoints: Iterable[str]) -> None:
-        """Commits what was learnt, who owns what and who is listed now, then posts a table if anything of it is new."""
+        """Commits what was learnt, the owners and the roster, then posts a table if anything of it is new."""
         desired, now = self._store.read(), self._state.clock.now()
         change, read = self._learn(desired, now)
         learnt, observed = desired.apply(change), self._state.observed
@@ -241,9 +243,9 @@ class ReconcileLoop:
         self._done(Key(Concern.TABLE), None)
 
     def _learn(self, desired: Desired, now: float) -> tuple[ChangeSet, dict[str, BroughtTable]]:
-        """What follows from tables that routers have brought, and these tables; and the epochs that there have been.
+        """What is adopted from tables that routers have brought, and these tables; and the epochs that there have been.
 
-        A controller that was told nothing yet has no table to offer in their place: routers go on with theirs.
+        A controller without a configuration has no table to offer in their place: routers go on with theirs.
         """
         read: dict[str, BroughtTable] = {}
         learnt = desired
@@ -280,7 +282,7 @@ class ReconcileLoop:
         )
 
     def _can_judge_rivals(self, router_id: str, now: float) -> bool:
-        """Whether the router has said which links work, and everybody has had the time to be heard."""
+        """Whether the router has reported its links, and all members have had the time to report."""
         router = self._state.observed.routers.get(router_id)
         has_reported = router is not None and bool(router.generation)
         return has_reported and now >= self._started_at + self._links.lease_s
@@ -295,7 +297,7 @@ class ReconcileLoop:
         self._state.tell(Notice(kind=EventKind.TABLE_BROUGHT, subject=f"router/{router_id}", message=message))
 
     def _with_roster(self, change: ChangeSet, routes: Routes, desired: Desired) -> ChangeSet:
-        """Where who is listed changes, the roster has the revision that the commit will take."""
+        """Where the set of listed replicas changes, the roster has the revision that the commit will take."""
         roster = desired.roster if change.put_roster is None else change.put_roster
         listing = roster.listing(
             routes.members(),
@@ -337,5 +339,5 @@ class ReconcileLoop:
 
 
 def _is_told_anything(desired: Desired) -> bool:
-    """Whether anybody has said yet what should run."""
+    """Whether there is a configuration yet."""
     return bool(desired.backends or desired.endpoints)

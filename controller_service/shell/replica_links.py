@@ -1,10 +1,11 @@
-"""The membership streams of replicas: what they report, and what they are told.
+"""The membership streams of replicas: their reports, and the controller's orders.
 
-Invariants: a replica has one stream, that of its newest attachment; it is told its configuration first, and again when
-it changes; it is told to drain, and to give up each partition, once a stream, however often it should be; what it says
-to have given up counts only where it was told to. A replica that served under an earlier generation is told to give up
-everything, once the epoch floor is above all that it may have. A stream that ends says nothing about the replica: its
-lease goes on until it is silent for too long, and another process with its id is refused until then.
+Invariants: a replica has one stream, that of its newest attachment; it gets its configuration first, and again when
+that changes; it gets the orders to drain, and to give up each partition, once a stream, however often they are due;
+partitions that it reports empty count only where it was ordered to give them up. A replica that served under an earlier
+generation is ordered to give up everything, once the epoch floor is above all that it may have. A stream that ends says
+nothing about the replica: its lease goes on until it is silent for too long, and another process with its id is refused
+until then.
 Owner: the event loop. Each stream's rpc runs in `serve`.
 """
 
@@ -53,24 +54,24 @@ class AttachedReplica:
         self._told: Backend | None = None
         self._is_told_to_drain = False
         self._revoked: dict[str, dict[int, int]] = {}
-        """What it was told to give up on this stream: endpoint -> partition -> epoch."""
+        """What it was ordered to give up on this stream: endpoint -> partition -> epoch."""
         self._fenced_through = 0
-        """Up to which epoch it was told to give up everything on this stream."""
+        """Up to which epoch it was ordered to give up everything on this stream."""
 
-    def configure(self, backend: Backend, *, lease_s: float, generation: str) -> None:
-        """Tells the replica its configuration, if it is new to it."""
+    def configure(self, backend: Backend, *, generation: str) -> None:
+        """Sends the replica its configuration, if it is new to it."""
         if self._told != backend:
             self._told = backend
-            self._send(configuration_to_wire(backend, lease_s=lease_s, generation=generation))
+            self._send(configuration_to_wire(backend, generation=generation))
 
     def drain(self, message: str) -> None:
-        """Tells the replica to drain and end, once."""
+        """Orders the replica to drain and end, once."""
         if not self._is_told_to_drain:
             self._is_told_to_drain = True
             self._send(drain_to_wire(message))
 
     def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> None:
-        """Tells the replica to give up partitions (partition -> epoch that ends), those that it was not told of yet.
+        """Orders the replica to give up partitions (partition -> epoch that ends), each once.
 
         In several orders, each of which it answers when it has done it: a call that takes long holds up few others.
         """
@@ -81,7 +82,7 @@ class AttachedReplica:
             self._send(revoke_to_wire(endpoint, dict(new[at : at + PARTITIONS_AN_ORDER])))
 
     def told_of(self, endpoints: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
-        """Of these partitions (endpoint -> partition -> epoch), those that it was told to give up on this stream."""
+        """Of these partitions (endpoint -> partition -> epoch), those that it was ordered to give up on this stream."""
         known: dict[str, dict[int, int]] = {}
         for name, epochs in endpoints.items():
             told = self._revoked.get(name, {})
@@ -90,7 +91,7 @@ class AttachedReplica:
         return known
 
     def fence(self, through_epoch: int) -> None:
-        """Tells the replica to give up all that it had at this epoch or older ones, once."""
+        """Orders the replica to give up all that it had at this epoch or older ones, once."""
         if through_epoch > self._fenced_through:
             self._fenced_through = through_epoch
             self._send(fence_to_wire(through_epoch))
@@ -140,30 +141,30 @@ class ReplicaLinks:
                 del self._links[hello.replica_id]
 
     def configure(self, backend: Backend) -> None:
-        """Tells the backend's replicas their configuration, where it is new to them."""
+        """Sends the backend's replicas their configuration, where it is new to them."""
         for replica in self._state.observed.replicas(backend.name):
             if link := self._links.get(replica.replica_id):
                 self._configure(link, backend)
 
     def expect(self, replica_id: str) -> None:
-        """The replica may attach: it counts as heard until its lease, which begins now, is over."""
+        """The replica may attach: its lease begins now."""
         if replica_id not in self._links:
             self._leases.heard(replica_id)
 
     def fence(self, through_epoch: int) -> None:
-        """Tells attached replicas to give up all that earlier generations gave them, unless they have."""
+        """Orders attached replicas to give up all that earlier generations gave them, unless they have."""
         for replica_id, link in self._links.items():
             replica = self._state.observed.replica(replica_id)
             if replica is not None and not replica.is_fenced and replica.incarnation == link.hello.incarnation:
                 link.fence(through_epoch)
 
     def drain(self, replica_id: str, message: str) -> None:
-        """Tells a replica to drain and end, if it is attached."""
+        """Orders a replica to drain and end, if it is attached."""
         if link := self._links.get(replica_id):
             link.drain(message)
 
     def revoke(self, ownership: PartitionOwnership) -> None:
-        """Tells owners, as far as they are attached, which partitions they must give up."""
+        """Orders owners, as far as they are attached, to give up partitions."""
         for owner, epochs in ownership.leaving_by_owner().items():
             link = self._links.get(owner.replica_id)
             if link is not None and link.hello.incarnation == owner.incarnation:
@@ -194,7 +195,7 @@ class ReplicaLinks:
             raise to_exception(failure) from refusal
 
     def _configure(self, link: AttachedReplica, backend: Backend) -> None:
-        link.configure(backend, lease_s=self._leases.lease_s, generation=self._store.generation)
+        link.configure(backend, generation=self._store.generation)
 
     def _heard(self, link: AttachedReplica, frame: wire.AttachReplicaRequest) -> None:
         if self._links.get(link.hello.replica_id) is not link:

@@ -1,8 +1,8 @@
 """The membership streams of routers: the newest table down, the table of an earlier generation and acknowledgements up.
 
-Invariants: a router has one stream, that of its newest attachment; a namesake elsewhere is refused while it is there,
-or the two would take turns for ever; it is sent the newest table only, and none twice on a stream; a router that is
-silent past its lease, or says goodbye, is no longer listed.
+Invariants: a router has one stream, that of its newest attachment; another router of the same id is refused while it is
+attached, or the two would replace each other for ever; it is sent the newest table only, and none twice on a stream; a
+router that is silent past its lease, or ends its stream in order, is no longer listed.
 Owner: the event loop. Each stream's rpc runs in `serve`.
 """
 
@@ -90,7 +90,7 @@ class RouterLinks:
             stream.end(Failure(reason=Reason.DRAINING, message="the controller is stopping"))
 
     def _refuse_namesake(self, router: ObservedRouter) -> None:
-        """Who comes again, comes from the same address."""
+        """A router that attaches again has the same address."""
         known = self._state.observed.routers.get(router.router_id)
         if known is not None and known.address != router.address:
             text = f"hello.router_id: a router {known.router_id!r} is attached already, from {known.address}"

@@ -1,7 +1,7 @@
-"""The newest routing table, for whoever has to hear of it.
+"""The newest routing table, for the streams of routers.
 
-Invariants: the revision never goes back; each table becomes a message once, however many routers there are, and who
-owns what is written out again only where it has changed.
+Invariants: the revision never goes back; each table becomes a message once, however many routers there are, and owners
+are written out again only where they have changed.
 Owner: the reconcile loop posts, router streams read.
 """
 
@@ -16,7 +16,7 @@ from slotmesh.v1 import membership_service_pb2 as wire
 
 
 class TableBoard:
-    """Holds the newest table and wakes those who wait for a newer one."""
+    """Holds the newest table and wakes the streams that wait for a newer one."""
 
     def __init__(self) -> None:
         self.table: AnnouncedTable | None = None
@@ -24,7 +24,7 @@ class TableBoard:
         """`table`, as it is sent."""
         self._listeners: dict[Callable[[], None], None] = {}
         self._written: dict[str, tuple[PartitionOwnership, bytes]] = {}
-        """By endpoint: who owns what in the newest table, and the same as it is sent."""
+        """By endpoint: the owners in the newest table, and the same as a message."""
 
     def post(self, table: AnnouncedTable) -> None:
         """Announces a table. Its revision must be newer."""

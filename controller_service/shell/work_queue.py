@@ -15,7 +15,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class WorkQueue(Generic[KeyT]):
-    """A set of keys that somebody works off."""
+    """A set of keys that the reconcile loop takes one by one."""
 
     def __init__(self) -> None:
         self._due: dict[KeyT, None] = {}

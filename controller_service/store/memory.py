@@ -1,7 +1,7 @@
-"""A store that lives as long as its process.
+"""A store in memory: it ends with its process.
 
 Invariants: each start is a new generation; epoch floors begin with the wall clock in milliseconds, so that they mostly
-grow from one generation to the next, and are raised where members bring newer epochs. What it knows ends with the
+grow from one generation to the next, and are raised where members bring newer epochs. Its content ends with the
 controller: the next one learns from the tables that routers bring, and has replicas give up all that they own, to give
 it anew.
 Owner: the event loop that it is used on; `commit` has no await inside, and so needs no lock.
@@ -57,6 +57,6 @@ class MemoryStore:
         self._wake_watchers()
 
     def _wake_watchers(self) -> None:
-        """Each step has an event of its own: nobody has to clear it, and no watcher can miss it."""
+        """Each step has an event of its own: it need not be cleared, and no watcher can miss it."""
         self._changed.set()
         self._changed = asyncio.Event()

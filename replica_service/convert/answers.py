@@ -16,9 +16,7 @@ from slotmesh.wire.ranges import Range
 def capacity_to_wire(capacity: PermitCapacity) -> call_pb2.Capacity:
     """A report for one router."""
     return call_pb2.Capacity(
-        ongoing=capacity.ongoing,
         max_ongoing=capacity.max_ongoing,
-        waiting=capacity.waiting,
         prefetch=capacity.prefetch,
         keyed_window=capacity.keyed_window,
         draining=capacity.draining,

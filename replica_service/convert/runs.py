@@ -12,6 +12,7 @@ from operator import lt
 from typing import NamedTuple
 
 from replica_service.convert.options import NO_OPTIONS, bad_request, options_from_wire, with_credit
+from replica_service.core.arrivals import Arrival
 from replica_service.core.calls import ReplicaRun, RerunOrigin, RouterPeer, RunRecord
 from replica_service.core.sessions.records import Record
 from slotmesh.errors import Failure, Reason
@@ -19,9 +20,12 @@ from slotmesh.status import to_exception
 from slotmesh.v1 import replica_service_pb2
 from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 from slotmesh.wire.partitions import PARTITIONS
+from slotmesh.wire.trace_context import TraceColumns, Traces
 
 MAX_NEIGHBOURS = 64
 """Calls of one batch with a column of keys that share a record."""
+
+_NO_TRACES: Traces = {}
 
 RejectedRun = tuple[ReplicaRun, Failure]
 
@@ -64,6 +68,11 @@ def runs_of(frame: replica_service_pb2.RunFrame, link: RouterPeer, now: float) -
         if batch.max_result_bytes > 0:
             run.max_result_bytes = min(run.max_result_bytes, batch.max_result_bytes)
         has_columns = bool(batch.ordering_keys or batch.chunked_sizes)
+        if (arrival := _arrival(batch, first, len(payloads))) is not None:
+            if isinstance(arrival, Failure):
+                rejected.append((run, arrival))
+                continue
+            run.arrival = arrival
         if run.ordering_key and not batch.ordering_keys:
             run.partition, run.owner_epoch = batch.partition, batch.owner_epoch
         if failure := (_column_mistake(batch, run) if has_columns else None) or _mistake(batch, run):
@@ -126,11 +135,28 @@ def _by_key(batch: replica_service_pb2.RunBatch, whole: ReplicaRun, begin: int) 
         run = ReplicaRun(link, first, payloads, options, endpoint, now, deadline, begin=lo, end=hi)
         run.ordering_key, run.partition, run.owner_epoch = lane
         run.record, run.origin, run.max_result_bytes = record, whole.origin, whole.max_result_bytes
+        run.arrival = whole.arrival
         runs.append(run)
         lo = hi
     if record is not None:
         record.runs = list(runs)
     return runs
+
+
+def _arrival(batch: replica_service_pb2.RunBatch, first: int, count: int) -> Arrival | Failure | None:
+    """What the batch says of where its calls come from. None where it says nothing."""
+    waited_us = batch.waited_us
+    waited_s = waited_us / 1e6 if waited_us > 0 else None
+    if not batch.HasField("origins"):
+        return None if waited_s is None else Arrival(waited_s, False, first, (), _NO_TRACES)
+    origins = batch.origins
+    shard_keys = tuple(origins.shard_keys)
+    if len(shard_keys) not in {0, 1, count}:
+        return bad_request("origins.shard_keys", f"{len(shard_keys)} of them for {count} payloads")
+    columns = TraceColumns(origins.trace_starts, origins.traceparents, origins.tracestates)
+    if mistake := columns.mistake(count):
+        return bad_request(f"origins.{mistake[0]}", mistake[1])
+    return Arrival(waited_s, origins.shadow, first, shard_keys, columns.by_id(range(first, first + count)))
 
 
 def _record(batch: replica_service_pb2.RunBatch, session_id: str, count: int) -> RunRecord:

@@ -1,4 +1,4 @@
-"""What the calls of a run share: which method, in which form, and what their caller wants of them."""
+"""The options that the calls of a run share, as far as the replica reads them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slotmesh.wire.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
 
 
 class HandlerCredit(NamedTuple):
-    """How far a handler that yields may be ahead of who takes: it waits when either is reached."""
+    """How far a handler that yields may be ahead of its caller: it waits when either is reached."""
 
     values: int
     bytes: int

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from replica_service.core.arrivals import Arrival
 from replica_service.core.batching.batch_weight import Weighed
 from replica_service.core.call_options import ReplicaCallOptions
 from replica_service.core.sessions.records import Record, Taker
@@ -119,6 +120,7 @@ class ReplicaRun:
     """Consecutive calls of one router that share their options."""
 
     __slots__ = (
+        "arrival",
         "arrived",
         "awaits",
         "begin",
@@ -175,10 +177,11 @@ class ReplicaRun:
         self.endpoint = endpoint
         self.arrived = arrived
         """Monotonic seconds."""
+        self.arrival: Arrival | None = None
+        """What its router says of where the calls come from; None where it says nothing."""
         self.deadline = deadline
         """Monotonic seconds, exclusive: from then on no call of the run is started."""
-        self.partition = 0
-        self.owner_epoch = 0
+        self.partition = self.owner_epoch = 0
         """Both are read only where there is an ordering key."""
         self.begin = self.lo = begin
         self.end = self.hi = len(payloads) if end is None else end
@@ -194,7 +197,7 @@ class ReplicaRun:
         self.record: RunRecord | None = None
         """What is kept of its calls, where they belong to a session."""
         self.origin: RerunOrigin | None = None
-        """Set where it is another attempt at calls without a session."""
+        """Set at another attempt at calls without a session."""
         self.lease_s = 0.0
         """Length of the lease where it is a reservation: one call, which starts by becoming a slot. 0: it is none."""
         self.slot: ReservedSlot | None = None
@@ -215,7 +218,7 @@ class ReplicaRun:
             self.link, self.first + lo, self.payloads[lo:hi], self.options, self.endpoint, self.arrived, self.deadline
         )
         part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
-        part.awaits, part.max_result_bytes = self.awaits, self.max_result_bytes
+        part.awaits, part.max_result_bytes, part.arrival = self.awaits, self.max_result_bytes, self.arrival
         if self.origin is not None:
             part.origin = self.origin._replace(run_ids=self.origin.run_ids[lo:hi])
         if self.record is not None:
@@ -237,7 +240,7 @@ class ReplicaRun:
         )
         part.ordering_key, part.partition, part.owner_epoch = self.ordering_key, self.partition, self.owner_epoch
         part.lane, part.slot, part.weighed = self.lane, self.slot, self.weighed
-        part.origin, part.max_result_bytes = self.origin, self.max_result_bytes
+        part.origin, part.max_result_bytes, part.arrival = self.origin, self.max_result_bytes, self.arrival
         link.splits += 1
         part.key = -link.splits
         self.is_split = part.is_split = True

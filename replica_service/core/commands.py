@@ -1,7 +1,7 @@
-"""What the scheduler wants done. The engine carries these out in order; they carry no behaviour.
+"""Commands: what the scheduler has decided. The engine carries them out in order; they have no behaviour.
 
-The three `Start…` commands are the work of an executor too, which keeps its place in them and gives them back by
-the events `CallsEnded`, `TurnEnded`, `BatchEnded`, or `WorkReturned` where it was not started. `StartTurn` stands in
+The three `Start…` commands are the work of an executor too, which keeps its place in them and gives them back by the
+events `CallsEnded`, `TurnEnded`, `BatchEnded`, or `WorkReturned` where it was not started. `StartTurn` is in
 `calls.py`, beside the lane that has it.
 """
 
@@ -32,7 +32,7 @@ class StartCalls:
 
 
 class BatchQueue(Protocol):
-    """Where a batch was cut, as far as those know it who give the batch back."""
+    """The queue that a batch was cut from, as far as it must be known to give the batch back."""
 
     method: str
 
@@ -58,12 +58,12 @@ class StartBatch:
         self.began: float | None = None
         """When an executor handed it to the method; monotonic seconds."""
         self.runner: Any = None
-        """Who executes it then: the executor's, opaque here."""
+        """State of the executor that executes it; opaque here."""
 
 
 @dataclass(slots=True, eq=False)
 class Refuse:
-    """Hand calls back to the router, unexecuted: it sends them elsewhere, or again."""
+    """Hand calls back to the router, unexecuted: it sends them to another replica, or again."""
 
     run: ReplicaRun
     lo: int
@@ -93,11 +93,11 @@ class Grant:
 
 @dataclass(slots=True, eq=False)
 class AnswerRenewal:
-    """Answer a caller who wanted a lease to last for another time."""
+    """Answer a caller that has asked to renew a lease."""
 
     link: RouterPeer
     op_id: int
-    """What the answer is told under, on the link."""
+    """Id of the operation on the link."""
     answer: ReservedSlot | Failure
     """The slot with its new lease; or why there is none."""
 
@@ -126,7 +126,7 @@ class TellDetached:
 
 @dataclass(slots=True, eq=False)
 class TellCapacity:
-    """The router was told that there is no room, and now there is."""
+    """Tell a router that was told of no room that there is room now."""
 
     link: RouterPeer
 

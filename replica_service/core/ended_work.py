@@ -148,7 +148,7 @@ class Endings:
         if self._state.ended or (self._state.draining and run.slot is None):
             return failures.DRAINING
         if run.record is not None and run.record.is_fenced:
-            return failures.FENCED  # also where its link has ended: who took over may have asked for it meanwhile
+            return failures.FENCED  # also where its link has ended: the next router may have asked for it meanwhile
         if run.link.closed:
             return failures.CANCELLED
         if run.lane is not None and not self._ownership.serves(run.endpoint, run.partition, run.owner_epoch):

@@ -3,7 +3,7 @@
 Purpose: the one way into the scheduler, by `ReplicaScheduler.step(event, now)`. Events are data, without behaviour.
 Invariants: each class is in `ReplicaEvent` and has one handler, which the table in `scheduler.py` names. No list
 or mapping that an event carries is kept, or changed.
-Owner: whoever something happens to makes the event; the engine brings it to the scheduler.
+Owner: streams, executors and timers make events; the engine brings them to the scheduler.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SessionsMoved:
 
 @dataclass(slots=True, eq=False)
 class LinkClosed:
-    """A router's stream has ended: nothing of it that has not started ever does. Nobody reads the answers."""
+    """A router's stream has ended: its calls that have not started never will, and answers cannot be written."""
 
     link: RouterPeer
 
@@ -81,7 +81,7 @@ class LinkClosed:
 
 @dataclass(slots=True, eq=False)
 class DispatchCame:
-    """A caller has sent a call for a slot. `run.slot` says afterwards whether the call has it."""
+    """A caller has sent a call for a slot. `run.slot` is set afterwards if the call has it."""
 
     run: ReplicaRun
     """One call without ordering key."""
@@ -91,11 +91,11 @@ class DispatchCame:
 
 @dataclass(slots=True, eq=False)
 class RenewalCame:
-    """A caller wants a lease to last for another time. Answered by `AnswerRenewal`."""
+    """A caller has asked to renew a lease. Answered by `AnswerRenewal`."""
 
     link: RouterPeer
     op_id: int
-    """What the answer is told under, on this link."""
+    """Id of the operation on this link."""
     secret: bytes
     lease_s: float
     """Seconds from now; shorter ones than what is left shorten the lease."""
@@ -249,7 +249,7 @@ class GraceEnded:
 
 
 Ended = CallsEnded | TurnEnded | TurnsEnded | BatchEnded | WorkReturned
-"""What executors tell."""
+"""Events that executors post."""
 ReplicaEvent = (
     RunsCame
     | RunsCancelled

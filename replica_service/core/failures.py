@@ -1,6 +1,6 @@
-"""Why calls are not executed, in the core's words.
+"""Every failure that the replica's core makes: why calls are not executed.
 
-Invariant: all of them say `executed` = no, but for the ones about calls that had started.
+Invariant: all of them have `executed` = no, but for those of calls that had started.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LATE = Failure(
     message="the call ended well, but after its deadline, and its lane stops at failures",
     executed=Executed.YES,
 )
-"""Its caller may have heard that it failed, and goes by that."""
+"""The call's client may have got its failure already, and relies on that."""
 EXPIRED = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadline passed before the call started")
 UNHEARD = Failure(
     reason=Reason.BACKEND_UNAVAILABLE,
@@ -45,7 +45,7 @@ ENDED = Failure(
     message="the replica was told to stop, and the call still ran when its grace was over",
     executed=Executed.UNKNOWN,
 )
-"""The same for callers who speak to the replica itself."""
+"""The same for callers that are connected to the replica itself."""
 STALE = Failure(
     reason=Reason.STALE_TABLE, message="the replica is not the partition's owner at this epoch: the table is older"
 )
@@ -113,7 +113,7 @@ def bad_slot_number(problem: str) -> Failure:
 
 
 def hands_back(failure: Failure) -> bool:
-    """Whether the router sends the calls elsewhere, so that their caller hears nothing of it."""
+    """Whether the router sends the calls to another replica, so that their caller does not get this failure."""
     return failure is DRAINING or failure is STALE or failure is FENCED
 
 

@@ -1,4 +1,4 @@
-"""Who runs next: permits, lanes, batches, drain. The replica's decisions, `(event, now) -> commands`.
+"""The replica's decisions, `(event, now) -> commands`: which calls run next, by permits, lanes, batches, drain.
 
 Purpose: the core that the engine feeds with what routers send and what executors finish. Each event has one handler,
 which changes the state of its part; what can start after it is started once, at the end of the step
@@ -64,7 +64,7 @@ from replica_service.core.starting.starting import Starting
 from replica_service.core.unstarted.handing_back import HandingBack
 from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 from replica_service.core.unstarted.withdrawals import RunWithdrawals
-from slotmesh.handlers import BatchControl
+from slotmesh.handlers.batching import BatchControl
 
 DEFAULT_KEYED_WINDOW = 8192
 """Keyed calls that one router may have unanswered."""
@@ -91,8 +91,8 @@ class ReplicaScheduler:
     ) -> None:
         """`methods`: those that can be called, by name, with the settings of batch methods.
 
-        `weigh`: who says what calls of a batch method weigh, for those where they have a weight.
-        `capacity_gap_s` and `chance`: see `Vacancies`. `new_secret` draws 128 random bits, for each slot.
+        `weigh`: computes the weight of calls of batch methods that have one. `capacity_gap_s` and `chance`: see
+        `Vacancies`. `new_secret` draws 128 random bits, for each slot.
         """
         self._state = state = SchedulerState(methods, weigh or {}, max_ongoing, prefetch, capacity_gap_s, chance)
         # From those that only answer up to those that start.
@@ -130,7 +130,7 @@ class ReplicaScheduler:
     def _table(
         self, withdrawals: RunWithdrawals, slots: GrantedSlotOperations, held: HeldSlots, handing_back: HandingBack
     ) -> dict[type[ReplicaEvent], Callable[[Any, float], None]]:
-        """Who handles which event."""
+        """The handlers of events, by class."""
         return {
             RunsCame: self._intake.runs_came,
             PayloadCame: self._intake.payload_came,
@@ -178,7 +178,7 @@ class ReplicaScheduler:
     # -- how things stand --------------------------------------------------------------------------------------------
 
     def capacity(self, link: RouterPeer) -> PermitCapacity:
-        """What the router is told now. Where that means full because of others, it is told when it no longer is."""
+        """The capacity to report to the router. Where other routers fill it, the end of that is reported, too."""
         permits = self._permits
         taken = permits.in_use + permits.waiting
         parked = sum(run.hi - run.lo for run in link.parked if run.lane is None and run.slot is None)
@@ -186,9 +186,7 @@ class ReplicaScheduler:
         is_full = others > 0 and taken >= permits.max_ongoing + permits.prefetch and not link.closed
         self._state.vacancies.told(link, is_full=is_full)
         return PermitCapacity(
-            permits.in_use,
             permits.max_ongoing,
-            permits.waiting,
             permits.prefetch,
             self._intake.keyed_window,
             self._state.draining,
@@ -259,7 +257,7 @@ class ReplicaScheduler:
 
     @property
     def newest_epoch(self) -> int:
-        """The newest epoch of an owner that was heard of."""
+        """The newest owner epoch that was seen."""
         return self._state.ownership.newest
 
     def is_emptied(self, endpoint: str, partition: int) -> bool:

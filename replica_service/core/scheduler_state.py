@@ -18,7 +18,7 @@ from replica_service.core.permits.permits import Permits
 from replica_service.core.permits.vacancies import Vacancies
 from replica_service.core.slots.slot_calls import ReservedSlotCalls
 from replica_service.core.starting.awaited_payloads import AwaitedPayloads
-from slotmesh.handlers import BatchControl
+from slotmesh.handlers.batching import BatchControl
 
 
 class SchedulerState:

@@ -1,7 +1,7 @@
-"""Who waits for something to become true of the replica: that nothing runs, that a partition is empty.
+"""Waits for something to become true of the replica: that nothing runs, that a partition is empty.
 
-Purpose: conditions are looked at after each event that may change them, and only where somebody waits.
-Owner: the engine, which looks around after its events.
+Purpose: conditions are checked after each event that may change them, and only while a task waits for one.
+Owner: the engine, which checks them after its events.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 
 class Conditions:
-    """Those that somebody waits for."""
+    """Conditions that tasks wait for."""
 
     __slots__ = ("_loop", "waiters")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
-        """Empty where nobody waits: whoever has an event asks this list first."""
+        """Empty while no task waits: the engine looks at this list first."""
 
     async def until(self, is_true: Callable[[], bool]) -> None:
         """Returns once the condition holds after the end of some work, or holds already."""
@@ -42,7 +42,7 @@ class Conditions:
                 return
 
     def look_around(self) -> None:
-        """Whether somebody waits for what has just happened."""
+        """Wakes the tasks whose conditions hold now."""
         for is_true, future in self.waiters:
             if not future.done() and is_true():
                 future.set_result(None)

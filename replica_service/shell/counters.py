@@ -1,4 +1,4 @@
-"""What the replica counts: plain integers, read when somebody scrapes."""
+"""The counters of the replica: plain integers, read at each scrape."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ReplicaCounters:
         self.blocked_s = 0.0
         """For how long, those that have ended."""
         self.on_batch: Callable[[int], None] | None = None
-        """Told of each batch's number of calls."""
+        """Called with each batch's number of calls."""
 
     def batch(self, calls: int) -> None:
         """A batch of so many calls was handed to an executor."""

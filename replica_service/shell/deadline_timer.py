@@ -1,6 +1,6 @@
 """One timer for the earliest of many deadlines.
 
-Invariant: it fires no later than the earliest deadline that it was told since it fired last.
+Invariant: it fires no later than the earliest deadline that was set since it fired last.
 Owner: the engine.
 """
 
@@ -26,7 +26,7 @@ class DeadlineTimer:
         self._at = 0.0
 
     def set(self, deadline: float) -> None:
-        """A timer that runs already and is early enough stays: whoever hears that it has fired sets it again."""
+        """A timer that runs already and is early enough stays: the engine sets it again when it has fired."""
         if self._handle is not None:
             if self._at <= deadline:
                 return

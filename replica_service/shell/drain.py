@@ -1,7 +1,7 @@
-"""The end of a replica's work: nothing new, what has not started goes back, what runs ends, results reach clients.
+"""The drain of a replica: no new calls, calls that have not started go back, running ones end, results reach clients.
 
-Invariants: all of it is over a bounded time after the grace, whatever the handler does; what is kept of sessions goes
-with this process, which stays, within the grace, until clients have it.
+Invariants: all of it is over a bounded time after the grace, whatever the handler does; kept outcomes of sessions end
+with this process, which stays, within the grace, until clients have them.
 Owner: the replica, which drains once.
 """
 
@@ -53,7 +53,7 @@ class Drain:
             await asyncio.wait((told,), timeout=max(0.0, ends - self._now()) + CANCEL_S)
 
     async def _tell_handler(self) -> None:
-        """The handler hears of the drain, and may take until the end of the grace for what it does about it."""
+        """Calls the handler's `on_drain`, which may take until the end of the grace."""
         try:
             async with asyncio.timeout_at(self._ends):
                 await self._upkeep.drain()

@@ -79,9 +79,9 @@ class Engine:
         issuer: Issuer | None = None,
         handler_loop: HandlerLoop | None = None,
     ) -> None:
-        """Made on the event loop that it works on. `chance` draws from [0, 1), for what is told to routers.
+        """Made on the event loop that it works on. `chance` draws from [0, 1), for reports of capacity to routers.
 
-        `issuer` is under whose name slots are given. `handler_loop` is where `async def` methods run, if not here.
+        `issuer` names this replica in slot tokens. `handler_loop` is where `async def` methods run, if not here.
         """
         self.counters = ReplicaCounters()
         self.sessions = Sessions(self._fence_runs, clock.now, resume_ttl_s)
@@ -118,17 +118,17 @@ class Engine:
         self.at_drain: list[Callable[[], None]] = []
         """Called when the replica begins to drain, for clients that speak to it themselves."""
         self.at_end: list[Callable[[], None]] = []
-        """Called when nobody waits any longer for what still runs, for callers who are at no router."""
+        """Called when the drain gives up calls that still run, for callers that are connected without a router."""
 
     # -- routers ---------------------------------------------------------------------------------------------------
 
     def open(
         self, *, echoes: bool = False, cuts: bool = False, wants_times: bool = False, stream_id: str = ""
     ) -> tuple[RouterPeer, Outbox]:
-        """A router's stream begins. One that echoes stamps has its runs started only for as long as it does.
+        """A router's stream begins. If it echoes stamps, its runs are started only while it does.
 
-        `cuts`: it takes large results in chunks. `wants_times`: it wants to know how quick calls are. `stream_id` is
-        what the router calls the stream, if it says so.
+        `cuts`: the router takes large results in chunks. `wants_times`: it reads service times. `stream_id` is the
+        router's id of the stream, if it has one.
         """
         core, issuer, now = self.scheduler, self.slots.issuer, self._now()
         link, outbox = connect_link(
@@ -163,11 +163,11 @@ class Engine:
             self._conditions.look_around()
 
     def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]], *, tells_stopped: bool = False) -> None:
-        """Run ids that a router takes back, both ends included: what waits never starts, what runs is cancelled.
+        """A router cancels run ids, both ends included: waiting calls never start, running ones are cancelled.
 
         A handler that is `def` runs to its end, and so does a batch, for the sake of the others in it; but one that
-        yields is closed at its next value, a batch once none of its calls is wanted. However what runs ends, its lane
-        stops there if it stops at failures. `tells_stopped`: the router wants to know where that is.
+        yields is closed at its next value, a batch once none of its calls is wanted. However running calls end, their
+        lanes stop there if they stop at failures. `tells_stopped`: the router is told where.
         """
         ranges = list(ranges)
         own = without_moved(link, ranges)
@@ -179,13 +179,13 @@ class Engine:
             self._conditions.look_around()
 
     def take(self, link: RouterPeer, run_ids: Iterable[int], counts: Iterable[int]) -> None:
-        """So many values of handlers that yield, by run ids, were taken: these may go on."""
+        """Values of handlers that yield were taken, counts by run id: these handlers may go on."""
         self._executors.generators.take(link, run_ids, counts)
 
     async def finish(self, link: RouterPeer) -> None:
-        """The router sends nothing more: returns when all of its calls have been answered.
+        """The router has half-closed: returns when all of its calls have been answered.
 
-        As it cannot say any more what it takes of the values of handlers that yield, they are taken once they leave.
+        It cannot acknowledge values of handlers that yield any more, so they count as taken once they leave.
         """
         link.outbox.take_values(lambda run_ids: self._executors.generators.take(link, run_ids, repeat(1)))
         self._executors.generators.take_all(link)
@@ -213,14 +213,14 @@ class Engine:
     # -- the replica -----------------------------------------------------------------------------------------------
 
     def configure(self, *, max_ongoing: int, prefetch: int) -> None:
-        """New settings; routers hear of them."""
+        """Applies new settings, and reports the new capacity to routers."""
         self.batch_hosts.warn_of_unfillable(max_ongoing, prefetch)
         self.post(LimitsChanged(max_ongoing, prefetch))
         for outbox in self._links.values():
             outbox.tell_capacity()
 
     def drain(self) -> None:
-        """Takes nothing new, hands back what has not started, tells the routers. Slots that were given are honoured."""
+        """Takes no new calls, hands back those that have not started, tells the routers. Granted slots stay valid."""
         self.post(DrainBegan())
         self._recalls.hold_all(self._links)
         self._recalls.recall(lambda run: run.slot is None)
@@ -256,7 +256,7 @@ class Engine:
         await self._conditions.until(lambda: not self.sessions.unacknowledged)
 
     async def deserted(self, patience_s: float) -> None:
-        """Returns when there was no router for so long: nobody brings outcomes to clients any more."""
+        """Returns when there was no router for so long: kept outcomes cannot reach clients any more."""
         await self._conditions.lasts(lambda: not self._links, patience_s)
 
     async def revoke(self, endpoint: str, epochs: Mapping[int, int]) -> AsyncGenerator[dict[int, int], None]:
@@ -287,7 +287,7 @@ class Engine:
     def _fence_runs(self, runs: Sequence[ReplicaRun]) -> None:
         """Sessions went on elsewhere: what of these runs has not started is handed back."""
         self._recalls.hold(runs)
-        # What waits goes before what executors give back: that makes room, and whatever waits then would start.
+        # Waiting calls are cancelled before executors give back work: that makes room, in which they would start.
         self.post(SessionsMoved(runs))
         self._recalls.recall(frozenset(runs).__contains__)
 

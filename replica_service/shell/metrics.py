@@ -1,4 +1,4 @@
-"""The replica's instruments: what the engine counts anyway, read when somebody scrapes."""
+"""The replica's instruments: what the engine counts anyway, read at each scrape."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How calls end, as executors tell it: encoded, counted, and on its way to whoever asked.
+"""Outcomes of calls from the executors: encoded, counted, and passed to the links that asked for them.
 
-Purpose: one place for what becomes of what a handler returns, yields or raises: the sink of all executors.
-Invariants: each call has one outcome, in the outbox of its link, or in the keeping of its session; a result that cannot
-be sent fails its own call, and no other.
+Purpose: the sink of all executors, for what a handler returns, yields or raises.
+Invariants: each call has one outcome, in the outbox of its link, or kept by its session; a result that cannot be sent
+fails its own call, and no other.
 Owner: the engine.
 """
 
@@ -24,7 +24,7 @@ class OutcomeReporter(Encoding):
     """Brings outcomes to callers, and the ends of work to the scheduler."""
 
     def __init__(self, counters: ReplicaCounters, sessions: Sessions, post: Callable[[Ended], None]) -> None:
-        """`post` tells the scheduler what has ended."""
+        """`post` gives the scheduler events of work that has ended."""
         self.post = post
         self._counters = counters
         self._sessions = sessions
@@ -60,7 +60,7 @@ class OutcomeReporter(Encoding):
         self._done(run, index, 1)
 
     def _done(self, run: ReplicaRun, lo: int, count: int) -> None:
-        """Calls have ended well whose results, if anybody wanted any, were values."""
+        """Calls have ended well without a payload: their values were sent, or they were made with no_reply."""
         self._counters.calls += count
         if run.record is None:
             run.link.outbox.done(run.first + lo, count)

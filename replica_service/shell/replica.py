@@ -1,8 +1,8 @@
 """One replica's life: from its configuration over its handler to its drain.
 
-Purpose: moves through the table of `core.lifecycle` and tells the controller of each step.
+Purpose: moves through the table of `core.lifecycle` and reports each step to the controller.
 Invariants: the handler is constructed once, in a thread, so that the service's event loop goes on; routers get streams
-only while the replica is ready; STOPPED is said after the last answer was written, or after the grace was over.
+only while the replica is ready; STOPPED is reported after the last answer was written, or after the grace was over.
 Owner: the app.
 """
 
@@ -62,11 +62,11 @@ class HostedReplica:
         self.configured = asyncio.Event()
         """The first configuration is there."""
         self.on_change: Callable[[], None] = lambda: None
-        """Called after each change that the controller should hear of."""
+        """Called after each change that is to be reported to the controller."""
         self.on_sick: Callable[[], None] = lambda: None
         """Called once, when the health checks of the handler have failed too often."""
         self.has_controller = False
-        """Somebody may replace it."""
+        """Whether a controller may replace it."""
         self.address = ""
         self.metrics_address = ""
         self.engine: Engine | None = None
@@ -78,7 +78,7 @@ class HostedReplica:
         self._graceful_timeout_s = graceful_timeout_s
         self._resume_ttl_s = resume_ttl_s
         self._backend = Backend(name="")
-        """What the controller says of it; before that, nothing."""
+        """The backend's settings from the controller; defaults before these came."""
         self._description: HandlerDescription | None = None
         self._error = ""
         self._clock = clock or MonotonicClock()
@@ -96,7 +96,6 @@ class HostedReplica:
             state=self.state,
             address=self.address if self.state in {State.READY, State.DRAINING} else "",
             max_ongoing=scheduler.max_ongoing if scheduler is not None else 0,
-            ongoing=scheduler.in_use if scheduler is not None else 0,
             error=self._error or (self._upkeep.problem if self._upkeep is not None else ""),
             metrics_address=self.metrics_address,
             unhealthy=self.is_sick,
@@ -140,7 +139,7 @@ class HostedReplica:
     # -- its life --------------------------------------------------------------------------------------------------
 
     async def start(self) -> bool:
-        """Constructs the handler, and is ready; False where the replica was told to stop meanwhile.
+        """Constructs the handler, and is ready; False where the replica was asked to stop meanwhile.
 
         Raises:
             CannotStart: the handler cannot be imported or constructed; its traceback was reported or logged.
@@ -155,7 +154,7 @@ class HostedReplica:
             raise error
         if error is not None:
             self._failed(users_traceback(error))
-            # A controller has the traceback, for whoever asks.
+            # The controller has the traceback, for operators.
             log = _log.info if self.has_controller else _log.error
             log("handler cannot start", handler=self._handler, exc_info=error)
             words = f"{type(error).__name__}: {error}"
@@ -180,11 +179,11 @@ class HostedReplica:
         return True
 
     async def wait_configured(self) -> bool:
-        """Waits for the first configuration; False where the replica was told to stop meanwhile."""
+        """Waits for the first configuration; False where the replica was asked to stop meanwhile."""
         return await self._unless_stopped(asyncio.ensure_future(self.configured.wait()))
 
     def look_after(self, tasks: Supervisor) -> None:
-        """From now on the handler is checked, and told of new configurations, in these tasks."""
+        """Starts the tasks that check the handler and reconfigure it."""
         if self._upkeep is not None:
             self._upkeep.start(tasks)
 
@@ -199,7 +198,7 @@ class HostedReplica:
         return await Drain(self.engine, self._upkeep, grace_s, self._resume_ttl_s).run()
 
     def stopped(self) -> None:
-        """Nothing runs any more, and nothing is left to be said to routers."""
+        """No call runs any more, and all answers to routers are written."""
         self._move(LifecycleEvent.EMPTIED if self.state is State.DRAINING else LifecycleEvent.STOP_ASKED)
 
     def _watch(self, engine: Engine) -> None:

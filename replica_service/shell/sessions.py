@@ -1,8 +1,8 @@
-"""Sessions at work: what of their runs is executed, answered from what is kept, or refused, and who gets the outcomes.
+"""Runs of sessions: which calls are executed, answered from kept outcomes, or refused, and which links get outcomes.
 
 Purpose: between the engine and the session table. Runs without session do not come here.
-Invariants: of each run of a session the link that sent it hears exactly one outcome for each call, as long as it is
-open; a call that ran is not run again while its outcome is kept.
+Invariants: for each call of a session's run the link that sent it gets exactly one outcome, as long as it is open; a
+call that ran is not run again while its outcome is kept.
 Owner: the engine.
 """
 
@@ -135,7 +135,7 @@ class Sessions:
     def ended(self, run: ReplicaRun, record: RunRecord, lo: int, count: int, outcome: Failure | Mark) -> None:
         """Calls that had started have ended without results.
 
-        Those whose caller takes several results do not outlive their connection: nothing of them is kept.
+        Calls whose caller takes several results do not outlive their connection: no outcome of them is kept.
         """
         if run.options.streaming:
             _tell(run.link, run.first + lo, count, outcome, 0, "")
@@ -165,11 +165,11 @@ class Sessions:
         self._table.unstarted(record, lo, lo + count)
 
     def unstarted(self, record: RunRecord, lo: int, hi: int) -> None:
-        """These calls will not start; who waits for them is told later."""
+        """These calls will not start; the links that wait for them are answered later."""
         self._table.unstarted(record, lo, hi)
 
     def _deliver(self, run: ReplicaRun, record: RunRecord, lo: int, count: int, outcome: KeptOutcome) -> None:
-        """To whoever asked for it last. An open link that is not told owes its caller nothing, and hears just that."""
+        """Delivers to the link that asked last. Another open link gets a failure: the call was overtaken."""
         link = run.link
         is_told = False
         for to, first, begin, end in record.told(lo, lo + count):

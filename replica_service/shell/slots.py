@@ -30,7 +30,7 @@ class ReservationEnd(StrEnum):
     REFUSED = "refused"
     """Handed back: no room, or the replica drains."""
     CANCELLED = "cancelled"
-    """Taken back while it waited: its caller has left or has no more time, or its link has ended."""
+    """Cancelled while it waited: its caller has left or its time is over, or its link has ended."""
     TIMED_OUT = "timed_out"
     """Its time was over when its turn came."""
 

@@ -16,6 +16,7 @@ from router_service.convert.runs import (
     takes_to_wire,
     times_of,
     too_large,
+    traces_of,
     values_of,
 )
 from router_service.convert.sessions import (
@@ -62,6 +63,7 @@ __all__ = [
     "takes_to_wire",
     "times_of",
     "too_large",
+    "traces_of",
     "values_of",
     "with_relative_slo",
 ]

@@ -19,6 +19,10 @@ from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2, router_service_pb2
 from slotmesh.wire.chunks import Announced, Payload
 from slotmesh.wire.limits import CHUNK_BYTES, MAX_INLINE_BYTES
+from slotmesh.wire.trace_context import TraceColumns, TraceContext, columns_of
+
+MAX_WAITED_US = 10**15
+"""Some thirty years: clients say how old calls are that they send again."""
 
 
 def too_large(size: int, limit: int = MAX_INLINE_BYTES) -> Failure:
@@ -122,9 +126,30 @@ def add_batch(
     if outgoing.origin is not None:
         batch.origin_stream_id, run_ids = outgoing.origin
         batch.origin_run_ids.extend(run_ids[:1] if isinstance(run_ids, range) else run_ids)
+    if outgoing.is_shadow or outgoing.shard_keys or outgoing.traces:
+        _say_origins(batch.origins, outgoing)
+    if outgoing.arrived != inf:
+        batch.waited_us = min(max(1, int((now - outgoing.arrived) * 1e6)), MAX_WAITED_US)
     if outgoing.deadline != inf:
         batch.time_left.FromNanoseconds(max(0, int((outgoing.deadline - now) * 1e9)))
     return large
+
+
+def _say_origins(origins: replica_service_pb2.RunOrigins, outgoing: OutgoingBatch) -> None:
+    origins.shadow = outgoing.is_shadow
+    origins.shard_keys.extend(outgoing.shard_keys)
+    if outgoing.traces:
+        starts, traceparents, tracestates = columns_of(outgoing.traces)
+        origins.trace_starts.extend(starts)
+        origins.traceparents.extend(traceparents)
+        origins.tracestates.extend(tracestates)
+
+
+def traces_of(batch: router_service_pb2.CallBatch, ids: Sequence[int]) -> dict[int, TraceContext] | Failure:
+    """The trace contexts of the calls of a batch, by their ids, which are sound."""
+    columns = TraceColumns(batch.trace_starts, batch.traceparents, batch.tracestates)
+    mistake = columns.mistake(len(ids))
+    return columns.by_id(ids) if mistake is None else _bad(*mistake)
 
 
 def results_of(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CallerCancels:
-    """Ends what nobody waits for any more."""
+    """Ends calls that their callers have cancelled or left behind."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class CallerCancels:
         self._withdrawals.follow_up(cancellation.cancel_calls(event.caller, event.ranges, self._outcomes), now)
 
     def caller_left(self, event: CallerLeft, now: float) -> None:
-        """Ends all that is open of the caller, and a reservation for which nobody else waits."""
+        """Ends all open calls of the caller, and its reservation where no other caller waits for the same one."""
         caller = event.caller
         self._uploads.left(caller)
         self._withdrawals.follow_up(cancellation.cancel_caller(caller, self._outcomes), now)

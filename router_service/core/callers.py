@@ -77,7 +77,7 @@ class Caller:
         """`flow` is a new one unless it is given."""
         self.window = window
         self.session = session
-        """Which connection of which session this is; None for callers whose calls end with them."""
+        """The session's connection; None without a session: then the caller's calls end when it disconnects."""
         self.flow = flow or Flow()
         self.calls = 0
         """Calls accepted whose outcome has not left."""
@@ -114,11 +114,11 @@ class Caller:
         return calls
 
     def ids_apart(self, runs: int) -> list[int]:
-        """The last call ids of open runs that are so many runs apart: who deals with all of them can pause there."""
+        """The last call ids of open runs that are so many runs apart: work on all of them can pause there."""
         return [run.ids[-1] for run in islice(self.runs, runs - 1, None, runs) if run.ids]
 
     def admit(self, ids: Sequence[int], size: int) -> Failure | None:
-        """Accepts a batch of `size` payload bytes, or says why it is rejected; then nothing has changed."""
+        """Accepts a batch of `size` payload bytes, or returns why it is rejected; a rejected batch changes nothing."""
         count = len(ids)
         if failure := self._check_ids(ids):
             return failure
@@ -142,7 +142,7 @@ class Caller:
         return None
 
     def stop(self, key: str, generation: int, call_id: int) -> bool:
-        """A call has failed; those after it of its key and generation are to fail, too. Returns whether it is news."""
+        """A call has failed: later ones of its key and generation are to fail, too. Returns whether that is new."""
         known = self.stops.get(key)
         if known is None:
             if len(self.stops) >= MAX_STOPS:

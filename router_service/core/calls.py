@@ -20,7 +20,7 @@ class RouterCallOptions(StatedOptions):
     """What the calls of a batch share, as far as routing reads it."""
 
     timeout_s: float = inf
-    """Seconds from arrival to deadline: what passes it is dropped. Infinite where calls say none."""
+    """Seconds from arrival to deadline, after which calls fail. Infinite where calls have no timeout."""
     partition: int = -1
     """Partition of the ordering key; -1 without one."""
     wire: bytes = b""
@@ -46,7 +46,7 @@ NO_CALLS: Sequence[int] = range(0)
 
 
 class FirstAttempt(NamedTuple):
-    """Where calls without a session were at their first attempt: so they are told for the same at the next one."""
+    """Where calls without a session were sent first, for the replica that gets them at the next attempt."""
 
     stream_id: str
     """Of the stream to the replica."""

@@ -1,8 +1,8 @@
 """Calls that end before they are answered: their deadline passed, or their caller took them back.
 
 Invariants: what no frame has carried is withdrawn and was never executed; what a replica has is abandoned: the caller
-hears of it now, the replica is told, and its answer is dropped. But where a lane stops at failures, whether a call has
-failed is decided where it runs: the replica is asked, and the caller hears what it says (`CallerOutcomes.ask`).
+gets its failure now, the replica gets a cancel, and its answer is dropped. But where a lane stops at failures, only the
+replica knows whether a call has failed: it is asked, and the caller gets the replica's answer (`CallerOutcomes.ask`).
 Owner: the scheduler.
 """
 
@@ -28,7 +28,7 @@ Span = tuple[int, int]
 """Indices of a run or a slice, from the first up to the second: as slices of lists have them."""
 
 PATIENCE_S = 0.25
-"""A replica that is asked how far calls are, and does not say so by then, is not waited for."""
+"""How long the router waits for a replica that it has asked what became of calls."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Withdrawn:
     survivors: list[RouterRun] = field(default_factory=list)
     """Calls of these slices that go on, as runs of their own, whose deadlines must be watched."""
     asked: list[RouterRun] = field(default_factory=list)
-    """Runs whose replicas were asked, who are not waited for for ever."""
+    """Runs whose replicas were asked; the wait for their answers is bounded."""
 
 
 def end_run(
@@ -66,7 +66,7 @@ def end_run(
 
 
 def cancel_caller(caller: CallerBook, outcomes: CallerOutcomes) -> Withdrawn:
-    """Ends all that the caller has not heard of."""
+    """Ends all calls of the caller that have no outcome."""
     withdrawn = Withdrawn()
     for run in list(caller.runs):
         end_run(run, outcomes, failures.CANCELLED, _cancelled_at, withdrawn)
@@ -74,7 +74,7 @@ def cancel_caller(caller: CallerBook, outcomes: CallerOutcomes) -> Withdrawn:
 
 
 def leave(caller: CallerBook, outcomes: CallerOutcomes) -> Withdrawn:
-    """The connection of a session is gone. What replicas have goes on there; what they have not will be sent again.
+    """The connection of a session has ended. Calls at replicas go on; the client will send the others again.
 
     Calls that stream their values end with the connection.
     """
@@ -116,7 +116,7 @@ def cancel_calls(caller: CallerBook, ranges: Iterable[Range], outcomes: CallerOu
 
 
 def stop_after(caller: CallerBook, key: str, outcomes: CallerOutcomes) -> Withdrawn:
-    """A call has failed: later ones of its key and generation that no frame has carried fail, too. A replica knows."""
+    """Fails later calls of the key and generation that no frame has carried; the replica fails the others."""
     withdrawn = Withdrawn()
     failed = caller.stops[key]
     for run in list(caller.runs):
@@ -145,7 +145,7 @@ def uncharge(run: RouterRun) -> None:
 
 
 def stop_asking(replica: RoutedReplica, ranges: Iterable[Range], outcomes: CallerOutcomes) -> None:
-    """Nothing starts any more behind these calls, by run ids, of lanes that stop: their callers hear of failures."""
+    """The replica starts nothing behind these calls (by run id) of lanes that stop: their callers get the failures."""
     wanted = merged(ranges)
     for sent in list(replica.inflight.values()):
         if sent.asked:
@@ -153,7 +153,7 @@ def stop_asking(replica: RoutedReplica, ranges: Iterable[Range], outcomes: Calle
 
 
 def _is_asked_first(run: RouterRun) -> bool:
-    """Whether replicas say what becomes of its calls, before their caller hears that they have failed."""
+    """Whether the replica is asked what became of the run's calls before their caller gets a failure."""
     return run.options.stop_generation > 0 and run.session is not None and run.shadow_of is None and not run.has_left
 
 

@@ -1,4 +1,4 @@
-"""What the scheduler wants done. The shell carries these out in order; they carry no behaviour."""
+"""Commands: what the scheduler has decided. The shell carries them out in order; they have no behaviour."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Flush:
 
 @dataclass(slots=True, eq=False)
 class CancelRun:
-    """Tell the replica that nobody waits for `count` calls of the slice any more, from offset `lo`."""
+    """Cancel `count` calls of the slice at the replica, from offset `lo`."""
 
     sent: Sent
     lo: int
     count: int
     asks: bool = False
-    """Their lanes stop there, and the replica is to say so."""
+    """Their lanes stop at these calls, and the replica has to confirm it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +65,7 @@ class DeliverResults:
 class DeliverDone:
     """Tell the caller that calls have ended which have no result of their own.
 
-    It wants no reply, and they ended well or not; or it has had their values, and they ended well.
+    Either the calls were made with no_reply, or they ended well and the caller has had all their values.
     """
 
     caller: CallerBook
@@ -88,7 +88,7 @@ class DeliverFailure:
     size: int
     """Payload bytes of the calls that failed: what the window gets back."""
     replica: SliceHolder | None = None
-    """Who keeps this outcome, or what it knows of calls that the router waits for no longer; None where nobody does."""
+    """The replica that keeps this outcome, or knows of calls that the router gave up; None without one."""
     first: int = 0
     """Run id of the first of them there; 0 without a replica."""
     links: int = 0
@@ -115,12 +115,12 @@ class DeliverValues:
 
 
 Delivery = CallDelivery | DeliverValues
-"""What a caller hears."""
+"""What a caller receives."""
 
 
 @dataclass(slots=True, eq=False)
 class DeliverSlot:
-    """Tell the caller of its slot: reserved or renewed, or released. It was its one operation."""
+    """Hand the caller the result of its one slot operation: a slot that was reserved or renewed, or was released."""
 
     caller: CallerBook
     answer: LeasedSlot | ReleasedSlot
@@ -136,7 +136,7 @@ class NameRoster:
 
 @dataclass(slots=True, eq=False)
 class TakeValues:
-    """Tell the replica that so many values of the run were taken: nobody reads them."""
+    """Tell the replica that so many values of the run were taken, though no caller reads them."""
 
     replica: RoutedReplica
     run_id: int
@@ -145,7 +145,7 @@ class TakeValues:
 
 @dataclass(slots=True, eq=False)
 class OpenLink:
-    """Connect to the replica, and stay connected until told otherwise."""
+    """Connect to the replica, and reconnect until `Disconnect`."""
 
     replica: RoutedReplica
 

@@ -1,4 +1,4 @@
-"""What follows from an event, until nothing follows any more; then the commands are handed over.
+"""Consequences of an event, carried out until there are none left; then the commands are handed over.
 
 Purpose: an outcome may end other calls (those behind it in a lane that stops), or let some begin (those behind a
 payload that is not awaited any more).
@@ -39,7 +39,7 @@ class Conclusions:
         self._operations = operations
         self._uploads = uploads
         self._submissions = submissions
-        # Looked at after each event: the lists themselves, which nobody replaces.
+        # Looked at after each event. Their owners clear these lists, and never replace them.
         self._stopped, self._unbrought = outcomes.stopped, outcomes.unbrought
         self._pending = operations.requests.pending
 

@@ -33,7 +33,7 @@ class ShadowOutcome(Enum):
 
 
 class ReservationAnswer(Enum):
-    """What callers heard of their reservations."""
+    """How reservations ended for their callers."""
 
     GRANTED = "granted"
     NO_SLOT = "no_slot"
@@ -42,7 +42,7 @@ class ReservationAnswer(Enum):
     """The queue was full."""
     CANCELLED = "cancelled"
     FAILED = "failed"
-    """The endpoint or the wanted replica does not exist, or the replica said no."""
+    """The endpoint or the wanted replica does not exist, or the replica refused."""
 
 
 _OUTCOME_OF = {

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from router_service.core.callers import Caller
     from router_service.core.calls import Batch
     from router_service.core.commands import DeliverResults
+    from slotmesh.wire.trace_context import Traces
 
 
 class RouterEvent:
-    """Something that the router's core has to know of."""
+    """Base of the events of the router's core."""
 
     __slots__ = ()
 
@@ -32,6 +33,8 @@ class CallsSubmitted(RouterEvent):
     caller: Caller
     endpoint: str
     batches: Iterable[Batch]
+    traces: Traces | None = None
+    """Of those of the calls that have a trace context; None where none has."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,14 +58,14 @@ class CallsCancelled(RouterEvent):
 
 @dataclass(slots=True, eq=False)
 class CallerLeft(RouterEvent):
-    """A caller without a session is gone: what it has not heard of is CANCELLED."""
+    """A caller without a session has disconnected: its calls without an outcome are CANCELLED."""
 
     caller: Caller
 
 
 @dataclass(slots=True, eq=False)
 class ResultsRequested(RouterEvent):
-    """The caller reads results whose payloads the router has dropped: their replica keeps them, and is asked again."""
+    """The caller reads results whose payloads the router has dropped: their replica is asked for them again."""
 
     caller: Caller
     endpoint: str

@@ -1,4 +1,4 @@
-"""What callers hear from the router itself: every failure that the core makes, and its words.
+"""Every failure that the router's core makes, with its message.
 
 Owner: pure functions; `slotmesh.errors` has the reasons.
 """
@@ -82,7 +82,7 @@ def room_full(backend: str, full: Failure) -> Failure:
 
 
 def no_such_replica(run: RouterRun, replica_id: str) -> Failure:
-    """The replica that a reservation wants is none of its endpoint's."""
+    """The endpoint of the reservation has no replica of that id."""
     return Failure(
         reason=Reason.REPLICA_GONE,
         message=f"no backend of {run.endpoint} has a replica {replica_id!r}",
@@ -91,7 +91,7 @@ def no_such_replica(run: RouterRun, replica_id: str) -> Failure:
 
 
 def replica_gone(replica_id: str, why: str) -> Failure:
-    """The replica that gave a slot cannot be told what to do with it."""
+    """The replica that granted the slot cannot be reached."""
     return Failure(
         reason=Reason.REPLICA_GONE,
         message=f"replica {replica_id}, which gave the slot, {why}: reserve another one",
@@ -111,7 +111,7 @@ def replica_not_known(replica_id: str) -> Failure:
 
 
 def replica_unreachable(replica_id: str, why: str) -> Failure:
-    """The replica that gave a slot may live, but was told nothing."""
+    """The replica that granted the slot may be alive, but the operation was not sent to it."""
     return Failure(
         reason=Reason.BACKEND_UNAVAILABLE,
         message=f"replica {replica_id}, which gave the slot, {why}; the slot may live on until the end of its lease",
@@ -255,7 +255,7 @@ def replica_ended(replica: SliceHolder) -> Failure:
 
 
 def not_heard(replica_id: str) -> Failure:
-    """The session moved here, and who may have executed the calls cannot be asked."""
+    """The session moved here, and a replica that may have executed the calls cannot be asked."""
     return Failure(
         reason=Reason.REPLICA_LOST,
         message=f"the session moved to this router, and replica {replica_id}, which may have executed the call, "
@@ -277,7 +277,7 @@ NOT_READ = Failure(
     "or use a session",
     executed=Executed.YES,
 )
-"""A client without a session does not read its results, and others need the room."""
+"""A client without a session does not read its results, and the router's other clients need the memory."""
 
 
 def result_evicted(replica: SliceHolder) -> Failure:
@@ -291,7 +291,7 @@ def result_evicted(replica: SliceHolder) -> Failure:
 
 
 def value_too_large(size: int, limit: int, replica: SliceHolder) -> Failure:
-    """The handler has yielded more at once than the caller can take; it is told to stop."""
+    """The handler has yielded a value larger than the caller can take; the replica is told to stop it."""
     return Failure(
         reason=Reason.PAYLOAD_TOO_LARGE,
         message=f"the handler yielded a value of {size} bytes; at most {limit} bytes come to this caller",

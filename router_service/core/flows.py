@@ -1,4 +1,4 @@
-"""Between whom the router is fair.
+"""Flows: what the router's queues are fair between.
 
 Owner: the edge makes one for each stream, and for each peer of unary calls; queues and accounts go by it.
 """

@@ -1,9 +1,9 @@
 """Every call gets exactly one outcome: here, and nowhere else.
 
 Purpose: turns what happened to runs into deliveries, and keeps the runs' and callers' books.
-Invariants: `run.unanswered` falls by the calls of each delivery and ends at 0; a run leaves its caller's `runs` then.
-A failure of a call whose earlier attempt was lost never says that the call was not executed.
-Shadows end here too, but nobody hears of them: they are counted.
+Invariants: `run.unanswered` falls by the calls of each delivery and ends at 0; a run leaves its caller's `runs` then. A
+failure of a call whose earlier attempt was lost never says that the call was not executed. Shadows end here too, and
+are only counted: no caller waits for them.
 Owner: the scheduler.
 """
 
@@ -78,7 +78,7 @@ class CallerOutcomes:
         )
 
     def done(self, sent: Sent, lo: int, count: int) -> None:
-        """`count` calls of the slice, from offset `lo`, ended; their caller wants to know no more."""
+        """`count` calls of the slice, from offset `lo`, ended without a reply (no_reply), or after their values."""
         run, begin = sent.run, sent.lo + lo
         self._settle(run, count)
         if run.shadow_of is not None:
@@ -104,7 +104,7 @@ class CallerOutcomes:
             self._fail(run, 0, 1, failures.replica_gone(replica_id, why))
 
     def answered_with(self, sent: Sent, lo: int, count: int, failure: Failure) -> None:
-        """The replica says that `count` calls of the slice, from offset `lo`, failed."""
+        """`count` calls of the slice, from offset `lo`, failed at the replica."""
         if sent.asked:
             self._answer_asked(sent, lo, count, failure)
             return
@@ -121,16 +121,16 @@ class CallerOutcomes:
         event.caller.streamed(event.ids)
 
     def forget(self, run: RouterRun) -> None:
-        """Nobody is told of anything about the run any more: the next router asks for it."""
+        """Outcomes of the run are not delivered any more: the session has moved, and its next router asks for them."""
         run.has_left = True
         if run.unanswered:
             self._settle(run, run.unanswered)
 
     def abandon(self, sent: Sent, failure: Failure, lo: int = 0, count: int | None = None) -> None:
-        """The caller hears the failure now, for what is open of these calls; what the replica answers is dropped.
+        """Fails the calls that are open now; what the replica answers later is dropped.
 
-        A session that moves before it has heard that asks for these calls elsewhere: the replica keeps what it knows of
-        them until the failure is acknowledged.
+        A session that moves before the failure arrived asks for these calls at its next router: the replica keeps their
+        outcomes until the client has acknowledged the failure.
         """
         run = sent.run
         keeper = sent.replica if run.session is not None and not run.options.streaming else None
@@ -140,10 +140,10 @@ class CallerOutcomes:
             self._out.append(CancelRun(sent, begin, many))
 
     def ask(self, sent: Sent, failure: Failure, lo: int = 0, count: int | None = None) -> bool:
-        """These calls are to fail, as far as they are open, and behind them nothing of their lane may start.
+        """Fails these calls, as far as they are open, in a lane that stops: behind them nothing may start.
 
-        That is for the replica to see to: it is told, and the caller hears of the failure once that has answered. What
-        had ended by then has its own outcome. Returns whether the replica was asked.
+        The replica has to stop the lane, so it is asked, and the caller gets the failure when it has answered. Calls
+        that had ended by then have their own outcomes. Returns whether the replica was asked.
         """
         asked = sent.asked = sent.asked or {}
         before = len(asked)
@@ -171,7 +171,7 @@ class CallerOutcomes:
         return left
 
     def stop_asking(self, sent: Sent, offsets: Iterable[int]) -> None:
-        """The replica has said that nothing starts behind these calls, or has not answered in time."""
+        """The replica has confirmed that nothing starts behind these calls, or has not answered in time."""
         for at in offsets:
             if sent.asked and sent.open_parts(at, 1) and (failure := sent.asked.pop(at, None)) is not None:
                 self._end_asked(sent, at, failure, Executed.UNKNOWN)
@@ -196,7 +196,7 @@ class CallerOutcomes:
         self._fail(run, sent.lo + at, 1, replace(failure, executed=executed), keeper, sent.first + at)
 
     def fail_waiting(self, run: RouterRun, failure: Failure, keep: int = 0) -> None:
-        """All waiting calls of the run but the first `keep` fail; they are charged to nobody."""
+        """Fails all waiting calls of the run but the first `keep`; no account is charged for them."""
         count = run.waiting - keep
         if count > 0:
             begin = run.cursor + keep
@@ -204,13 +204,13 @@ class CallerOutcomes:
             run.ids, run.payloads = run.ids[:begin], run.payloads[:begin]
 
     def fail_some_waiting(self, run: RouterRun, spans: Sequence[tuple[int, int]], failure: Failure) -> None:
-        """The waiting calls at these indices (from, to) of the run fail; they are charged to nobody."""
+        """Fails the waiting calls at these indices (from, to) of the run; no account is charged for them."""
         for lo, hi in spans:
             self._fail(run, lo, hi - lo, failure)
         run.drop_waiting([at for span in spans for at in range(*span)])
 
     def replaced(self, run: RouterRun, count: int, part: RouterRun) -> None:
-        """`count` calls of the run live on in another one, `part`."""
+        """Moves `count` calls of the run into another one, `part`."""
         part.caller.runs[part] = None
         self._settle(run, count)
 

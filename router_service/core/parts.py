@@ -1,6 +1,6 @@
 """The parts of the router's core, put together.
 
-Purpose: each decides one thing, and knows those that it asks; here is who knows whom.
+Purpose: each part decides one thing, and is given the parts that it asks; this module says which.
 Owner: the scheduler.
 """
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from router_service.core.sessions.session import SessionConnection
     from router_service.core.slots.slot import SlotWork
     from slotmesh.errors import Failure
+    from slotmesh.wire.trace_context import Traces
 
 SLO_UNLESS_STATED_S = 1.0
 """Calls that state no SLO are ordered as if they had this one, so that those which do cannot starve them."""
@@ -102,8 +103,8 @@ class RouterRun:
     __slots__ = (
         *("__weakref__", "account", "alarm", "arrived", "asked_until", "attempt", "awaits", "caller", "cursor"),
         *("deadline", "endpoint", "first_roster", "has_left", "ids", "is_overdue", "may_have_run", "options", "origin"),
-        *("partition", "payloads", "recovers", "sents", "seq", "session", "shadow_of", "slot", "unanswered"),
-        "was_answered",
+        *("partition", "payloads", "recovers", "sents", "seq", "session", "shadow_of", "slot", "traces"),
+        *("unanswered", "was_answered"),
     )
 
     def __init__(
@@ -162,6 +163,8 @@ class RouterRun:
         """The router has had the outcomes before, and asks for them once more."""
         self.recovers = False
         """A replica has these calls already: it is only asked for their outcomes."""
+        self.traces: Traces | None = None
+        """Trace contexts by call id, of other runs, too; None where no call has one."""
 
     @property
     def reserves(self) -> bool:
@@ -202,7 +205,7 @@ class RouterRun:
         part.partition = self.partition
         part.shadow_of = self.shadow_of
         part.may_have_run, part.was_answered = self.may_have_run, self.was_answered
-        part.first_roster = self.first_roster
+        part.first_roster, part.traces = self.first_roster, self.traces
         part.recovers = self.recovers and attempt is None
         if self.slot is not None:
             part.deadline = self.deadline

@@ -1,4 +1,4 @@
-"""The router's decisions: which replica runs which calls, and what every caller hears.
+"""The router's decisions: which replica runs which calls, and which outcome every caller gets.
 
 Purpose: admission -> traffic policy -> queue -> balancer -> replica -> correlated reply, as `(event, now) -> commands`.
 `events.py`, here and in the rooms, says what can happen, `handlers.py` which part handles it, `parts.py` how the parts
@@ -7,9 +7,9 @@ are put together. Of these `submissions` and `intake` are the way in, `sender` t
 Invariants, checked by tests/properties/test_router_scheduler.py:
   1. Each submitted call gets exactly one outcome (a result or a failure), whatever happens.
   2. Calls of one ordering key are sent in order of arrival, and to a new owner only after the old one has answered.
-  3. A replica never has more unkeyed calls than it said it can take, nor more keyed ones than its window.
+  3. A replica never has more unkeyed calls than its reported capacity, nor more keyed ones than its window.
   4. Nothing waits while a replica of its backend could take it, unless the brake is on.
-  5. A slot that is granted to somebody who waits no more is released at once.
+  5. A slot that is granted to a caller who no longer waits is released at once.
 Owner: the dispatcher, on one event loop. No clock, no I/O: `now` is monotonic seconds.
 """
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class RouterScheduler:
     """State of one router's data plane; single writer, never awaited inside.
 
-    What happens comes in by `step`. What its next frame carries a link takes when it can write one, by `cut_frame` and
-    `cut_ops`. All else only tells.
+    Events come in by `step`. A link that can write takes its next frame by `cut_frame` and `cut_ops`. All else only
+    reads.
     """
 
     def __init__(self, chance: Chance, *, max_upload_bytes: int = MAX_UPLOAD_BYTES) -> None:

@@ -1,6 +1,6 @@
 """How runs begin: at once, when their payloads are complete, or when it is known what became of an earlier sending.
 
-Invariants: a run begins once. What comes after a failure of its key and generation fails with it.
+Invariants: a run begins once. A call after a failure of its key and generation fails with it.
 Owner: the scheduler, which follows up what has ended.
 """
 
@@ -53,9 +53,11 @@ class Submissions:
         """Each batch becomes a run, and begins as soon as its payload is there."""
         caller, endpoint = event.caller, event.endpoint
         label, numbers, runs = (self._counters.label(endpoint),), self._numbers, caller.runs
-        calls, uploads = self._counters.calls, self._uploads.lines
+        calls, uploads, traces = self._counters.calls, self._uploads.lines, event.traces
         for options, ids, payloads in event.batches:
             run = RouterRun(next(numbers), caller, endpoint, options, ids, payloads, now)
+            if traces is not None:
+                run.traces = traces
             calls[label] += len(payloads)
             runs[run] = None
             if run.deadline <= now:
@@ -70,7 +72,7 @@ class Submissions:
         for options, ids, payloads in event.batches:
             run = RouterRun(next(self._numbers), caller, endpoint, options, ids, payloads, now - event.age_s)
             run.may_have_run = True
-            run.first_roster = event.first_roster
+            run.first_roster, run.traces = event.first_roster, event.traces
             self._counters.calls[label] += len(payloads)
             caller.runs[run] = None
             if options.streaming:

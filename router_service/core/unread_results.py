@@ -1,12 +1,13 @@
-"""What clients have not read of their results, of all streams of a router together.
+"""Results that clients have not read, of all streams of a router together.
 
-Purpose: each stream holds what its client has not read, and hundreds of clients that do not read at all would hold as
-many times that. Whoever reads gets its results as ever: what others hold up is at replicas already.
+Purpose: each stream holds the results that its client has not read, and hundreds of clients that do not read would hold
+hundreds of times that. Clients that read are not slowed: what the others hold up is at replicas already.
 Invariants: what is queued is bounded. Above the bound, or above a quarter of it where many streams have something
-queued, who has read nothing for `STUCK_S` lets go, those with most first, of what replicas keep; above the bound of
-what nobody keeps, too. Where that is not enough for many, the brake is on, for `BRAKE_S` at most: no calls are started
-that would bring more. Above the bound all others let go, too, of what replicas keep. What is being written cannot be
-taken back: the more of that there is, the less goes into one frame. Below the bounds nothing of this happens.
+queued, streams that have read nothing for `STUCK_S` drop results that replicas keep, those with most first; above the
+bound they drop results that no replica keeps, too. Where that is not enough for many, the brake is on, for `BRAKE_S` at
+most: no calls are started that would bring more. Above the bound all other streams drop results that replicas keep,
+too. What is being written cannot be taken back: the more of that there is, the less goes into one frame. Below the
+bounds nothing of this happens.
 Owner: the router's streams, one for all. Pure; `now` is monotonic seconds.
 """
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
 BRAKE_SHARE: Final = 4
-"""Above one part in so many of what may be queued, streams that are stuck let go, and the brake is on."""
+"""Above one part in so many of what may be queued, stuck streams drop results, and the brake is on."""
 BRAKE_STREAMS: Final = 8
 """Fewer streams that have something queued are bounded one by one, and take what replicas give them without a pause."""
 MAX_LEAVING_BYTES: Final = 4 * 1024 * 1024
@@ -32,9 +33,9 @@ CALL_BYTES: Final = 64
 """What an outcome takes besides its payload."""
 STUCK_S: Final = 0.25
 BRAKE_S: Final = STUCK_S
-"""By then it is known who is stuck."""
+"""A stream that has read nothing for this long is stuck."""
 AGAIN_S: Final = 0.1
-"""Where not enough was let go, this passes before all are asked again, or an eighth of the bound more comes."""
+"""Where streams have not dropped enough, they are asked again after this time, or after an eighth of the bound more."""
 
 
 class Holder(Protocol):
@@ -45,7 +46,7 @@ class Holder(Protocol):
         """When the frame left that its client has not read yet; infinite where there is none."""
 
     def shed(self, *, is_stuck: bool) -> None:
-        """Lets go of what can be had again; and of what cannot, where the client is stuck."""
+        """Drops results that can be had again, and also those that cannot where the client is stuck."""
 
 
 class Unread:
@@ -59,7 +60,7 @@ class Unread:
     ) -> None:
         """`max_bytes` of results may be queued.
 
-        `brake` is told that calls which would bring more are not to be started, or may be. `release` is to be called
+        `brake` is called with whether calls that would bring more results must not start. `release` has to be called
         `BRAKE_S` later.
         """
         self.queued = 0
@@ -105,7 +106,7 @@ class Unread:
             self._brake(False)
 
     def left(self, holder: Holder) -> None:
-        """The stream is gone, and all that it had queued."""
+        """The stream has ended, and what it had queued is gone."""
         self.queued -= self._queued_by.pop(holder, 0)
 
     def _make_room(self, now: float) -> None:

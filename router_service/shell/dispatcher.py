@@ -54,7 +54,7 @@ class Dispatcher:
     ) -> None:
         """`open_link` starts to connect to a replica and reports through the dispatcher."""
         self.scheduler = scheduler
-        """For what it tells; events go through `post`."""
+        """For reading only; events go through `post`."""
         self.clock = clock
         self.links = OpenLinks()
         self._links = self.links.by_replica
@@ -84,7 +84,7 @@ class Dispatcher:
             self.post(SessionConnected(caller))
 
     def detach(self, caller: Caller) -> None:
-        """The caller is gone; outcomes go nowhere. Its calls are cancelled, unless its session may go on elsewhere."""
+        """The caller has left and gets no outcomes. Its calls are cancelled, unless its session may go on elsewhere."""
         self._sinks.pop(caller, None)
         if caller.session is not None:
             self.post(SessionDisconnected(caller))

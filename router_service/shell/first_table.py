@@ -1,4 +1,4 @@
-"""The first routing table: whoever comes before it waits for it, for a while.
+"""The first routing table: calls that come before it wait for it, for a bounded time.
 
 Owner: the dispatcher holds it, the table watch says when the table has come.
 """
@@ -9,7 +9,7 @@ import asyncio
 from contextlib import suppress
 
 FIRST_TABLE_WAIT_S = 3.0
-"""How long whoever comes before the first routing table waits for it, at most."""
+"""How long calls that come before the first routing table wait for it, at most."""
 
 
 class FirstTable:

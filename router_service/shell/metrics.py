@@ -1,4 +1,4 @@
-"""What the router exports: counters of the core and of the shell, read when somebody scrapes."""
+"""The metrics of the router: counters of the core and of the shell, read at each scrape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who carries out what the scheduler wants: sinks take what callers hear, links what replicas are told.
+"""The receivers of commands: sinks take what goes to callers, links what goes to replicas.
 
 Owner: the dispatcher calls them; streams, unary calls and links are what it calls.
 """
@@ -20,10 +20,10 @@ class CallerSink(Protocol):
 
 
 class SessionSink(CallerSink, Protocol):
-    """Where the outcomes of a session go, and what else its client must hear."""
+    """Where the outcomes of a session go, and rosters for its client."""
 
     def name_roster(self, version: RosterVersion) -> None:
-        """Tells the client which roster is in force; must not block."""
+        """Sends the client the roster that is in force; must not block."""
 
 
 class SlotSink(CallerSink, Protocol):
@@ -40,22 +40,22 @@ class ReplicaReceiver(Protocol):
         """There is something to send: cut frames until there is nothing left."""
 
     def cancel(self, command: CancelRun) -> None:
-        """Tells the replica that nobody waits for these calls of a slice."""
+        """Cancels these calls of a slice at the replica."""
 
     def reconcile(self, session: SessionConnection) -> None:
         """Asks the replica what became of the session's unanswered calls."""
 
     def retry_in(self, delay_s: float) -> None:
-        """The link failed: it is to connect again after so many seconds."""
+        """The link failed: it connects again after so many seconds."""
 
     def forget(self, first: int, count: int) -> None:
-        """Tells the replica that it need not keep the outcomes of these runs."""
+        """Acknowledges the outcomes of these runs: the replica need not keep them."""
 
     def take(self, run_id: int, count: int) -> None:
-        """Tells the replica that so many values of the run were taken."""
+        """Informs the replica that so many values of the run were taken."""
 
     async def finish(self) -> None:
-        """Says what there is to say, and returns when the replica has ended the stream."""
+        """Writes what is queued, and returns when the replica has ended the stream."""
 
     def close(self) -> None:
-        """Disconnects for good."""
+        """Disconnects, and does not connect again."""

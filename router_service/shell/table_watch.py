@@ -1,8 +1,8 @@
-"""The router's membership: an AttachRouter stream, kept up for as long as the router lives.
+"""The router's membership: an AttachRouter stream, kept up for as long as the router runs.
 
-Purpose: says who the router is and how it does; takes each routing table and acknowledges it.
+Purpose: identifies the router and reports its state; takes each routing table and acknowledges it.
 Invariants: the last table stays in force while the controller is away, and until there is one that may replace it; each
-report tells the table in force and the links that work at the moment it is written.
+report names the table in force and the links that work at the moment it is written.
 Owner: the app, which runs `run` and `tick` as tasks.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 
 import grpc
+from google.protobuf import timestamp_pb2
 
 from router_service import convert
 from router_service.core.routing.events import TableReceived
@@ -55,10 +56,10 @@ class TableWatch:
         """The table in force, as it came."""
         self._report_due = False
         self._unknown_balancers: dict[str, int] = {}
-        """Those of backends in the newest table that this router does not know. Each was warned of."""
+        """Balancers of backends in the newest table that this router does not know. A warning was logged for each."""
 
     def report_soon(self) -> None:
-        """Something that reports tell has changed."""
+        """Something that is part of reports has changed."""
         self._report_due = True
         if self._pump is not None:
             self._pump.wake()
@@ -116,7 +117,7 @@ class TableWatch:
         self.report_soon()
 
     def _full_hello(self) -> membership_service_pb2.RouterHello:
-        """With the table in force: a controller that has forgotten everything learns from it."""
+        """With the table in force: a controller without state learns from it."""
         hello = membership_service_pb2.RouterHello()
         hello.CopyFrom(self._hello)
         if self._in_force is not None:
@@ -124,7 +125,7 @@ class TableWatch:
         return hello
 
     def _warn_of_balancers(self, table: RoutingTable) -> None:
-        """Says once for each backend that its balancer is not the one that was asked for."""
+        """Logs once for each backend that its balancer is not the configured one."""
         unknown = {each.name: each.unknown_balancer for each in table.backends.values() if each.unknown_balancer}
         for backend, number in unknown.items():
             if self._unknown_balancers.get(backend) != number:
@@ -151,12 +152,23 @@ class TableWatch:
                     membership_service_pb2.PartitionOwner(replica_id=replica_id, incarnation=incarnation)
                     for replica_id, incarnation in self._links.ended_replicas()
                 ],
-                loads=[
-                    mesh_pb2.BackendLoad(backend=backend.name, queued=backend.account.calls, ongoing=backend.ongoing)
-                    for backend in scheduler.topology.backends.values()
-                ],
+                loads=self._loads(),
             )
         )
+
+    def _loads(self) -> list[mesh_pb2.BackendLoad]:
+        sampled_at = timestamp_pb2.Timestamp()
+        sampled_at.FromMicroseconds(round(self._dispatcher.clock.time_of_day() * 1e6))
+        return [
+            mesh_pb2.BackendLoad(
+                backend=backend.name,
+                queued=backend.account.calls,
+                ongoing=backend.ongoing,
+                sample_time=sampled_at,
+                slot_calls=backend.slot_calls,
+            )
+            for backend in self._dispatcher.scheduler.topology.backends.values()
+        ]
 
 
 def _version(table: RoutingTable) -> dict[str, object]:

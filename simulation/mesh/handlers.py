@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from math import inf
 from typing import TYPE_CHECKING
+
+import msgspec
 
 import slotmesh
 from simulation.mesh.history import CANCELLED, FINISHED, RAISED
+from slotmesh.v1.replica_service_pb2 import ExecuteRequest
 
 if TYPE_CHECKING:
     from simulation.mesh.node import Node
@@ -59,3 +63,11 @@ def make_handler(node: Node, max_ongoing: int) -> type:
                 recorder.ended(number, FINISHED)
 
     return Simulated
+
+
+def calls_in(message: bytes) -> Iterator[tuple[str, float]]:
+    """The calls of an ExecuteRequest, and what is left of their timeouts, seconds. Not those that come in chunks."""
+    for batch in ExecuteRequest.FromString(message).runs.batches:
+        time_left_s = batch.time_left.ToNanoseconds() / 1e9 if batch.HasField("time_left") else inf
+        for payload in filter(None, batch.payloads):
+            yield msgspec.msgpack.decode(payload)[0], time_left_s

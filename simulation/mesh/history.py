@@ -19,6 +19,8 @@ class Recorder:
         self.calls: dict[str, Call] = {}
         self.stop_lanes: dict[str, int] = {}
         """Calls of lanes that stop at a failure: their generation."""
+        self.due: dict[str, float] = {}
+        """When the timeout of such a call passes at the replica that has it: links and routers may have been slow."""
         self.outcomes: list[Outcome] = []
         self.executions: list[Execution] = []
         self.endings: list[str] = []
@@ -36,6 +38,11 @@ class Recorder:
         self.unanswered += 1
         if stop_generation:
             self.stop_lanes[call.tag] = stop_generation
+
+    def came_to_replica(self, tag: str, time_left_s: float) -> None:
+        """A replica has read the call."""
+        if tag in self.stop_lanes:
+            self.due[tag] = max(self.due.get(tag, 0.0), self._now() + time_left_s)
 
     def heard(self, tag: str, *, reason: str = "", executed: str = "", reply: str | None = None) -> None:
         if not self.is_over:

@@ -80,14 +80,15 @@ def _went_well(recorder: Recorder, number: int, call: Call, outcome: Outcome, *,
     """Where the call ran it went well, and in time; only its caller could not know.
 
     What came after it was right then. While nothing is broken there is nothing that a caller could not know, but for
-    how a call ended that it has cancelled in this very moment.
+    how a call ended that it has cancelled in this very moment. A timeout counts from the arrival at a router, which may
+    hang before it reads, and what is left of it from the arrival at the replica.
     """
     ended_at = recorder.executions[number].ended_at
     if recorder.endings[number] != FINISHED or outcome.executed != "UNKNOWN" or ended_at is None:
         return False
     if call.tag in recorder.given_up:
         return not is_calm or ended_at <= outcome.at + RECALL_S
-    return not is_calm and (call.deadline is None or ended_at <= call.deadline + RECALL_S)
+    return not is_calm and (call.deadline is None or ended_at <= recorder.due.get(call.tag, call.deadline) + RECALL_S)
 
 
 def _reasons(recorder: Recorder) -> Iterator[Violation]:

@@ -21,7 +21,7 @@ from router_service.app import serve as serve_router
 from router_service.config import RouterSettings
 from simulation.mesh.clients import run_client
 from simulation.mesh.environment import Surroundings, dispose, simulated
-from simulation.mesh.handlers import make_handler
+from simulation.mesh.handlers import calls_in, make_handler
 from simulation.mesh.history import Recorder
 from simulation.mesh.judge import judge
 from simulation.mesh.logs import logs_in_trace
@@ -339,4 +339,7 @@ class World:
             words = self._moments.words(source, rpc, message)
             if words:
                 self.tell(source, f"-> {target:<10} {words}")
+        if rpc.endswith("/Execute") and self.history.stop_lanes and target.startswith("replica"):
+            for tag, time_left_s in calls_in(message):
+                self.history.came_to_replica(tag, time_left_s)
         self._moments.saw(source, target, rpc, message)

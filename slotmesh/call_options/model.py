@@ -26,8 +26,9 @@ class StatedOptions:
     content_type: str = option("", OptionKind.CONTENT_TYPE, read_by=_BOTH)
     ordering_key: str = option("", OptionKind.KEY, read_by=_BOTH, stays=True)
     """Calls of one key run one after another. Batches have a field for it: one key for all calls, or one for each."""
-    shard_key: str = option("", OptionKind.KEY, read_by=Reader.ROUTER, stays=True)
-    """Calls of one key go to one backend. Means nothing where there is an ordering key."""
+    shard_key: str = option("", OptionKind.KEY, read_by=_BOTH, stays=True)
+    """Calls of one key go to one backend. Means nothing where there is an ordering key.
+    Batches have a field for it, as handlers may ask for it."""
     timeout_s: float | None = option(None, OptionKind.DURATION, read_by=Reader.ROUTER)
     """From a call's arrival at the router to its deadline: what passes it is dropped. None: there is none."""
     slo_s: float | None = option(None, OptionKind.DURATION, read_by=Reader.ROUTER, wire="relative_slo", stays=True)
@@ -61,3 +62,4 @@ class OptionChanges(TypedDict, total=False):
     metadata: Mapping[str, str]
     idempotent: bool
     reply: bool
+    traced: bool

@@ -1,4 +1,4 @@
-"""What the declaration of one option of calls says besides its name, type and default. Pure.
+"""What the declaration of one option of calls has besides its name, type and default. Pure.
 
 Purpose: an option is declared once, in `slotmesh.call_options.model`. From its declaration follow what clients refuse
 (`slotmesh.client.calls.options`) and servers too (`rules`), its form on the wire (`wire`), and who reads it.
@@ -35,7 +35,7 @@ class OptionKind(Enum):
 
 
 class Reader(Flag):
-    """Who decides by an option."""
+    """The services that decide by an option."""
 
     ROUTER = auto()
     REPLICA = auto()
@@ -56,7 +56,7 @@ class Option:
 
     @property
     def argument(self) -> str:
-        """What callers say it by."""
+        """Its name for callers."""
         return self.attribute.removesuffix("_s") if self.kind is OptionKind.DURATION else self.attribute
 
     @property
@@ -66,12 +66,12 @@ class Option:
 
     @property
     def has_presence(self) -> bool:
-        """Whether the message tells what was not said from what has the value 0."""
+        """Whether the message distinguishes an unset field from one with the value 0."""
         return self.kind in {OptionKind.DURATION, OptionKind.TIME}
 
 
 def option(default: ValueT, kind: OptionKind, *, read_by: Reader, wire: str = "", stays: bool = False) -> ValueT:
-    """Declares a field of a dataclass: what `Option` says of each argument."""
+    """Declares a field of a dataclass; `Option` documents each argument."""
     metadata = {_DECLARED: {"kind": kind, "read_by": read_by, "wire": wire, "stays": stays}}
     # Dataclasses take no mapping for a default, be it a read-only one, and a mapping has no hash.
     made: Any = (

@@ -88,8 +88,15 @@ def _metadata_problem(metadata: Mapping[str, str]) -> str | None:
     if size > MAX_METADATA_BYTES:
         return f"at most {MAX_METADATA_BYTES} bytes in all, got {size}"
     for key in metadata:
-        if key.startswith(_RESERVED_PREFIXES) or key == "authorization" or key != key.lower() or not key:
-            return f"key {key!r} is reserved, empty or not lower case"
+        if problem := metadata_key_problem(key):
+            return problem
+    return None
+
+
+def metadata_key_problem(key: str) -> str | None:
+    """What is wrong with a key of metadata."""
+    if key.startswith(_RESERVED_PREFIXES) or key == "authorization" or key != key.lower() or not key:
+        return f"key {key!r} is reserved, empty or not lower case"
     return None
 
 

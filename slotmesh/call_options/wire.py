@@ -1,6 +1,6 @@
 """Options of calls from and to their message: what is declared, as it is declared.
 
-Invariant: from the wire, only what was said is read; the message was found right by `rules` before.
+Invariant: from the wire, only fields that are set are read; `rules` has checked the message before.
 """
 
 from __future__ import annotations

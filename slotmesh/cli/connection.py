@@ -1,7 +1,7 @@
-"""Reaching a server of the mesh, and saying what is wrong where that fails.
+"""Connects to a server of the mesh, with an error for operators where that fails.
 
-Invariants: an address where nothing answers is told at once or within `CONNECT_TIMEOUT_S`, with the way out; a server
-of the wrong kind is told apart from one that refuses.
+Invariants: an address where nothing answers is an error at once or within `CONNECT_TIMEOUT_S`, with the way out; a
+server of the wrong kind is distinguished from one that refuses.
 """
 
 from __future__ import annotations

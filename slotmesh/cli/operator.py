@@ -1,4 +1,4 @@
-"""What operators ask a controller: the one place of the command line that knows its messages."""
+"""Requests of operators to a controller: the one place of the command line that knows its messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RPC_TIMEOUT_S: Final = 30.0
 
 
 class Operator:
-    """An operator at a controller. Raises SlotmeshError where it refuses, CommandFailed where it is gone."""
+    """A client of a controller. Raises SlotmeshError where it refuses, CommandFailed where it cannot be reached."""
 
     def __init__(self, peer: Peer, stub: Any) -> None:
         self._peer = peer
@@ -39,7 +39,7 @@ class Operator:
             yield cls(peer, ControllerServiceStub(channel))
 
     async def apply(self, mesh: Mesh, *, prune: bool = False) -> Applied:
-        """Makes the mesh what `mesh` says; deletes what it lacks only with `prune`."""
+        """Configures the mesh as `mesh`; deletes what that lacks only with `prune`."""
         request = pb.ApplyMeshRequest(mesh=mesh_to_wire(mesh), prune=prune)
         with self._peer.telling():
             response = await self._stub.ApplyMesh(request, timeout=RPC_TIMEOUT_S)
@@ -61,7 +61,7 @@ class Operator:
         return endpoints[name]
 
     async def set_traffic(self, endpoint: str, said: TrafficPolicy, *, clear_shadows: bool = False) -> int:
-        """Changes an endpoint's policy: weights and shadows that are not said stay as they are.
+        """Changes an endpoint's policy: weights and shadows that are not given stay as they are.
 
         Returns the configuration's revision that has it.
         """
@@ -71,7 +71,7 @@ class Operator:
         return int(response.revision)
 
     async def members(self) -> Members:
-        """Who is there. Routers are asked after replicas, so that the newest table knows of these replicas."""
+        """The members. Routers are asked for after replicas, so that the newest table has these replicas."""
         replicas = await self._replicas()
         with self._peer.telling():
             routers = await self._stub.ListRouters(pb.ListRoutersRequest(), timeout=RPC_TIMEOUT_S)
@@ -93,7 +93,7 @@ class Operator:
         )
 
     async def _replicas(self) -> tuple[ReplicaStatus, ...]:
-        """All of them, with all that they say is wrong."""
+        """All of them, with their whole error texts."""
         request = pb.ListReplicasRequest(whole_errors=True)
         replicas: list[ReplicaStatus] = []
         with self._peer.telling():
@@ -122,6 +122,9 @@ def _replica(wire: mesh_pb2.Replica) -> ReplicaStatus:
         start_time=_time(wire.start_time) if wire.HasField("start_time") else None,
         metrics_address=wire.metrics_address,
         warning=wire.warning,
+        restart_count=wire.restart_count,
+        last_exit=wire.last_exit,
+        version=wire.version,
     )
 
 
@@ -134,6 +137,7 @@ def _router(wire: mesh_pb2.Router) -> RouterStatus:
         linked_replica_ids=frozenset(wire.linked_replica_ids),
         start_time=_time(wire.start_time) if wire.HasField("start_time") else None,
         metrics_address=wire.metrics_address,
+        version=wire.version,
     )
 
 

@@ -22,7 +22,7 @@ ResultT = TypeVar("ResultT")
 
 
 class CommandFailed(Exception):
-    """The command cannot do what it was asked; the message says why, and the way out."""
+    """The command has failed; the message has the reason, and the way out."""
 
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
         super().__init__(message)

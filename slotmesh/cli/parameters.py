@@ -10,9 +10,9 @@ import typer
 from slotmesh.units import join_host_port, parse_duration, parse_host_port
 
 CONTROLLER = "127.0.0.1:7070"
-"""Where a controller listens unless told otherwise."""
+"""The default address of a controller."""
 ROUTER = "127.0.0.1:7071"
-"""Where a router listens unless told otherwise."""
+"""The default address of a router."""
 
 
 def _address(text: str) -> str:

@@ -11,10 +11,10 @@ from slotmesh.spec.rules import show, traffic_mistakes
 
 @dataclass(frozen=True, slots=True)
 class SaidPolicy:
-    """What somebody wants of a traffic policy."""
+    """A requested change of a traffic policy."""
 
     policy: TrafficPolicy
-    """Weights and shadows that are not said stay as they are."""
+    """Weights and shadows that are not given stay as they are."""
     clear_shadows: bool = False
     """There should be no shadows."""
 
@@ -48,14 +48,14 @@ def said_policy(
 
 
 def _mistakes_of(endpoint: str, policy: TrafficPolicy) -> Iterator[Mistake]:
-    """Those of what is said. Weights that are not said stay as they are, and so are no mistake."""
+    """Mistakes in what is given. Weights that are not given stay as they are, and so are no mistake."""
     for mistake in traffic_mistakes(endpoint, policy):
         if policy.weights or mistake.path != f"{endpoint}.traffic":
             yield mistake
 
 
 def read_shares(path: str, texts: Sequence[str], mistakes: list[Mistake]) -> Mapping[str, float]:
-    """Shares by backend. What is no share, or is said twice, is added to `mistakes`."""
+    """Shares by backend. What is no share, or is given twice, is added to `mistakes`."""
     shares: dict[str, float] = {}
     for text in texts:
         name, equals, number = text.rpartition("=")

@@ -1,4 +1,4 @@
-"""What a controller says about the mesh, as values. Pure."""
+"""The state of the mesh, as a controller reports it: values. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,13 @@ class ReplicaStatus:
     start_time: datetime | None = None
     metrics_address: str = ""
     warning: str = ""
-    """What people should know although it goes on."""
+    """What operators should know although the replica goes on."""
+    restart_count: int = 0
+    """How often one was started in place of another, up to this one."""
+    last_exit: str = ""
+    """How its process has ended, or that of the one before it; empty where that is not known."""
+    version: str = ""
+    """Of slotmesh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +49,13 @@ class RouterStatus:
     linked_replica_ids: frozenset[str]
     start_time: datetime | None = None
     metrics_address: str = ""
+    version: str = ""
+    """Of slotmesh."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """Who is there, and the version of the newest routing table."""
+    """The members, and the version of the newest routing table."""
 
     replicas: tuple[ReplicaStatus, ...]
     routers: tuple[RouterStatus, ...]
@@ -75,7 +83,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The mesh: what should be, and who is there."""
+    """The mesh: its configuration, and its members."""
 
     backends: tuple[Backend, ...]
     endpoints: tuple[Endpoint, ...]

@@ -10,11 +10,11 @@ from slotmesh.spec.model import JsonValue
 from slotmesh.spec.rules import show
 
 _JSON_BEGINS: Final = ("{", "[", '"')
-"""Nobody means text by a text that begins so, and what is wrong with it would show far away."""
+"""A text that begins so is not meant as text, and its error would show far away."""
 
 
 class BadConfig(ValueError):
-    """The text is no setting; the message says the way out."""
+    """The text is no setting; the message has the way out."""
 
 
 def read_config(settings: Iterable[str]) -> dict[str, JsonValue]:

@@ -95,6 +95,9 @@ class Endpoint(MethodSpace):
                 `reply`: False where nobody wants the result. A call ends with None once it has ended at its replica,
                 well or not; an exception says that it did not get there.
 
+                `traced`: calls say in which OpenTelemetry span they were made, which their handler reads as
+                `slotmesh.context().traceparent`. Where there is no span, they say nothing.
+
         Raises:
             BadRequest: a value that no call may have, or both SLOs at once. It is a ValueError, too.
             TypeError: there is no such option.

@@ -77,7 +77,7 @@ class BrokenArray(ValueError):
 
 
 def used_numpy() -> Any:
-    """The module, if somebody here has imported it; None otherwise."""
+    """The module, if any code in this process has imported it; None otherwise."""
     numpy = sys.modules.get("numpy")
     return numpy if hasattr(numpy, "ndarray") else None  # another thread may be about to import it
 
@@ -201,8 +201,8 @@ def array_of(numpy: Any, data: memoryview) -> Array:
 def lists_of(data: memoryview) -> Any:
     """The elements in nested lists; of an array without dimensions the element. Mostly without numpy.
 
-    Raises:
-        BrokenArray: the data is none; or these elements are numbers to numpy only, and nobody here uses it.
+    Raises: BrokenArray: the data is none; or these elements are numbers to numpy only, and this process does not use
+        it.
     """
     dtype, shape, offset = parse_head(data)
     numpy = used_numpy()

@@ -1,7 +1,7 @@
-"""What goes wrong between bytes and values.
+"""Errors of encoding and decoding.
 
-Invariant: each message says where (a path, as `args[0].pixels[3]`) and what was expected; none holds payload data
-beyond the offending value's type.
+Invariant: each message has the path (as `args[0].pixels[3]`) and what was expected; none holds payload data beyond the
+offending value's type.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slotmesh.wire.sendable_text import sendable_text
 
 
 class DecodeError(ValueError):
-    """Bytes that are not what they should be. `failure` is what a caller of a handler is told."""
+    """Bytes that cannot be decoded. `failure` is the one that a caller of a handler gets."""
 
     def __init__(self, message: str, *, reason: Reason = Reason.BAD_ARGUMENTS, field: str = "payload") -> None:
         # A name in the payload, or what a class of the user's own has raised, may be of any length.

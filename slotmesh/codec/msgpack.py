@@ -127,7 +127,7 @@ def array_head(count: int) -> bytes:
 def msgpack_decoder(wanted: Any, *, may_import: bool) -> Callable[[Any], Any]:
     """The function that decodes into `wanted`, at msgspec's own speed; what it raises is for `decode_again`.
 
-    `may_import`: numpy is imported for the first array that comes; else arrays are refused where nobody uses it.
+    `may_import`: numpy is imported for the first array that comes; else arrays are refused where it is not imported.
 
     Raises:
         TypeError: `wanted` is nothing that msgpack can become.

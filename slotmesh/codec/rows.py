@@ -1,8 +1,8 @@
 """Many payloads as one array and one array as many payloads: a row a call, in a few operations whatever their number.
 
 Invariants: payloads become one array only where each would have become the same row by itself; where they differ in
-length or in what comes before their elements, the answer is None, and they are decoded one by one. An array of rows is
-the caller's own: writable, and shared with nobody.
+length or in what comes before their elements, the answer is None, and they are decoded one by one. An array of rows
+belongs to the caller: writable, and not shared.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Purpose: a service declares its fields once, each with a description; flags, variables, file keys, help and checks
 follow from the declaration.
-Invariants: nothing is read at import; a mistake never starts a process, and all mistakes are told at once, each with
-where it was made and what was expected; an empty variable counts as unset.
+Invariants: nothing is read at import; a mistake never starts a process, and all mistakes are reported at once, each
+with where it was made and what was expected; an empty variable counts as unset.
 Owner: the service's `__main__`, which loads its settings once and hands them down.
 """
 
@@ -81,7 +81,7 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, argv: Sequence[str] | None = None, env: Mapping[str, str] | None = None, *, prog: str) -> Self:
-        """What the process was told; `argv` and `env` are its own unless given.
+        """The settings of the process; `argv` and `env` are its own unless given.
 
         Prints mistakes to stderr and exits with status 2; prints the help and exits with 0 when asked for it.
         """
@@ -93,7 +93,7 @@ class Settings(BaseModel):
 
     @classmethod
     def parse(cls, argv: Sequence[str], env: Mapping[str, str], *, prog: str) -> Self:
-        """The settings that these flags and variables say.
+        """The settings of these flags and variables.
 
         Raises:
             SettingsError: with every mistake.
@@ -102,7 +102,7 @@ class Settings(BaseModel):
 
 
 class ServiceSettings(Settings):
-    """What every service of the mesh can be told. A service subclasses it and sets the defaults of its ports."""
+    """The settings that every service of the mesh has. A service subclasses it and sets the defaults of its ports."""
 
     insecure: bool = Field(
         False, description="Listen off loopback although there is neither encryption nor authentication."
@@ -125,12 +125,12 @@ class ServiceSettings(Settings):
     @field_validator("host", "metrics_host")
     @classmethod
     def _is_allowed(cls, host: str, info: ValidationInfo) -> str:
-        # Absent where it was a mistake itself, which is told already.
+        # Absent where it was a mistake itself, which is reported already.
         return allowed_host(host, insecure=info.data.get("insecure", True))
 
 
 def allowed_host(host: str, *, insecure: bool) -> str:
-    """The host, unless other machines can reach it and nobody asked for that.
+    """The host, unless other machines can reach it and `insecure` is not set.
 
     Raises:
         ValueError: it is off loopback and `insecure` is not set.

@@ -1,4 +1,4 @@
-"""What a settings field says of itself, in words: what it expects, within which bounds, its placeholder and default.
+"""The description of a settings field: what it expects, within which bounds, its placeholder and default.
 
 Purpose: help texts and mistakes of `slotmesh.config` follow from the declaration of a field, and from nothing else.
 """
@@ -26,7 +26,7 @@ class FieldKind:
 
 
 class FlagOnly:
-    """Marks a setting that its flag alone can tell: a descriptor's number means nothing to children of children."""
+    """Marks a setting that only its flag can set: a descriptor's number means nothing to children of children."""
 
 
 _KINDS = {
@@ -56,7 +56,7 @@ def expects(field: FieldInfo) -> str:
 
 
 def is_flag_only(field: FieldInfo) -> bool:
-    """Whether the setting cannot be told by environment or file."""
+    """Whether the setting cannot be set by environment or file."""
     return any(isinstance(each, FlagOnly) for each in _metadata(field))
 
 
@@ -81,7 +81,7 @@ def plain_type(field: FieldInfo) -> Any:
 
 
 def _metadata(field: FieldInfo) -> list[Any]:
-    """What annotations say of a field, also inside of `| None`."""
+    """The annotations of a field, also inside of `| None`."""
     found = list(field.metadata)
     for each in get_args(field.annotation):
         if get_origin(each) is Annotated:
@@ -105,5 +105,5 @@ def _bounds(field: FieldInfo) -> str:
             case annotated_types.MinLen(min_length=1):
                 found.append("that is not empty")
             case _:
-                pass  # a validator: its own words say what it expects
+                pass  # a validator: its message has what it expects
     return f" {' and '.join(found)}" if found else ""

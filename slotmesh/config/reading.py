@@ -1,6 +1,6 @@
 """One reading of all sources of settings: defaults < file < environment < flags.
 
-Invariants: every source is read before anything is refused; each mistake says where it was made.
+Invariants: every source is read before anything is refused; each mistake has the place where it was made.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Reading(Generic[SettingsT]):
             parser.add_argument(
                 _flag(name),
                 dest=name,
-                nargs="?",  # a value that is missing is told with all other mistakes
+                nargs="?",  # a value that is missing is reported with all other mistakes
                 const="true" if is_switch else _NOTHING,
                 metavar="true|false" if is_switch else kind.placeholder,
                 help=self._help(name).replace("%", "%%"),
@@ -223,7 +223,7 @@ def _meant(word: str, known: Sequence[str]) -> str:
 
 
 def _text(value: Any) -> Any:
-    """A scalar of the file as a flag would say it, so that both are checked alike."""
+    """A scalar of the file as the text of a flag, so that both are checked alike."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value

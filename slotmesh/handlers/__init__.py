@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slotmesh.handlers.batching import BatchControl, BatchState, RunningBatch
-from slotmesh.handlers.decorators import batch, batch_control, deployment
+from slotmesh.handlers.decorators import batch, batch_control, deployment, whole_batches
 from slotmesh.handlers.description import CALL, HandlerDescription, MethodDescription, MethodKind, describe
 from slotmesh.handlers.settings import BatchSettings, DeploymentSettings
 
@@ -21,4 +21,5 @@ __all__ = [
     "batch_control",
     "deployment",
     "describe",
+    "whole_batches",
 ]

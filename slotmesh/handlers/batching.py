@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from slotmesh.handlers.settings import (
     BatchSettings,
     check_batch_wait_timeout_s,
-    check_max_batch_size,
-    check_max_concurrent_batches,
+    checked_max_batch_size,
+    checked_max_concurrent_batches,
 )
 
 FirstT = TypeVar("FirstT", contravariant=True)
@@ -58,15 +58,17 @@ class BatchHost(Protocol):
 
 
 class BatchControl:
-    """The settings in force of one batch method; the setters and `batch_state` are found on the method itself."""
+    """The settings in force of one batch method; getters, setters and `batch_state` are found on the method."""
 
-    __slots__ = ("_hosts", "batch_size_fn", "batch_wait_timeout_s", "max_batch_size", "max_concurrent_batches")
+    __slots__ = ("_hosts", "batch_size_fn", "batch_wait_timeout_s", "max_batch_size", "max_concurrent_batches", "whole")
 
     def __init__(self, settings: BatchSettings) -> None:
         self.max_batch_size = settings.max_batch_size
         self.batch_wait_timeout_s = settings.batch_wait_timeout_s
         self.max_concurrent_batches = settings.max_concurrent_batches
         self.batch_size_fn = settings.batch_size_fn
+        self.whole: Callable[..., Any] | None = None
+        """The function that takes nothing but whole batches, where the decorated one takes single items, too."""
         self._hosts: tuple[BatchHost, ...] = ()
 
     @property
@@ -81,14 +83,25 @@ class BatchControl:
 
     # -- for handlers ----------------------------------------------------------------------------------------------
 
-    def set_max_batch_size(self, max_batch_size: int) -> None:
-        """From the next batch on, a batch has at most so many calls, or so much weight.
+    def get_max_batch_size(self) -> int:
+        """Calls in a batch, or its weight, at most."""
+        return self.max_batch_size
+
+    def get_batch_wait_timeout_s(self) -> float:
+        """Seconds that the first call of a batch waits for others."""
+        return self.batch_wait_timeout_s
+
+    def get_max_concurrent_batches(self) -> int:
+        """Batches that run at the same time, at most."""
+        return self.max_concurrent_batches
+
+    def set_max_batch_size(self, max_batch_size: float) -> None:
+        """From the next batch on, a batch has at most so many calls, or so much weight; a whole number.
 
         Raises:
             TypeError, ValueError: no such size; nothing has changed.
         """
-        check_max_batch_size(max_batch_size, is_weight=self.batch_size_fn is not None)
-        self.max_batch_size = max_batch_size
+        self.max_batch_size = checked_max_batch_size(max_batch_size, is_weight=self.batch_size_fn is not None)
         self._tell()
 
     def set_batch_wait_timeout_s(self, batch_wait_timeout_s: float) -> None:
@@ -101,14 +114,13 @@ class BatchControl:
         self.batch_wait_timeout_s = batch_wait_timeout_s
         self._tell()
 
-    def set_max_concurrent_batches(self, max_concurrent_batches: int) -> None:
+    def set_max_concurrent_batches(self, max_concurrent_batches: float) -> None:
         """From now on, so many batches run at the same time; where more do already, they end as they are.
 
         Raises:
             TypeError, ValueError: no such number; nothing has changed.
         """
-        check_max_concurrent_batches(max_concurrent_batches)
-        self.max_concurrent_batches = max_concurrent_batches
+        self.max_concurrent_batches = checked_max_concurrent_batches(max_concurrent_batches)
         self._tell()
 
     def batch_state(self) -> BatchState:
@@ -137,10 +149,16 @@ class BatchControl:
 class BoundBatchMethod(Protocol, Generic[P, ReturnedT]):
     """A batch method of an instance, for type checkers: the method itself, with what `@batch` adds to it."""
 
+    @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ReturnedT: ...
-    def set_max_batch_size(self, max_batch_size: int) -> None: ...
+    @overload
+    def __call__(self, *item: Any, **named: Any) -> Any: ...
+    def get_max_batch_size(self) -> int: ...
+    def get_batch_wait_timeout_s(self) -> float: ...
+    def get_max_concurrent_batches(self) -> int: ...
+    def set_max_batch_size(self, max_batch_size: float) -> None: ...
     def set_batch_wait_timeout_s(self, batch_wait_timeout_s: float) -> None: ...
-    def set_max_concurrent_batches(self, max_concurrent_batches: int) -> None: ...
+    def set_max_concurrent_batches(self, max_concurrent_batches: float) -> None: ...
     def batch_state(self) -> BatchState: ...
 
 
@@ -150,14 +168,20 @@ class BatchFunction(Protocol, Generic[FirstT, P, ReturnedT]):
     __name__: str
     __qualname__: str
 
+    @overload
     def __call__(self, first: FirstT, /, *args: P.args, **kwargs: P.kwargs) -> ReturnedT: ...
+    @overload
+    def __call__(self, *item: Any, **named: Any) -> Any: ...
     @overload
     def __get__(self, instance: None, owner: type) -> BatchFunction[FirstT, P, ReturnedT]: ...
     @overload
     def __get__(self, instance: object, owner: type) -> BoundBatchMethod[P, ReturnedT]: ...
-    def set_max_batch_size(self, max_batch_size: int) -> None: ...
+    def get_max_batch_size(self) -> int: ...
+    def get_batch_wait_timeout_s(self) -> float: ...
+    def get_max_concurrent_batches(self) -> int: ...
+    def set_max_batch_size(self, max_batch_size: float) -> None: ...
     def set_batch_wait_timeout_s(self, batch_wait_timeout_s: float) -> None: ...
-    def set_max_concurrent_batches(self, max_concurrent_batches: int) -> None: ...
+    def set_max_concurrent_batches(self, max_concurrent_batches: float) -> None: ...
     def batch_state(self) -> BatchState: ...
 
 

@@ -1,9 +1,10 @@
 """What a handler can ask about the call that it is executing: `slotmesh.context()`, in batch methods `contexts()`.
 
-Purpose: executors say where they are (a `Place`); what a call was is put together only when somebody asks. So handlers
-that ask for nothing pay for nothing.
-Invariants: tasks that a handler starts, and whatever else runs in a copy of its context, hear of the call that started
-them, also after its end; a place that cannot tell which of several calls is meant raises, and is never wrong.
+Purpose: executors keep the place that they execute (a `Place`); the context of a call is made only when users' code
+asks for it. So handlers that do not ask pay nothing.
+Invariants: tasks that a handler starts, and other code that runs in a copy of its context, get the context of the call
+that started them, also after its end; a place that cannot tell which of several calls is meant raises, and is never
+wrong.
 Owner: the replica sets `current_place`; tests of handlers may, by `slotmesh.testing`.
 """
 
@@ -45,8 +46,18 @@ class CallContext:
     """0 at the first attempt of the mesh to run the call, one more at each after that."""
     idempotency_key: str = ""
     """The same at each attempt at this call, wherever it runs, and no other call's; at most 128 characters."""
+    shard_key: str = ""
+    """Calls of one shard key go to one backend; empty: the call has none."""
+    is_shadow: bool = False
+    """A sampled copy of a call, for a shadow: nobody has its result."""
+    traceparent: str = ""
+    """The span that the caller made the call in, as W3C Trace Context says it; empty: the caller did not say."""
+    tracestate: str = ""
+    """What goes with it; empty: nothing does."""
     ends_at: float = field(default=inf, repr=False, compare=False)
     """The deadline on this process's `time.monotonic()`, so that a clock that is set moves nothing."""
+    arrived_at: float | None = field(default=None, repr=False, compare=False)
+    """The arrival at the router, on that clock; None: it is not known."""
 
     def time_left(self) -> float | None:
         """Seconds until the deadline, 0 when it is over; None where there is none."""
@@ -55,6 +66,14 @@ class CallContext:
         if self.ends_at < inf:
             return max(0.0, self.ends_at - time.monotonic())
         return max(0.0, (self.deadline - datetime.now(UTC)).total_seconds())
+
+    def age(self) -> float | None:
+        """Seconds since the call arrived at the router: asked as the method begins, how long it has waited.
+
+        None where that is not known, as for a call in a slot. It is right to some milliseconds: calls that travel
+        together have one age.
+        """
+        return None if self.arrived_at is None else max(0.0, time.monotonic() - self.arrived_at)
 
 
 class Place(Protocol):
@@ -102,9 +121,9 @@ class BatchPlace:
 
 
 class Asking:
-    """Whether somebody in this process asks for contexts: executors then say of each call where they are.
+    """Whether code in this process asks for contexts: executors then keep the place of each single call.
 
-    Until then they say so once for many calls that do not wait. That is enough for the calls themselves, while tasks
+    Until then they keep one place for many calls that do not wait. That is enough for the calls themselves, while tasks
     that they have started and left behind could not be told apart.
     """
 
@@ -141,6 +160,11 @@ def deadline_of(left_s: float) -> tuple[datetime | None, float]:
         return None, inf
     left_s = min(left_s, _LONGEST_S)
     return datetime.now(UTC) + timedelta(seconds=left_s), time.monotonic() + left_s
+
+
+def arrived_at_of(age_s: float | None) -> float | None:
+    """`arrived_at` of a call that is so old; None: not known."""
+    return None if age_s is None else time.monotonic() - age_s
 
 
 def _place(asked: str) -> Place:

@@ -1,17 +1,20 @@
 """`@deployment` and `@batch`: notes on classes and functions, which stay what they are.
 
-Invariants: a decorator returns the very object that it was given, so `self` has the user's type, a decorated class can
-be subclassed, and a batch method called directly takes a list and returns a list, or yields lists.
+Invariants: a decorator returns the very object that it was given, so `self` has the user's type, and a decorated class
+can be subclassed; but for `async def` batch methods that return, which take single items, too. A batch method called
+directly takes a list and returns a list, or yields lists.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
+from types import MethodType
 from typing import Any, Final, TypeVar, overload
 
 from slotmesh.handlers.batching import Batchable, BatchControl, BatchFunction, FirstT, P, ReturnedT
+from slotmesh.handlers.item_batches import Gatherings
 from slotmesh.handlers.settings import BatchSettings, DeploymentSettings
 
 TargetT = TypeVar("TargetT", bound=Callable[..., Any])
@@ -101,9 +104,9 @@ def batch(target: Batchable[FirstT, P, ReturnedT], /) -> BatchFunction[FirstT, P
 @overload
 def batch(
     *,
-    max_batch_size: int = 10,
+    max_batch_size: float = 10,
     batch_wait_timeout_s: float = 0.01,
-    max_concurrent_batches: int = 1,
+    max_concurrent_batches: float = 1,
     batch_size_fn: Callable[..., int | float] | None = None,
 ) -> Callable[[Batchable[FirstT, P, ReturnedT]], BatchFunction[FirstT, P, ReturnedT]]: ...
 
@@ -112,9 +115,9 @@ def batch(
     target: Any = None,
     /,
     *,
-    max_batch_size: int = 10,
+    max_batch_size: float = 10,
     batch_wait_timeout_s: float = 0.01,
-    max_concurrent_batches: int = 1,
+    max_concurrent_batches: float = 1,
     batch_size_fn: Callable[..., int | float] | None = None,
 ) -> Any:
     """Makes a function or method, `async def` or `def`, take many calls at once: lists in, a list as long out.
@@ -125,6 +128,10 @@ def batch(
     under load batches fill by themselves. Called directly, in Python, it is what it says: a list in, a list out. One
     that yields yields such lists: a value more for each caller every time.
 
+    An `async def` method that returns also takes single items from other methods of the handler, as in `await
+    self.classify(image)`: those that come together become a batch, by the same settings. Items are told from a batch by
+    not being lists or arrays; the first parameter of a method is called `self` or `cls`.
+
         @slotmesh.batch(max_batch_size=32)
         def classify(self, images: list[bytes]) -> list[int]: ...
 
@@ -132,9 +139,9 @@ def batch(
     has raised. In a list that is yielded, the entry `StopIteration` or `StopAsyncIteration` ends one call, well.
 
     The method has `set_max_batch_size`, `set_batch_wait_timeout_s` and `set_max_concurrent_batches`, to be called from
-    anywhere in the handler (`self.classify.set_max_batch_size(8)`): the next batch is cut accordingly. They belong to
-    the function, so they hold for all handlers of the class in this process, which in a replica is one. `batch_state()`
-    tells what waits and what runs, since when, and where.
+    anywhere in the handler (`self.classify.set_max_batch_size(8)`): the next batch is cut accordingly. `get_` in place
+    of `set_` asks for what is in force. They belong to the function, so they hold for all handlers of the class in this
+    process, which in a replica is one. `batch_state()` tells what waits and what runs, since when, and where.
 
     Args:
         target: the function, where the decorator is used without parentheses.
@@ -151,9 +158,9 @@ def batch(
         ValueError: a value out of range.
     """
     settings = BatchSettings(
-        max_batch_size=max_batch_size,
+        max_batch_size=max_batch_size,  # type: ignore[arg-type]  # checked and made an integer there
         batch_wait_timeout_s=batch_wait_timeout_s,
-        max_concurrent_batches=max_concurrent_batches,
+        max_concurrent_batches=max_concurrent_batches,  # type: ignore[arg-type]  # as above
         batch_size_fn=batch_size_fn,
     )
 
@@ -164,16 +171,45 @@ def _mark_as_batch(settings: BatchSettings, function: Any) -> Any:
     if not inspect.isfunction(function):
         raise TypeError(f"@batch goes on a function or method, below @staticmethod and @classmethod, got {function!r}")
     control = BatchControl(settings)
-    setattr(function, _BATCH, control)
+    decorated = _with_items(function, control) if inspect.iscoroutinefunction(function) else function
+    setattr(decorated, _BATCH, control)
     # Attributes of the function, which a bound method has, too.
     for method in (
+        control.get_max_batch_size,
+        control.get_batch_wait_timeout_s,
+        control.get_max_concurrent_batches,
         control.set_max_batch_size,
         control.set_batch_wait_timeout_s,
         control.set_max_concurrent_batches,
         control.batch_state,
     ):
-        setattr(function, method.__name__, method)
-    return function
+        setattr(decorated, method.__name__, method)
+    return decorated
+
+
+def _with_items(function: Any, control: BatchControl) -> Any:
+    """The function, which also takes single items: those of several callers become a batch."""
+    first = next(iter(inspect.signature(function).parameters), "")
+    gatherings = Gatherings(function, control, is_method=first in {"self", "cls"})
+
+    @wraps(function)
+    async def takes_items(*args: Any, **kwargs: Any) -> Any:
+        if gatherings.takes_whole(args, kwargs):
+            return await function(*args, **kwargs)
+        return await gatherings.add(args, kwargs)
+
+    control.whole = function
+    return takes_items
+
+
+def whole_batches(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A batch function, or a bound method, or an instance with one as `__call__`: without what takes single items."""
+    bound: Any = function if inspect.isroutine(function) else getattr(function, "__call__")  # noqa: B004, B009 - of its class
+    control = batch_control(bound)
+    if control is None or control.whole is None:
+        return function
+    owner = getattr(bound, "__self__", None)
+    return control.whole if owner is None else MethodType(control.whole, owner)
 
 
 def deployment_settings(handler: object) -> DeploymentSettings:

@@ -24,7 +24,7 @@ MIN_BLOCKED_AFTER_S = 0.05
 MAX_BLOCKED_AFTER_S = 3600.0
 """The longest."""
 WEIGHED_BATCH_CALLS = 512
-"""Calls that a batch is taken to have where a sum of weights bounds it, so that nobody can say."""
+"""Calls that a batch is assumed to have where a sum of weights bounds it, and their number is not known."""
 
 _LARGEST_S: Final = float_info.max
 """Integers may be larger than any float."""
@@ -47,8 +47,10 @@ class BatchSettings:
         size_fn: Any = self.batch_size_fn
         if size_fn is not None and not callable(size_fn):
             raise TypeError(f"batch_size_fn must be a function of an item, or None, got {size_fn!r}")
-        check_max_batch_size(self.max_batch_size, is_weight=size_fn is not None)
-        check_max_concurrent_batches(self.max_concurrent_batches)
+        set_field = object.__setattr__
+        size = checked_max_batch_size(self.max_batch_size, is_weight=size_fn is not None)
+        set_field(self, "max_batch_size", size)
+        set_field(self, "max_concurrent_batches", checked_max_concurrent_batches(self.max_concurrent_batches))
         check_batch_wait_timeout_s(self.batch_wait_timeout_s)
 
     @property
@@ -102,14 +104,20 @@ def check_blocked_after_s(value: Any) -> None:
         )
 
 
-def check_max_batch_size(value: Any, *, is_weight: bool) -> None:
-    """Raises TypeError or ValueError."""
-    check_int("max_batch_size", value, 1, MAX_BATCH_WEIGHT_LIMIT if is_weight else MAX_BATCH_SIZE_LIMIT)
+def checked_max_batch_size(value: Any, *, is_weight: bool) -> int:
+    """The size, which may be written as a float that is a whole number. Raises TypeError or ValueError."""
+    return _whole("max_batch_size", value, 1, MAX_BATCH_WEIGHT_LIMIT if is_weight else MAX_BATCH_SIZE_LIMIT)
 
 
-def check_max_concurrent_batches(value: Any) -> None:
-    """Raises TypeError or ValueError."""
-    check_int("max_concurrent_batches", value, 1, MAX_ONGOING_LIMIT)
+def checked_max_concurrent_batches(value: Any) -> int:
+    """The number, as above. Raises TypeError or ValueError."""
+    return _whole("max_concurrent_batches", value, 1, MAX_ONGOING_LIMIT)
+
+
+def _whole(name: str, value: Any, low: int, high: int) -> int:
+    number: Any = int(value) if isinstance(value, float) and value.is_integer() else value
+    check_int(name, number, low, high)
+    return int(number)
 
 
 def check_batch_wait_timeout_s(value: Any) -> None:

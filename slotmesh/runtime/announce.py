@@ -1,6 +1,6 @@
-"""Telling a launcher which port was taken: one line `HOST:PORT` on an inherited descriptor, once the process serves.
+"""Announces the port to a launcher: one line `HOST:PORT` on an inherited descriptor, once the process serves.
 
-Nobody has to poll logs or guess free ports.
+So a launcher need not poll logs or guess free ports.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Self
 
 
 def announce(fd: int, address: str) -> None:
-    """The child's side: writes the line and closes `fd`. A launcher that is gone already is no error."""
+    """The child's side: writes the line and closes `fd`. A launcher that has ended already is no error."""
     try:
         os.write(fd, f"{address}\n".encode())
     except BrokenPipeError:

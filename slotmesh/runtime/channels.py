@@ -1,6 +1,6 @@
 """The transport's options, for every channel and every server of the mesh, each with its reason.
 
-Purpose: one place for what grpcio must be told so that bursts, outages and silent peers behave.
+Purpose: one place for the options by which grpcio handles bursts, outages and silent peers well.
 Invariants: both sides agree on the largest message and the largest metadata.
 """
 

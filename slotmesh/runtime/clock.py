@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells monotonic time. Its zero means nothing: only differences do."""
+    """A monotonic clock. Its zero means nothing: only differences do."""
 
     def now(self) -> float:
         """Seconds."""

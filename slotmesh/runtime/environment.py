@@ -15,8 +15,8 @@ QUIET: Final = ("GRPC_VERBOSITY", "ERROR")
 """gRPC's core writes to stderr by itself, past all formats; a peer that goes away is not worth a line of it."""
 
 NO_EVENT_ENGINE: Final = ("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
-"""Whoever waits for completions also reads the sockets. With the event engine gRPC's own threads read them, and hand
-each message over once more: round trips of streams take half as long again (docs/performance.md)."""
+"""The thread that waits for completions also reads the sockets. With the event engine gRPC's own threads read them, and
+hand each message over once more: round trips of streams take half as long again (docs/performance.md)."""
 
 
 def set_grpc_environment() -> None:

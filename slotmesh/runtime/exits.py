@@ -21,9 +21,9 @@ class CannotStart(Exception):
 
 
 def exit_within(seconds: float, status: int, *, hard_exit: Callable[[int], object] = os._exit) -> threading.Thread:
-    """All is done: from now on the process has so long to end by itself, then it is ended with this status.
+    """The work is done: the process has `seconds` to end by itself, then it is ended with this status.
 
-    Users' code could keep it: a task that is cancelled and goes on, or a thread that is no daemon and never returns.
+    Users' code could keep it alive: a task that is cancelled and goes on, or a non-daemon thread that never returns.
     """
 
     def wait() -> None:

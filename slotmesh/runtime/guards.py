@@ -1,9 +1,9 @@
-"""What stands between gRPC and a servicer: wrong input and errors become statuses that tell the truth and no secrets.
+"""Guards between gRPC and a servicer: wrong input and errors become statuses that are true and tell no secrets.
 
 Purpose: wraps the handlers of a service once, at registration, so that no interceptor runs for each rpc.
 Invariants: bytes that are no valid message end the rpc with INVALID_ARGUMENT, and so does a frame of a stream that
 holds more than one may (`slotmesh.wire.frame_bounds`), before it is parsed: a large one is counted where it is read, in
-turn with others (`LargeFrame`). A `SlotmeshError` ends it with its status and details; a client that is gone is no
+turn with others (`LargeFrame`). A `SlotmeshError` ends it with its status and details; a client that has left is no
 error; anything else is logged with its traceback, and the client reads INTERNAL and nothing more. Nothing is added to
 the messages of a stream.
 """
@@ -36,14 +36,14 @@ _log = get_logger(__name__)
 
 
 class GuardedRegistration:
-    """Stands in for the server in the generated `add_XServicer_to_server`, and registers guarded handlers.
+    """Takes the place of the server in the generated `add_XServicer_to_server`, and registers guarded handlers.
 
     They are registered as generic ones: grpc.aio waits for calls of each method that is registered by itself in a task
     of its own, and looks at all of these tasks for each rpc: with fifteen methods a fiftieth of an rpc's time.
     """
 
     def __init__(self, server: grpc.aio.Server, name: str, turns: StepQueue) -> None:
-        """`name` is whose log a client is sent to. Large frames are counted in `turns`."""
+        """`name` is the server whose log errors refer to. Large frames are counted in `turns`."""
         self._server = server
         self._name = name
         self._turns = turns
@@ -66,7 +66,7 @@ class GuardedRegistration:
 def guard(handler: Handler, *, method: str, server: str, turns: StepQueue) -> Handler:
     """The same handler, guarded. It is made of coroutine functions, or of async generators where it streams.
 
-    `method` is its full name; `server` is whose log the client is sent to. Large frames are counted in `turns`.
+    `method` is its full name; `server` is the one whose log errors refer to. Large frames are counted in `turns`.
     """
     end = _Ending(method, server)
     parse = _parser(handler.request_deserializer, turns if handler.request_streaming else None)
@@ -91,7 +91,7 @@ def guard(handler: Handler, *, method: str, server: str, turns: StepQueue) -> Ha
 
 
 def failure_of(error: SlotmeshError) -> Failure:
-    """What an exception of ours says, as a value."""
+    """The failure of a `SlotmeshError`, as a value."""
     return Failure(
         reason=error.reason,
         message=str(error).removeprefix(f"{error.status}/{error.reason}: "),
@@ -116,7 +116,7 @@ class _Ending:
         if defects:
             _log.error("rpc failed", method=self._method, exc_info=error)
         if context.done() or not (failures or defects):
-            # The rpc has ended, by the handler or by the transport, and nobody is left to tell.
+            # The rpc has ended, by the handler or by the transport: no status can be sent.
             raise asyncio.CancelledError from error
         failure = (
             failures[0]

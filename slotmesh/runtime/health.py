@@ -1,8 +1,8 @@
 """`grpc.health.v1`: whether the server, and each of its services, takes work. Check, Watch and List.
 
-Purpose: load balancers, compose and Kubernetes ask it. Written here because the official servicer says SERVING from its
-construction, ends a Watch never, and has no List.
-Invariants: NOT_SERVING until told otherwise; each watcher gets the newest state, not every state; after `close` nothing
+Purpose: load balancers, compose and Kubernetes ask it. Written here because the official servicer answers SERVING from
+its construction, never ends a Watch, and has no List.
+Invariants: NOT_SERVING until set otherwise; each watcher gets the newest state, not every state; after `close` nothing
 is SERVING again and each watcher has ended.
 Owner: `GrpcServer`, on its event loop.
 """
@@ -29,7 +29,7 @@ OVERALL = ""
 
 
 class ServerHealth(health_pb2_grpc.HealthServicer):
-    """State of the services of one server, and the rpcs that tell it."""
+    """State of the services of one server, and the rpcs that answer it."""
 
     def __init__(self) -> None:
         self._statuses: dict[str, Status] = {OVERALL: health_pb2.HealthCheckResponse.NOT_SERVING}
@@ -55,7 +55,7 @@ class ServerHealth(health_pb2_grpc.HealthServicer):
         return self._statuses[OVERALL] == health_pb2.HealthCheckResponse.SERVING
 
     def close(self) -> None:
-        """The server is about to stop: NOT_SERVING for good, and the watchers' streams end after telling so."""
+        """The server is about to stop: NOT_SERVING from now on, and the watchers' streams end after that state."""
         self._closed = True
         self.set_serving(False)
 

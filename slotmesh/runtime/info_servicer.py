@@ -1,4 +1,4 @@
-"""Who serves at an address: InfoService, the same at every server."""
+"""Identifies the server at an address: InfoService, the same at every server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slotmesh.version import VERSION
 
 
 class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
-    """Answers with who the server is. `address` is set once the server knows it."""
+    """Answers with the server's identity. `address` is set once the server knows it."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class InfoServicer(info_service_pb2_grpc.InfoServiceServicer):
     ) -> None:
         """As in `GetServerInfoResponse`. Made when the server starts."""
         self.address = ""
-        """Where the server says that others reach it, `HOST:PORT`."""
+        """The address at which others reach the server, `HOST:PORT`."""
         self._info = info_service_pb2.GetServerInfoResponse(
             kind=kind, server_id=server_id, version=VERSION, features=features, incarnation=incarnation
         )

@@ -17,7 +17,7 @@ from slotmesh.wire.frame_bounds import Shape, too_much
 
 
 class LargeFrame:
-    """The bytes of a frame, which nobody has looked at."""
+    """The bytes of a frame, neither counted nor parsed yet."""
 
     __slots__ = ("_parse", "_raw", "_shape", "_turns")
 

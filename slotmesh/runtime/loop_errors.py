@@ -1,4 +1,4 @@
-"""What fails on an event loop while nobody waits for it: tasks left behind, callbacks, generators nobody closed.
+"""Logs errors on an event loop that no code awaits: of tasks left behind, callbacks, generators that were not closed.
 
 Purpose: in place of asyncio's own report, which shows the arguments of callbacks.
 Invariants: what is logged has names, types and texts of exceptions, and their tracebacks; no arguments, and no `repr`
@@ -16,7 +16,7 @@ _log = get_logger(__name__)
 
 
 def log_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
-    """Has the loop log by this module what nobody waits for."""
+    """Has the loop log errors that no code awaits by this module."""
     loop.set_exception_handler(_log_error)
 
 

@@ -44,7 +44,7 @@ def run(
 
 
 def _run(main: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
-    # What is imported by now lives for ever: no collection needs to look at it again.
+    # Modules that are imported by now stay: no collection needs to look at them again.
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
     keep_freed_memory()

@@ -1,6 +1,6 @@
-"""Holds small frames back for a moment: the rule of `slotmesh.wire.pacing`, with a clock and a timer.
+"""Holds small frames back for a moment: the rules of `slotmesh.wire.pacing` and `gathering`, with a clock and a timer.
 
-Invariants: whoever holds a frame back is woken when its time has come; there is one timer a stream.
+Invariants: a writer that holds a frame back is woken when its time has come; there is one timer a stream.
 Owner: the writing half of a stream, on its event loop.
 """
 
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from slotmesh.wire.gathering import Gathering
 from slotmesh.wire.pacing import QUICK, STEADY, Pacing
 
 _TICK_S: Final = 0.001
@@ -18,15 +19,16 @@ _TICK_S: Final = 0.001
 
 
 class Pacer:
-    """Asked before each frame of calls, or of their outcomes, and told when one has been built."""
+    """Asked before each frame of calls, or of their outcomes, and informed when one has been built."""
 
-    __slots__ = ("_hurries", "_now", "_pace", "_pacing", "_timer", "_wake")
+    __slots__ = ("_gathering", "_hurries", "_now", "_pace", "_pacing", "_timer", "_wake")
 
     def __init__(self, wake: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:
         """`wake` is called when a frame that was held back should be looked at again. `now`: monotonic seconds."""
         self._wake = wake
         self._now = now
         self._pacing = Pacing()
+        self._gathering = Gathering()
         self._pace = STEADY
         self._timer: asyncio.TimerHandle | None = None
         self._hurries = False
@@ -44,9 +46,26 @@ class Pacer:
             self._timer = asyncio.get_running_loop().call_later(max(wait_s, _TICK_S), self._look_again)
         return wait_s > 0.0
 
+    def gathers(self, calls: int) -> bool:
+        """Whether a frame of so many calls, which `holds` lets leave, waits for calls that are about to join it.
+
+        Then `wake` is called in the next turn of the event loop.
+        """
+        if self._hurries or not self._gathering.waits(calls, self._now()):
+            return False
+        asyncio.get_running_loop().call_soon(self._wake)
+        return True
+
     def left(self) -> None:
         """The frame that `holds` was asked of last has been built, and leaves."""
         self._pacing.left(self._now(), self._pace)
+
+    def gathered(self, calls: int, *, is_alone: bool) -> None:
+        """The frame that `gathers` was asked of last has been built, of so many calls, and leaves.
+
+        `is_alone`: nothing else was unanswered.
+        """
+        self._gathering.left(calls, is_alone=is_alone)
 
     def hurry(self) -> None:
         """Nothing is held back any more: it is the last chance."""
@@ -56,7 +75,7 @@ class Pacer:
             self._wake()
 
     def stop(self) -> None:
-        """Nothing more is wanted: nobody is woken."""
+        """Stops the timer: no writer is woken any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,8 +1,8 @@
-"""No process is left behind: a child notices that its launcher is gone, however it went.
+"""Ends child processes with their launcher: a child notices that its launcher has ended, however it did.
 
 Purpose: the launcher holds the write end of a pipe and writes nothing; the kernel closes it when the launcher ends,
 by SIGKILL too, and each child reads the end of the file.
-Invariants: the write end is never inherited; a child that does not manage to stop within its grace is ended.
+Invariants: the write end is never inherited; a child that does not stop within its grace is ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ORPHANED_EXIT_CODE = 3
 
 
 class ParentPipe:
-    """The launcher's side. One pipe serves any number of children; closing it tells all of them to stop."""
+    """The launcher's side. One pipe serves any number of children; closing it makes all of them stop."""
 
     def __init__(self) -> None:
         self._read_end, self._write_end = os.pipe()  # neither is inherited, unless passed
@@ -62,9 +62,10 @@ def watch_parent(
     grace_s: float = 10.0,
     hard_exit: Callable[[int], object] = os._exit,
 ) -> threading.Thread:
-    """The child's side: when the launcher is gone, calls `on_gone` on the running loop; ends the process in `grace_s`.
+    """The child's side: when the launcher has ended, calls `on_gone` on the running loop.
 
-    A thread, because it has to work while a handler blocks the loop. Takes over `fd`.
+    `grace_s` later it ends the process. A thread, because it has to work while a handler blocks the loop. Takes over
+    `fd`.
     """
     loop = asyncio.get_running_loop()
 
@@ -73,7 +74,7 @@ def watch_parent(
             while os.read(fd, 1):
                 pass
         except OSError:
-            pass  # not readable is as good as closed: nobody holds the other end for us
+            pass  # not readable is as good as closed: no launcher holds the other end
         try:
             loop.call_soon_threadsafe(on_gone)
         except RuntimeError:

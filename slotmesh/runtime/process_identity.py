@@ -1,8 +1,9 @@
-"""Which process it is, as a text that others on the same machine can check, long after it has ended.
+"""The identity of a process, as a text that others on the same machine can check, long after it has ended.
 
-Purpose: by it a controller knows that a replica which it did not start, and cannot hear, has ended.
-Invariants: `has_ended` says yes only of a process that would be seen if it were there: of the same boot, in the same
-namespaces. Whatever cannot be read says nothing. A process id that was used again is told apart by the start time.
+Purpose: by it a controller knows that a silent replica which it did not start has ended.
+Invariants: `has_ended` is true only for a process that would be seen if it were there: of the same boot, in the same
+namespaces. A value that cannot be read proves nothing. A process id that was used again is told apart by the start
+time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _ENDED: Final = frozenset({"Z", "X", "x"})
 
 
 def own_process() -> str:
-    """This process; empty where the machine does not say, as anywhere but on Linux."""
+    """This process; empty where the machine does not have it, as anywhere but on Linux."""
     try:
         started_at, _ = _read_stat(os.getpid())
     except (OSError, ValueError):
@@ -38,7 +39,7 @@ def has_ended(process: str) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
-        pass  # it is there, and somebody else's
+        pass  # it is there, and another user's
     try:
         started_at, state = _read_stat(pid)
         return started_at != rest or (state in _ENDED and _is_without_threads(pid))
@@ -47,7 +48,7 @@ def has_ended(process: str) -> bool:
 
 
 def _place() -> str:
-    """The machine's boot, and the namespaces in which process ids and start times count; empty where it is not told."""
+    """The machine's boot, and the namespaces in which process ids and start times count; empty where unknown."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         pids = str((_PROC / "self/ns/pid").readlink())

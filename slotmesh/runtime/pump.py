@@ -1,7 +1,7 @@
 """Coalescing by back-pressure: one write in flight, and what gathers meanwhile is the next frame.
 
-Purpose: the writing half of every stream in the mesh. It waits for nothing but the transport: whoever builds its frames
-may hold a small one back (`slotmesh.runtime.pacer`).
+Purpose: the writing half of every stream in the mesh. It waits for nothing but the transport: the code that builds its
+frames may hold a small one back (`slotmesh.runtime.pacer`).
 Invariants: at most one write is under way; frames leave in the order in which they are built; a frame is built at the
 last moment, when the transport can take it.
 Owner: the task that awaits `run()`; `wake` and `close` are called on the same event loop.
@@ -46,14 +46,14 @@ class StreamPump(Generic[FrameT]):
         self.wake()
 
     async def run(self) -> None:
-        """Pumps until closed. Errors of `write` and `next_frame` end it and reach whoever awaits it."""
+        """Pumps until closed. Errors of `write` and `next_frame` end it and are raised from here."""
         write, next_frame = self._write, self._next_frame
         loop = asyncio.get_running_loop()
         while True:
             self._woken = False
             while not self._stopped and (frame := next_frame()) is not None:
                 writing = write(frame)
-                del frame  # who does not read would have it kept for as long as that
+                del frame  # a peer that does not read would have it kept in memory for as long as that
                 await writing
             if self._stopped:
                 return

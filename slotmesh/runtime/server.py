@@ -1,7 +1,7 @@
 """The gRPC server of every service: options, guards, health, reflection, an honest port, an ordered stop.
 
 Purpose: a service adds its servicers and nothing else.
-Invariants: off loopback only when told so; NOT_SERVING until `set_serving`; a port that is taken is an error, never
+Invariants: off loopback only when asked for; NOT_SERVING until `set_serving`; a port that is taken is an error, never
 shared by accident; after `stop` nothing of the server is left.
 Owner: the service's app, on one event loop.
 """
@@ -28,7 +28,7 @@ _log = get_logger(__name__)
 
 
 class Server(Protocol):
-    """What an app needs of its server. `GrpcServer` says what each means."""
+    """What an app needs of its server. `GrpcServer` documents each."""
 
     @property
     def address(self) -> str: ...
@@ -74,7 +74,7 @@ class GrpcServer:
         self._servicers.append((register, servicer))
 
     async def start(self) -> None:
-        """Binds and serves. Health says NOT_SERVING until `set_serving`.
+        """Binds and serves. Health checks answer NOT_SERVING until `set_serving`.
 
         Raises:
             CannotStart: the port is taken, or the host is not one of this machine.
@@ -112,7 +112,7 @@ class GrpcServer:
         return join_host_port(self._host, self.port)
 
     def set_serving(self, serving: bool = True) -> None:
-        """What health checks say from now on. Only after `start`."""
+        """Sets the answer of health checks. Only after `start`."""
         if self._health is None:
             raise RuntimeError(f"{self._name} has not started")
         if serving != self._health.serving:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as an event to await: whoever waits for it ends the process in order.
+"""SIGTERM and SIGINT as an event to await: the waiting task ends the process in order.
 
 A second signal changes nothing: a terminal and a launcher often send one each. Nor does one that comes while a process
 ends that surely does.

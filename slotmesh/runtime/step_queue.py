@@ -1,7 +1,7 @@
 """Steps of large pieces of work, in turn: of all that is under way, one step between two looks of the event loop.
 
-Purpose: work that is cut into steps holds up nobody by itself, but sixty of such would take a step each before anybody
-else had the loop again.
+Purpose: one piece of work that is cut into steps does not hold up the loop, but sixty of them would take a step each
+before other tasks had the loop again.
 Invariants: first come, first served; each waits at least until the loop has looked at everything else.
 Owner: the server whose streams bring the work.
 """
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class StepQueue:
-    """Who has more to do than one step waits here between two of them."""
+    """Work of more than one step waits here between two of them."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -44,9 +44,9 @@ class StepQueue:
         await turn
 
     def _give(self, loop: asyncio.AbstractEventLoop) -> None:
-        while self._waiting and self._waiting[0].done():  # it had its turn, or who waited was cancelled
+        while self._waiting and self._waiting[0].done():  # it had its turn, or the waiting task was cancelled
             self._waiting.popleft()
         if self._waiting:
-            # It stays first in the line, so that nobody starts a second round of turns beside this one.
+            # It stays first in the line, so that no second round of turns starts beside this one.
             self._waiting[0].set_result(None)
             loop.call_soon(self._give, loop)

@@ -3,7 +3,7 @@
 Purpose: the one place that starts the long-lived tasks of a process or a component.
 Invariants: no task outlives its supervisor; a failure is logged once, kept, and asks for a stop; cancellation is not a
 failure; tasks are ended in the reverse order of their start.
-Owner: whoever entered it with `async with`.
+Owner: the task that entered it with `async with`.
 """
 
 from __future__ import annotations

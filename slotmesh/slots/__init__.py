@@ -1,1 +1,1 @@
-"""Leased slots: what all of the mesh knows of them."""
+"""Leased slots: limits, requests and tokens that all of the mesh shares."""

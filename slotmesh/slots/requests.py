@@ -78,7 +78,7 @@ def ttl_of(
 
 
 def token_of(text: str) -> SlotToken | Failure:
-    """What the token says, or why it is none."""
+    """The content of the token, or why it is none."""
     if not text:
         return _bad("token", "is required")
     token = parse_token(text)

@@ -1,9 +1,9 @@
-"""Tokens of slots: who holds the slot, and the secret by which the holder knows it. Pure.
+"""Tokens of slots: the replica that holds the slot, and the secret by which it knows the slot. Pure.
 
-Purpose: any router finds the replica that gave a slot by its token alone, and nobody can guess one.
+Purpose: any router finds the replica that granted a slot by its token alone, and tokens cannot be guessed.
 Invariants: a token is printable and safe in URLs; what `format_token` writes, `parse_token` reads back; a text in which
-a character was changed, added or lost is no token. (A checksum tells mistakes. It need not tell forgeries: without the
-secret they open nothing.) A token is a secret: its `repr` does not show it, and what is told of it is `redacted`.
+a character was changed, added or lost is no token. (A checksum detects mistakes. It need not detect forgeries: without
+the secret they open nothing.) A token is a secret: its `repr` does not show it, and messages have it `redacted`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _FROM_STANDARD = bytes.maketrans(b"+/", b"-_")
 
 
 class SlotToken(NamedTuple):
-    """What a token says."""
+    """The content of a token."""
 
     replica_id: str
     incarnation: str
     secret: bytes
-    """Known to the replica and to whom the slot was given."""
+    """Known to the replica and to the caller that got the slot."""
 
     @property
     def replica_key(self) -> tuple[str, str]:
-        """Who gave the slot: an incarnation of a replica."""
+        """The incarnation of a replica that grants slots."""
         return self.replica_id, self.incarnation
 
     def __repr__(self) -> str:
@@ -61,7 +61,7 @@ def format_token(replica_id: str, incarnation: str, secret: bytes) -> str:
 
 
 def parse_token(text: str) -> SlotToken | None:
-    """What the token says; None where the text is no token."""
+    """The content of the token; None where the text is no token."""
     if len(text) > MAX_TOKEN_CHARS:
         return None
     try:

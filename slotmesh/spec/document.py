@@ -2,7 +2,7 @@
 
 Purpose: one reader for `slotmesh apply` and for the controller's `--spec`.
 Invariants: a file with any mistake yields no mesh; each mistake has the path at which it was made; unknown and repeated
-keys are mistakes, not silence. Whether the backends that a policy names exist is the controller's to say.
+keys are mistakes, not silence. Whether the backends that a policy names exist is checked by the controller.
 
     backends:
       digits-v1: {handler: "examples.digits.app:Digits", num_replicas: 2, max_queue_time: 30s, max_queued_bytes: 256MiB}
@@ -21,7 +21,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from slotmesh.spec.model import SETTINGS, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
+from slotmesh.spec.model import RENAMED, SETTINGS, Backend, Endpoint, InvalidSpec, Mesh, Mistake, TrafficPolicy
 from slotmesh.spec.rules import mesh_mistakes, number, show
 from slotmesh.spec.setting import Setting, SettingKind, choices
 from slotmesh.units import parse_duration, parse_size
@@ -45,9 +45,9 @@ _TYPES: Mapping[SettingKind, Any] = {
     SettingKind.SIZE: Annotated[int, _written(parse_size, "64KiB or 256MiB")] | None,
     SettingKind.DURATION: Annotated[timedelta, _written(parse_duration, "250ms, 30s or 2m")] | None,
     SettingKind.FLAG: bool | None,
-    SettingKind.JSON: dict[str, Any],  # the rules say what is JSON
+    SettingKind.JSON: dict[str, Any],  # the rules check that it is JSON
 }
-"""What a document may say of a setting. None: nothing."""
+"""What a document may have for a setting. None: nothing."""
 
 
 class _Strict(BaseModel):
@@ -159,7 +159,8 @@ def _mistake(path: str, detail: ErrorDetails) -> Mistake:
     where = ".".join([path, *(show(str(step)) for step in detail["loc"] if step != "[key]")])
     match detail["type"]:
         case "extra_forbidden":
-            return Mistake(where, "there is no such setting")
+            renamed = RENAMED.get(str(detail["loc"][-1]))
+            return Mistake(where, f"is called {renamed} now" if renamed else "there is no such setting")
         case "value_error":
             return Mistake(where, str(detail["ctx"]["error"]))
         case "literal_error":

@@ -32,13 +32,20 @@ class BalancerName(Enum):
     ROUND_ROBIN = 3
 
 
+class SloScope(Enum):
+    """Among which calls SLOs order. The values are those of `slotmesh.v1.SloScope`."""
+
+    CLIENT = 1
+    BACKEND = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """One version of a handler and its settings: a group of identical replicas. None is what a document leaves out."""
 
     name: str
     handler: str = setting("", SettingKind.HANDLER, change=Change.REPLACES)
-    """The class or function. May be left out where replicas are started by somebody else."""
+    """The class or function. May be left out where the controller does not start the replicas."""
     num_replicas: int | None = setting(None, SettingKind.INTEGER, bounds=(0, 10_000))
     """Replicas that should run. Unset: 1 where the controller launches them, and any number where not."""
     max_ongoing: int | None = setting(None, SettingKind.INTEGER, bounds=(1, MAX_ONGOING_LIMIT))
@@ -53,10 +60,12 @@ class Backend:
     """Payload bytes that may wait in one router."""
     max_queue_time_s: float = setting(30.0, SettingKind.DURATION, bounds=(0.001, MAX_TIME_S), is_routed=True)
     """Time a call may wait in the queue."""
-    max_batch_size: int = setting(1024, SettingKind.INTEGER, bounds=(1, 100_000), is_routed=True)
+    max_wire_batch_size: int = setting(1024, SettingKind.INTEGER, bounds=(1, 100_000), is_routed=True)
     """Calls that travel to a replica as one batch, at most."""
     balancer: BalancerName = setting(BalancerName.LEAST_LOADED, SettingKind.CHOICE, is_routed=True)
     """How a router picks a replica for unkeyed calls."""
+    slo_scope: SloScope = setting(SloScope.CLIENT, SettingKind.CHOICE, is_routed=True)
+    """Among which unkeyed calls SLOs order: each client's, while clients take turns, or all that wait in a router."""
     graceful_timeout_s: float = setting(30.0, SettingKind.DURATION, bounds=(0.0, MAX_TIME_S))
     """Time a draining replica has to finish what runs."""
     health_check_period_s: float | None = setting(None, SettingKind.DURATION, bounds=(MIN_SECONDS, MAX_TIME_S))
@@ -73,6 +82,8 @@ class Backend:
 
 SETTINGS: Final = settings_of(Backend)
 """The settings of a backend, by their names in documents and on the wire."""
+RENAMED: Final = {"max_batch_size": "max_wire_batch_size"}
+"""Settings by the names that they had: `@slotmesh.batch` has a `max_batch_size` that means another thing."""
 ROUTED: Final = {name: each for name, each in SETTINGS.items() if each.is_routed}
 """Those that routers read."""
 _ROUTED_ATTRIBUTES: Final = tuple(each.attribute for each in ROUTED.values())

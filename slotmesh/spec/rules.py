@@ -1,7 +1,7 @@
 """What makes a specification valid, resource by resource. Pure.
 
 Invariants: a check never stops at the first mistake; the same resource gets the same mistakes whether it came as YAML
-or over the wire. Whether the backends that a policy names exist is the controller's to say: it knows what is there.
+or over the wire. Whether the backends that a policy names exist is checked by the controller.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _bounded(path: str, value: float | None, setting: Setting) -> Iterator[Mista
 
 
 def _config_mistakes(path: str, config: object) -> Iterator[Mistake]:
-    """`config` should be a JSON value, and may be whatever YAML can say: aliases make a short text endless."""
+    """`config` should be a JSON value, and may be anything that YAML can have: aliases make a short text endless."""
     pending: list[tuple[str, object, int]] = [(path, config, 0)]
     values = 1
     while pending:

@@ -1,4 +1,4 @@
-"""What the declaration of one setting of a backend says besides its name, type and default. Pure.
+"""What the declaration of one setting of a backend has besides its name, type and default. Pure.
 
 Purpose: a setting is declared once, in `slotmesh.spec.model`. From its declaration follow the rule that it must obey
 (`rules`), its form in a document (`document`), its form on the wire (`wire`), who reads it, and what changing it means.
@@ -38,7 +38,7 @@ class Change(Enum):
     """What becomes of replicas when a setting changes."""
 
     TAKEN_OVER = auto()
-    """They stay: who reads the setting takes it over."""
+    """They stay: the code that reads the setting takes the new value."""
     GIVEN_TO_HANDLERS = auto()
     """Replicas whose handler has a `reconfigure` stay, others are replaced."""
     REPLACES = auto()
@@ -73,7 +73,7 @@ def setting(
     is_routed: bool = False,
     change: Change = Change.TAKEN_OVER,
 ) -> ValueT:
-    """Declares a field of a dataclass: what `Setting` says of each argument."""
+    """Declares a field of a dataclass; `Setting` documents each argument."""
     declared = {"kind": kind, "default": default, "bounds": bounds, "is_routed": is_routed, "change": change}
     metadata = {_DECLARED: declared}
     # Dataclasses take no mapping for a default, be it a read-only one.

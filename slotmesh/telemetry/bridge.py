@@ -1,4 +1,4 @@
-"""Histograms that the cores keep, put beside those of the SDK when somebody scrapes.
+"""Histograms that the cores keep, put beside those of the SDK at each scrape.
 
 Purpose: recording into the SDK's histogram costs about 6 µs, as much as a whole decision of the router; counting in a
 list of integers costs a twentieth of that. OpenTelemetry's specification calls such a source a MetricProducer; the

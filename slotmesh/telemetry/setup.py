@@ -1,6 +1,6 @@
 """The one place that chooses and configures the OpenTelemetry SDK: metrics for Prometheus to scrape.
 
-Purpose: all other code speaks OpenTelemetry's API, through the `meter` it is given.
+Purpose: all other code uses OpenTelemetry's API, through the `meter` it is given.
 Invariants: nothing global: two servers in one process do not mix; off without a port, at no cost; after `shutdown` no
 thread and no socket is left.
 Owner: the service's app.
@@ -44,7 +44,7 @@ class MetricsServer:
         http: WSGIServer | None = None,
     ) -> None:
         self.meter = meter
-        """To be handed to whoever registers instruments."""
+        """For the code that registers instruments."""
         self._reader = reader
         self._provider = provider
         self._http = http

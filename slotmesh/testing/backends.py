@@ -40,16 +40,18 @@ class Backend:
 
     @property
     def path(self) -> str:
-        """What stands for the handler where a specification names one."""
+        """The name of the handler in specifications."""
         return f"{self.handler.__module__}:{self.handler.__name__}"
 
     def to_spec(self, name: str) -> model.Backend:
-        """As the controller is told.
+        """The backend as the controller gets it.
 
         Raises:
             TypeError: `settings` has what no backend has.
         """
         known = {each.name for each in dataclasses.fields(model.Backend)} - {"name", "handler"}
+        if renamed := self.settings.keys() & model.RENAMED.keys():
+            raise TypeError("; ".join(f"{each} is called {model.RENAMED[each]} now" for each in sorted(renamed)))
         if unknown := self.settings.keys() - known:
             raise TypeError(f"a backend has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}")
         fields: dict[str, Any] = {

@@ -8,7 +8,15 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
-from slotmesh.handlers.context import BatchPlace, CallContext, CallPlace, Place, current_place, deadline_of
+from slotmesh.handlers.context import (
+    BatchPlace,
+    CallContext,
+    CallPlace,
+    Place,
+    arrived_at_of,
+    current_place,
+    deadline_of,
+)
 
 
 class ContextFields(TypedDict, total=False):
@@ -24,6 +32,12 @@ class ContextFields(TypedDict, total=False):
     session_id: str
     attempt: int
     idempotency_key: str
+    shard_key: str
+    is_shadow: bool
+    traceparent: str
+    tracestate: str
+    age: float | None
+    """Seconds since the call arrived at the router; None: not known."""
 
 
 def make_context(**fields: Unpack[ContextFields]) -> CallContext:
@@ -31,8 +45,9 @@ def make_context(**fields: Unpack[ContextFields]) -> CallContext:
     given: dict[str, Any] = {"call_id": "1", "endpoint": "test", "idempotency_key": "test-1", **fields}
     timeout = given.pop("timeout", None)
     deadline, ends_at = deadline_of(inf if timeout is None else timeout)
+    arrived_at = arrived_at_of(given.pop("age", None))
     metadata = MappingProxyType(dict(given.pop("metadata", {})))
-    return CallContext(metadata=metadata, deadline=deadline, ends_at=ends_at, **given)
+    return CallContext(metadata=metadata, deadline=deadline, ends_at=ends_at, arrived_at=arrived_at, **given)
 
 
 @contextmanager

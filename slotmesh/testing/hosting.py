@@ -128,7 +128,7 @@ class _Replica:
                 raise error.__cause__ or error from None
 
     def _as_told(self) -> model.Backend:
-        """What a controller would say of the backend."""
+        """The backend's settings, as a controller would send them."""
         # What the queue of a router would hold waits at the replica.
         return dataclasses.replace(self._backend.to_spec(self._backend.handler.__name__), prefetch=WINDOW_CALLS)
 
@@ -190,7 +190,7 @@ class _Stub:
 
 
 class _NoServer:
-    """Implements `Server` for a replica that nobody reaches by an address."""
+    """Implements `Server` for a replica that has no address."""
 
     address = _HERE
 
@@ -201,7 +201,7 @@ class _NoServer:
         """There is nothing to bind."""
 
     def set_serving(self, serving: bool = True) -> None:
-        """Nobody asks."""
+        """Ignored: there are no health checks."""
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Nothing listens."""

@@ -21,7 +21,7 @@ from slotmesh.runtime.exits import CannotStart
 from slotmesh.testing.backends import Backend, Handler
 
 CLOSE_GRACE_S = 5.0
-"""What replicas get to end that nobody asked to end before."""
+"""Grace of replicas that were not asked to end before."""
 
 RESUME_TTL_S = 1.0
 """How long results are kept for clients that come back. What a client acknowledged to a router that was killed is never

@@ -22,7 +22,7 @@ class Pipe:
         self._has_come = asyncio.Event()
 
     def put(self, frame: Any) -> None:
-        """The next frame. Nobody reads it after the end."""
+        """Adds the next frame; dropped after the end."""
         if not self._has_ended:
             self._frames.append(frame)
             self._has_come.set()

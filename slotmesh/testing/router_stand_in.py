@@ -35,7 +35,6 @@ _IN_QUEUE: Final = Failure(reason=Reason.DEADLINE_IN_QUEUE, message="the deadlin
 _RUNNING: Final = Failure(
     reason=Reason.DEADLINE_RUNNING, message="the deadline passed while the call ran", executed=Executed.UNKNOWN
 )
-
 ToClient = router_service_pb2.StreamCallsResponse
 ToReplica = replica_service_pb2.ExecuteRequest
 
@@ -49,10 +48,10 @@ class RouterStandIn:
         self._opening = router_service_pb2.OpenStream()
         self._unanswered: set[int] = set()
         self._is_deserted = False
-        """The client says nothing more."""
+        """Whether the client has half-closed."""
         self._deadlines: dict[int, asyncio.TimerHandle] = {}
         self._overdue: dict[int, asyncio.Handle] = {}
-        """Calls that were taken back because their time is over, and of which the replica has said nothing yet."""
+        """Calls that were cancelled because they are overdue, and that the replica has not answered yet."""
         self.down.put(
             ToReplica(
                 open=replica_service_pb2.OpenExecute(
@@ -64,12 +63,12 @@ class RouterStandIn:
     # -- from the client -------------------------------------------------------------------------------------------
 
     def half_closed(self) -> None:
-        """The client says nothing more, and hears the rest."""
+        """The client has half-closed, and still gets answers."""
         self._is_deserted = True
         self._end_if_over()
 
     def left(self) -> None:
-        """The client is gone. It had no session, so its calls are taken back; the replica is heard to the end."""
+        """The client has left. It had no session, so its calls are cancelled; the replica's answers are still read."""
         self.up.end()
         if self._unanswered:
             self.down.put(ToReplica(cancel=replica_service_pb2.CancelRuns(runs=ids_to_wire(sorted(self._unanswered)))))
@@ -107,7 +106,13 @@ class RouterStandIn:
             call_ids=[batch.first_call_id],
             chunked_sizes=batch.chunked_sizes,
             ordering_keys=batch.ordering_keys,
+            waited_us=1,
         )
+        if options.shard_key or batch.trace_starts:
+            run.origins.shard_keys.extend([options.shard_key] if options.shard_key else [])
+            run.origins.trace_starts.extend(batch.trace_starts)
+            run.origins.traceparents.extend(batch.traceparents)
+            run.origins.tracestates.extend(batch.tracestates)
         if batch.ordering_keys:
             run.partitions.extend(map(partition_of, batch.ordering_keys))
             run.owner_epochs.extend([OWNER_EPOCH] * len(ids))
@@ -121,7 +126,7 @@ class RouterStandIn:
         return run
 
     def _time_is_over(self, call_id: int) -> None:
-        """Takes the call back, and hears from the replica whether it had started."""
+        """Cancels the call; the replica answers whether it had started."""
         del self._deadlines[call_id]
         self.down.put(ToReplica(cancel=replica_service_pb2.CancelRuns(runs=ids_to_wire([call_id]))))
         self._await_answer(call_id, LAST_CHANCE_TURNS)
@@ -149,7 +154,7 @@ class RouterStandIn:
             case "go_away" if response.go_away.HasField("time_left"):
                 self.down.end()  # it keeps nothing that is worth waiting for
             case _:
-                pass  # what tells a router where to send the next call
+                pass  # by which a router chooses where to send the next call
 
     def ended(self) -> None:
         """The replica has ended the stream."""
@@ -169,7 +174,7 @@ class RouterStandIn:
             self._settle(ended)
 
     def _judge(self, frame: call_pb2.ResultFrame) -> None:
-        """What the replica says of overdue calls becomes what a router would say."""
+        """The replica's answers for overdue calls become those of a router."""
         for errors in frame.errors:
             overdue = [call_id for call_id in errors.call_ids if call_id in self._overdue]
             if overdue and len(overdue) == len(errors.call_ids):

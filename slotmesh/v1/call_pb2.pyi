@@ -280,6 +280,9 @@ class ResultBatch(_message.Message):
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
     PARTIAL_FIELD_NUMBER: _builtins.int
     CHUNKED_SIZES_FIELD_NUMBER: _builtins.int
+    EXECUTOR_STARTS_FIELD_NUMBER: _builtins.int
+    BACKENDS_FIELD_NUMBER: _builtins.int
+    REPLICA_IDS_FIELD_NUMBER: _builtins.int
     content_type: _builtins.str
     """How the payloads are encoded: the content type of the calls."""
     partial: _builtins.bool
@@ -298,6 +301,20 @@ class ResultBatch(_message.Message):
         frame, bytes; its place in `payloads` is empty. 0 for a payload that is here.
         """
 
+    @_builtins.property
+    def executor_starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """To a client that named the feature `executors`: where stretches of calls begin that one replica has executed, places
+        in `call_ids`, ascending; the first is 0.
+        """
+
+    @_builtins.property
+    def backends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Parallel to `executor_starts`: the backend that executed the calls from there to the next start."""
+
+    @_builtins.property
+    def replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Parallel to `executor_starts`: the replica that executed them."""
+
     def __init__(
         self,
         *,
@@ -306,10 +323,13 @@ class ResultBatch(_message.Message):
         content_type: _builtins.str = ...,
         partial: _builtins.bool = ...,
         chunked_sizes: _abc.Iterable[_builtins.int] | None = ...,
+        executor_starts: _abc.Iterable[_builtins.int] | None = ...,
+        backends: _abc.Iterable[_builtins.str] | None = ...,
+        replica_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "content_type", b"content_type", "partial", b"partial", "payloads", b"payloads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backends", b"backends", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "content_type", b"content_type", "executor_starts", b"executor_starts", "partial", b"partial", "payloads", b"payloads", "replica_ids", b"replica_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -399,19 +419,13 @@ class Capacity(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ONGOING_FIELD_NUMBER: _builtins.int
     MAX_ONGOING_FIELD_NUMBER: _builtins.int
-    WAITING_FIELD_NUMBER: _builtins.int
     PREFETCH_FIELD_NUMBER: _builtins.int
     KEYED_WINDOW_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     OTHERS_FIELD_NUMBER: _builtins.int
-    ongoing: _builtins.int
-    """Calls that run now, plus reservations."""
     max_ongoing: _builtins.int
     """Permits in all: the backend's `max_ongoing`."""
-    waiting: _builtins.int
-    """Unkeyed calls that wait behind the running ones, at most `prefetch`."""
     prefetch: _builtins.int
     """Unkeyed calls that may wait behind the running ones."""
     keyed_window: _builtins.int
@@ -419,15 +433,14 @@ class Capacity(_message.Message):
     draining: _builtins.bool
     """The replica takes no more runs."""
     others: _builtins.int
-    """The part of `ongoing` and `waiting` that is not unkeyed calls of this router: keyed lanes, reservations, and the
-    calls of other routers. What this router may send is `max_ongoing + prefetch - others` less what it has sent.
+    """Of the permits in use, and of the unkeyed calls that wait behind the running ones, those that are not unkeyed calls of
+    this router: keyed lanes, reservations, and the calls of other routers. What this router may send is
+    `max_ongoing + prefetch - others` less what it has sent.
     """
     def __init__(
         self,
         *,
-        ongoing: _builtins.int = ...,
         max_ongoing: _builtins.int = ...,
-        waiting: _builtins.int = ...,
         prefetch: _builtins.int = ...,
         keyed_window: _builtins.int = ...,
         draining: _builtins.bool = ...,
@@ -435,7 +448,7 @@ class Capacity(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "keyed_window", b"keyed_window", "max_ongoing", b"max_ongoing", "ongoing", b"ongoing", "others", b"others", "prefetch", b"prefetch", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "keyed_window", b"keyed_window", "max_ongoing", b"max_ongoing", "others", b"others", "prefetch", b"prefetch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -516,14 +529,17 @@ Global___TakeItems: _TypeAlias = TakeItems  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):
-    """Sent every second on each stream, so that silence means a lost peer."""
+    """A sign of life, so that silence means a lost peer. Who wants to know whether the peer lives sends one every second: a
+    client that has a session to its router, a replica to routers that named the feature `heartbeats`. Routers answer each at
+    once by its echo, and send none of their own.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STAMP_FIELD_NUMBER: _builtins.int
     ECHOED_STAMP_FIELD_NUMBER: _builtins.int
     stamp: _builtins.int
-    """The sender's own monotonic clock, nanoseconds. Means nothing to the receiver."""
+    """The sender's own monotonic clock, nanoseconds. Means nothing to the receiver. 0 in an answer."""
     echoed_stamp: _builtins.int
     """The newest `stamp` received from the peer, echoed. 0 means none yet."""
     def __init__(
@@ -557,7 +573,9 @@ class GoAway(_message.Message):
 
     @_builtins.property
     def time_left(self) -> _duration_pb2.Duration:
-        """Time left until the stream ends."""
+        """Time left until the stream ends: after that, what is unanswered is lost. A replica says 0 to routers when it keeps
+        nothing any more.
+        """
 
     def __init__(
         self,

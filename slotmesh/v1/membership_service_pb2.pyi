@@ -75,7 +75,6 @@ class ReplicaHello(_message.Message):
     BACKEND_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
-    FEATURES_FIELD_NUMBER: _builtins.int
     HAS_SERVED_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     NEWEST_EPOCH_FIELD_NUMBER: _builtins.int
@@ -92,7 +91,7 @@ class ReplicaHello(_message.Message):
     pid: _builtins.int
     """Process id on its machine."""
     version: _builtins.str
-    """The replica's version, as `0.1.0`."""
+    """The version of slotmesh that it runs, as `0.1.0`: shown to people."""
     has_served: _builtins.bool
     """It has been ready before this attachment: it may own partitions of which this controller does not know."""
     generation: _builtins.str
@@ -103,10 +102,6 @@ class ReplicaHello(_message.Message):
     """Which process this is: the machine's boot, the namespace of process ids, process id and start time. By this a
     controller on the same machine can tell that the process has ended. Empty where the machine does not say.
     """
-    @_builtins.property
-    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of optional behaviours the replica knows."""
-
     def __init__(
         self,
         *,
@@ -115,7 +110,6 @@ class ReplicaHello(_message.Message):
         backend: _builtins.str = ...,
         pid: _builtins.int = ...,
         version: _builtins.str = ...,
-        features: _abc.Iterable[_builtins.str] | None = ...,
         has_served: _builtins.bool = ...,
         generation: _builtins.str = ...,
         newest_epoch: _builtins.int = ...,
@@ -123,7 +117,7 @@ class ReplicaHello(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "features", b"features", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "process", b"process", "replica_id", b"replica_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "generation", b"generation", "has_served", b"has_served", "incarnation", b"incarnation", "newest_epoch", b"newest_epoch", "pid", b"pid", "process", b"process", "replica_id", b"replica_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -138,7 +132,6 @@ class ReplicaReport(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     MAX_ONGOING_FIELD_NUMBER: _builtins.int
-    ONGOING_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     UNHEALTHY_FIELD_NUMBER: _builtins.int
@@ -150,8 +143,6 @@ class ReplicaReport(_message.Message):
     """Where it serves, `HOST:PORT`; routers must be able to reach it there. Empty while it starts."""
     max_ongoing: _builtins.int
     """Calls it executes at once."""
-    ongoing: _builtins.int
-    """Calls that run now."""
     error: _builtins.str
     """What is wrong: the traceback of the handler's constructor, of `reconfigure`, or of `check_health`. Empty otherwise."""
     metrics_address: _builtins.str
@@ -168,7 +159,6 @@ class ReplicaReport(_message.Message):
         state: _mesh_pb2.ReplicaState.ValueType = ...,
         address: _builtins.str = ...,
         max_ongoing: _builtins.int = ...,
-        ongoing: _builtins.int = ...,
         error: _builtins.str = ...,
         metrics_address: _builtins.str = ...,
         unhealthy: _builtins.bool = ...,
@@ -177,7 +167,7 @@ class ReplicaReport(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "error", b"error", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "ongoing", b"ongoing", "reconfigures", b"reconfigures", "state", b"state", "unhealthy", b"unhealthy", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "error", b"error", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "reconfigures", b"reconfigures", "state", b"state", "unhealthy", b"unhealthy", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -194,7 +184,7 @@ class AttachReplicaResponse(_message.Message):
     REVOKE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def configuration(self) -> Global___ReplicaConfiguration:
-        """The lease and the configuration; the first frame, and whenever the configuration changes."""
+        """The configuration; the first frame, and whenever it changes."""
 
     @_builtins.property
     def drain(self) -> Global___DrainOrder:
@@ -227,7 +217,6 @@ class ReplicaConfiguration(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    LEASE_FIELD_NUMBER: _builtins.int
     MAX_ONGOING_FIELD_NUMBER: _builtins.int
     PREFETCH_FIELD_NUMBER: _builtins.int
     USER_CONFIG_FIELD_NUMBER: _builtins.int
@@ -270,10 +259,6 @@ class ReplicaConfiguration(_message.Message):
     generation: _builtins.str
     """The generation of the controller's store: what the replica says in later hellos."""
     @_builtins.property
-    def lease(self) -> _duration_pb2.Duration:
-        """Silence longer than this makes the replica suspect."""
-
-    @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def user_config(self) -> _struct_pb2.Struct:
         """As in `backend`, for replicas of older versions."""
@@ -303,7 +288,6 @@ class ReplicaConfiguration(_message.Message):
     def __init__(
         self,
         *,
-        lease: _duration_pb2.Duration | None = ...,
         max_ongoing: _builtins.int | None = ...,
         prefetch: _builtins.int | None = ...,
         user_config: _struct_pb2.Struct | None = ...,
@@ -314,9 +298,9 @@ class ReplicaConfiguration(_message.Message):
         generation: _builtins.str = ...,
         backend: _mesh_pb2.Backend | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "lease", b"lease", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "generation", b"generation", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "lease", b"lease", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "generation", b"generation", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_ongoing: _TypeAlias = _typing.Literal["max_ongoing"]  # noqa: Y015
     _WhichOneofArgType__max_ongoing: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing"]  # noqa: Y015
@@ -494,7 +478,6 @@ class RouterHello(_message.Message):
     ROUTER_ID_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
-    FEATURES_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     TABLE_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
@@ -502,13 +485,9 @@ class RouterHello(_message.Message):
     address: _builtins.str
     """Where it serves, `HOST:PORT`; clients must be able to reach it there."""
     version: _builtins.str
-    """The router's version, as `0.1.0`."""
+    """The version of slotmesh that it runs, as `0.1.0`: shown to people."""
     metrics_address: _builtins.str
     """Address of its Prometheus endpoint, `HOST:PORT`. Empty means none."""
-    @_builtins.property
-    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of optional behaviours the router knows."""
-
     @_builtins.property
     def table(self) -> Global___RoutingTable:
         """The routing table in force, if there is one: a controller that does not remember learns from it which replicas there
@@ -521,13 +500,12 @@ class RouterHello(_message.Message):
         router_id: _builtins.str = ...,
         address: _builtins.str = ...,
         version: _builtins.str = ...,
-        features: _abc.Iterable[_builtins.str] | None = ...,
         metrics_address: _builtins.str = ...,
         table: Global___RoutingTable | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["table", b"table"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "features", b"features", "metrics_address", b"metrics_address", "router_id", b"router_id", "table", b"table", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "metrics_address", b"metrics_address", "router_id", b"router_id", "table", b"table", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -829,7 +807,7 @@ class BackendRoute(_message.Message):
     MAX_QUEUED_BYTES_FIELD_NUMBER: _builtins.int
     MAX_QUEUE_TIME_FIELD_NUMBER: _builtins.int
     BALANCER_FIELD_NUMBER: _builtins.int
-    MAX_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    MAX_WIRE_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The backend's name."""
@@ -865,12 +843,12 @@ class BackendRoute(_message.Message):
 
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def max_batch_size(self) -> _builtins.int:
+    def max_wire_batch_size(self) -> _builtins.int:
         """As in `backend`, for routers of older versions."""
 
-    @max_batch_size.setter
+    @max_wire_batch_size.setter
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
-    def max_batch_size(self, value: _builtins.int) -> None:
+    def max_wire_batch_size(self, value: _builtins.int) -> None:
         """As in `backend`, for routers of older versions."""
 
     @_builtins.property
@@ -897,12 +875,12 @@ class BackendRoute(_message.Message):
         max_queued_bytes: _builtins.int = ...,
         max_queue_time: _duration_pb2.Duration | None = ...,
         balancer: _mesh_pb2.Balancer.ValueType = ...,
-        max_batch_size: _builtins.int = ...,
+        max_wire_batch_size: _builtins.int = ...,
         backend: _mesh_pb2.Backend | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "max_queue_time", b"max_queue_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "balancer", b"balancer", "max_batch_size", b"max_batch_size", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "name", b"name", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "balancer", b"balancer", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_wire_batch_size", b"max_wire_batch_size", "name", b"name", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

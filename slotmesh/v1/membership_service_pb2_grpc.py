@@ -53,8 +53,8 @@ class MembershipServiceServicer(object):
 
     def AttachReplica(self, request_iterator, context):
         """A replica attaches when its process starts and stays attached until it ends. The first frame is `hello`. The
-        controller answers with the lease and the replica's configuration; silence longer than the lease makes a replica
-        suspect.
+        controller answers with the replica's configuration. Silence that is longer than the controller's lease (3 s, unless
+        configured otherwise) makes a replica suspect.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

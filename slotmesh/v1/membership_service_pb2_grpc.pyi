@@ -18,8 +18,8 @@ class MembershipServiceStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
     AttachReplica: _aio.StreamStreamMultiCallable[_membership_service_pb2.AttachReplicaRequest, _membership_service_pb2.AttachReplicaResponse]
     """A replica attaches when its process starts and stays attached until it ends. The first frame is `hello`. The
-    controller answers with the lease and the replica's configuration; silence longer than the lease makes a replica
-    suspect.
+    controller answers with the replica's configuration. Silence that is longer than the controller's lease (3 s, unless
+    configured otherwise) makes a replica suspect.
     """
     AttachRouter: _aio.StreamStreamMultiCallable[_membership_service_pb2.AttachRouterRequest, _membership_service_pb2.AttachRouterResponse]
     """A router attaches, is sent the whole routing table at once and again whenever it changes, and acknowledges each
@@ -36,8 +36,8 @@ class MembershipServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_abc.AsyncIterator[_membership_service_pb2.AttachReplicaRequest], _abc.AsyncIterator[_membership_service_pb2.AttachReplicaResponse]],
     ) -> _abc.AsyncIterator[_membership_service_pb2.AttachReplicaResponse]:
         """A replica attaches when its process starts and stays attached until it ends. The first frame is `hello`. The
-        controller answers with the lease and the replica's configuration; silence longer than the lease makes a replica
-        suspect.
+        controller answers with the replica's configuration. Silence that is longer than the controller's lease (3 s, unless
+        configured otherwise) makes a replica suspect.
         """
 
     @_abc_1.abstractmethod

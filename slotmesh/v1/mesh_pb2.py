@@ -27,7 +27,7 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16slotmesh/v1/mesh.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8e\x05\n\x07\x42\x61\x63kend\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07handler\x18\x02 \x01(\t\x12\x19\n\x0cnum_replicas\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0bmax_ongoing\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12,\n\x0buser_config\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x1d\n\x10max_queued_calls\x18\x06 \x01(\x03H\x02\x88\x01\x01\x12\x1d\n\x10max_queued_bytes\x18\x07 \x01(\x03H\x03\x88\x01\x01\x12\x31\n\x0emax_queue_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x08\x62\x61lancer\x18\t \x01(\x0e\x32\x15.slotmesh.v1.Balancer\x12\x33\n\x10graceful_timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\x08prefetch\x18\x0b \x01(\x05H\x04\x88\x01\x01\x12\x1b\n\x0emax_batch_size\x18\x0c \x01(\x05H\x05\x88\x01\x01\x12\x36\n\x13health_check_period\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x37\n\x14health_check_timeout\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\x08own_loop\x18\x0f \x01(\x08H\x06\x88\x01\x01\x42\x0f\n\r_num_replicasB\x0e\n\x0c_max_ongoingB\x13\n\x11_max_queued_callsB\x13\n\x11_max_queued_bytesB\x0b\n\t_prefetchB\x11\n\x0f_max_batch_sizeB\x0b\n\t_own_loop\"E\n\x08\x45ndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x07traffic\x18\x02 \x01(\x0b\x32\x1a.slotmesh.v1.TrafficPolicy\"\xe3\x01\n\rTrafficPolicy\x12\x38\n\x07weights\x18\x01 \x03(\x0b\x32\'.slotmesh.v1.TrafficPolicy.WeightsEntry\x12\x38\n\x07shadows\x18\x02 \x03(\x0b\x32\'.slotmesh.v1.TrafficPolicy.ShadowsEntry\x1a.\n\x0cWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a.\n\x0cShadowsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"X\n\x04Mesh\x12&\n\x08\x62\x61\x63kends\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.Backend\x12(\n\tendpoints\x18\x02 \x03(\x0b\x32\x15.slotmesh.v1.Endpoint\"\x89\x02\n\x07Replica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12(\n\x05state\x18\x05 \x01(\x0e\x32\x19.slotmesh.v1.ReplicaState\x12\x0b\n\x03pid\x18\x06 \x01(\x03\x12\x13\n\x0bmax_ongoing\x18\x07 \x01(\x03\x12\r\n\x05\x65rror\x18\x08 \x01(\t\x12.\n\nstart_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fmetrics_address\x18\n \x01(\t\x12\x0f\n\x07warning\x18\x0b \x01(\t\"\xe0\x01\n\x06Router\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12\x1a\n\x12linked_replica_ids\x18\x05 \x03(\t\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fmetrics_address\x18\x07 \x01(\t\x12\'\n\x05loads\x18\x08 \x03(\x0b\x32\x18.slotmesh.v1.BackendLoad\"?\n\x0b\x42\x61\x63kendLoad\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12\x0e\n\x06queued\x18\x02 \x01(\x03\x12\x0f\n\x07ongoing\x18\x03 \x01(\x03*t\n\x08\x42\x61lancer\x12\x18\n\x14\x42\x41LANCER_UNSPECIFIED\x10\x00\x12\x19\n\x15\x42\x41LANCER_LEAST_LOADED\x10\x01\x12\x19\n\x15\x42\x41LANCER_POWER_OF_TWO\x10\x02\x12\x18\n\x14\x42\x41LANCER_ROUND_ROBIN\x10\x03*\xce\x01\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPLICA_STATE_STARTING\x10\x01\x12\x17\n\x13REPLICA_STATE_READY\x10\x02\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x03\x12\x19\n\x15REPLICA_STATE_STOPPED\x10\x04\x12\x18\n\x14REPLICA_STATE_FAILED\x10\x05\x12\x19\n\x15REPLICA_STATE_SUSPECT\x10\x06\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16slotmesh/v1/mesh.proto\x12\x0bslotmesh.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd2\x05\n\x07\x42\x61\x63kend\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07handler\x18\x02 \x01(\t\x12\x19\n\x0cnum_replicas\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0bmax_ongoing\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12,\n\x0buser_config\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x1d\n\x10max_queued_calls\x18\x06 \x01(\x03H\x02\x88\x01\x01\x12\x1d\n\x10max_queued_bytes\x18\x07 \x01(\x03H\x03\x88\x01\x01\x12\x31\n\x0emax_queue_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x08\x62\x61lancer\x18\t \x01(\x0e\x32\x15.slotmesh.v1.Balancer\x12\x33\n\x10graceful_timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\x08prefetch\x18\x0b \x01(\x05H\x04\x88\x01\x01\x12 \n\x13max_wire_batch_size\x18\x0c \x01(\x05H\x05\x88\x01\x01\x12\x36\n\x13health_check_period\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x37\n\x14health_check_timeout\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\x08own_loop\x18\x0f \x01(\x08H\x06\x88\x01\x01\x12(\n\tslo_scope\x18\x10 \x01(\x0e\x32\x15.slotmesh.v1.SloScopeB\x0f\n\r_num_replicasB\x0e\n\x0c_max_ongoingB\x13\n\x11_max_queued_callsB\x13\n\x11_max_queued_bytesB\x0b\n\t_prefetchB\x16\n\x14_max_wire_batch_sizeB\x0b\n\t_own_loopR\x0emax_batch_size\"E\n\x08\x45ndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12+\n\x07traffic\x18\x02 \x01(\x0b\x32\x1a.slotmesh.v1.TrafficPolicy\"\xe3\x01\n\rTrafficPolicy\x12\x38\n\x07weights\x18\x01 \x03(\x0b\x32\'.slotmesh.v1.TrafficPolicy.WeightsEntry\x12\x38\n\x07shadows\x18\x02 \x03(\x0b\x32\'.slotmesh.v1.TrafficPolicy.ShadowsEntry\x1a.\n\x0cWeightsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a.\n\x0cShadowsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"X\n\x04Mesh\x12&\n\x08\x62\x61\x63kends\x18\x01 \x03(\x0b\x32\x14.slotmesh.v1.Backend\x12(\n\tendpoints\x18\x02 \x03(\x0b\x32\x15.slotmesh.v1.Endpoint\"\xc4\x02\n\x07Replica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12(\n\x05state\x18\x05 \x01(\x0e\x32\x19.slotmesh.v1.ReplicaState\x12\x0b\n\x03pid\x18\x06 \x01(\x03\x12\x13\n\x0bmax_ongoing\x18\x07 \x01(\x03\x12\r\n\x05\x65rror\x18\x08 \x01(\t\x12.\n\nstart_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fmetrics_address\x18\n \x01(\t\x12\x0f\n\x07warning\x18\x0b \x01(\t\x12\x15\n\rrestart_count\x18\x0c \x01(\x03\x12\x11\n\tlast_exit\x18\r \x01(\t\x12\x0f\n\x07version\x18\x0e \x01(\t\"\xf1\x01\n\x06Router\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12\x1a\n\x12linked_replica_ids\x18\x05 \x03(\t\x12.\n\nstart_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fmetrics_address\x18\x07 \x01(\t\x12\'\n\x05loads\x18\x08 \x03(\x0b\x32\x18.slotmesh.v1.BackendLoad\x12\x0f\n\x07version\x18\t \x01(\t\"\x84\x01\n\x0b\x42\x61\x63kendLoad\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12\x0e\n\x06queued\x18\x02 \x01(\x03\x12\x0f\n\x07ongoing\x18\x03 \x01(\x03\x12/\n\x0bsample_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nslot_calls\x18\x05 \x01(\x03*t\n\x08\x42\x61lancer\x12\x18\n\x14\x42\x41LANCER_UNSPECIFIED\x10\x00\x12\x19\n\x15\x42\x41LANCER_LEAST_LOADED\x10\x01\x12\x19\n\x15\x42\x41LANCER_POWER_OF_TWO\x10\x02\x12\x18\n\x14\x42\x41LANCER_ROUND_ROBIN\x10\x03*R\n\x08SloScope\x12\x19\n\x15SLO_SCOPE_UNSPECIFIED\x10\x00\x12\x14\n\x10SLO_SCOPE_CLIENT\x10\x01\x12\x15\n\x11SLO_SCOPE_BACKEND\x10\x02*\xce\x01\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPLICA_STATE_STARTING\x10\x01\x12\x17\n\x13REPLICA_STATE_READY\x10\x02\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x03\x12\x19\n\x15REPLICA_STATE_STOPPED\x10\x04\x12\x18\n\x14REPLICA_STATE_FAILED\x10\x05\x12\x19\n\x15REPLICA_STATE_SUSPECT\x10\x06\x42U\n\x0bslotmesh.v1P\x01Z6github.com/slotmesh/slotmesh-go/slotmesh/v1;slotmeshv1\xaa\x02\x0bSlotmesh.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,26 +39,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRAFFICPOLICY_WEIGHTSENTRY']._serialized_options = b'8\001'
   _globals['_TRAFFICPOLICY_SHADOWSENTRY']._loaded_options = None
   _globals['_TRAFFICPOLICY_SHADOWSENTRY']._serialized_options = b'8\001'
-  _globals['_BALANCER']._serialized_start=1742
-  _globals['_BALANCER']._serialized_end=1858
-  _globals['_REPLICASTATE']._serialized_start=1861
-  _globals['_REPLICASTATE']._serialized_end=2067
+  _globals['_BALANCER']._serialized_start=1956
+  _globals['_BALANCER']._serialized_end=2072
+  _globals['_SLOSCOPE']._serialized_start=2074
+  _globals['_SLOSCOPE']._serialized_end=2156
+  _globals['_REPLICASTATE']._serialized_start=2159
+  _globals['_REPLICASTATE']._serialized_end=2365
   _globals['_BACKEND']._serialized_start=135
-  _globals['_BACKEND']._serialized_end=789
-  _globals['_ENDPOINT']._serialized_start=791
-  _globals['_ENDPOINT']._serialized_end=860
-  _globals['_TRAFFICPOLICY']._serialized_start=863
-  _globals['_TRAFFICPOLICY']._serialized_end=1090
-  _globals['_TRAFFICPOLICY_WEIGHTSENTRY']._serialized_start=996
-  _globals['_TRAFFICPOLICY_WEIGHTSENTRY']._serialized_end=1042
-  _globals['_TRAFFICPOLICY_SHADOWSENTRY']._serialized_start=1044
-  _globals['_TRAFFICPOLICY_SHADOWSENTRY']._serialized_end=1090
-  _globals['_MESH']._serialized_start=1092
-  _globals['_MESH']._serialized_end=1180
-  _globals['_REPLICA']._serialized_start=1183
-  _globals['_REPLICA']._serialized_end=1448
-  _globals['_ROUTER']._serialized_start=1451
-  _globals['_ROUTER']._serialized_end=1675
-  _globals['_BACKENDLOAD']._serialized_start=1677
-  _globals['_BACKENDLOAD']._serialized_end=1740
+  _globals['_BACKEND']._serialized_end=857
+  _globals['_ENDPOINT']._serialized_start=859
+  _globals['_ENDPOINT']._serialized_end=928
+  _globals['_TRAFFICPOLICY']._serialized_start=931
+  _globals['_TRAFFICPOLICY']._serialized_end=1158
+  _globals['_TRAFFICPOLICY_WEIGHTSENTRY']._serialized_start=1064
+  _globals['_TRAFFICPOLICY_WEIGHTSENTRY']._serialized_end=1110
+  _globals['_TRAFFICPOLICY_SHADOWSENTRY']._serialized_start=1112
+  _globals['_TRAFFICPOLICY_SHADOWSENTRY']._serialized_end=1158
+  _globals['_MESH']._serialized_start=1160
+  _globals['_MESH']._serialized_end=1248
+  _globals['_REPLICA']._serialized_start=1251
+  _globals['_REPLICA']._serialized_end=1575
+  _globals['_ROUTER']._serialized_start=1578
+  _globals['_ROUTER']._serialized_end=1819
+  _globals['_BACKENDLOAD']._serialized_start=1822
+  _globals['_BACKENDLOAD']._serialized_end=1954
 # @@protoc_insertion_point(module_scope)

@@ -50,6 +50,30 @@ BALANCER_ROUND_ROBIN: Balancer.ValueType  # 3
 """One replica after another."""
 Global___Balancer: _TypeAlias = Balancer  # noqa: Y015
 
+class _SloScope:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SloScopeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SloScope.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SLO_SCOPE_UNSPECIFIED: _SloScope.ValueType  # 0
+    """The controller's default: the calls of a client."""
+    SLO_SCOPE_CLIENT: _SloScope.ValueType  # 1
+    """Those of one client's stream, or of all unary rpcs of a connection. Clients take turns."""
+    SLO_SCOPE_BACKEND: _SloScope.ValueType  # 2
+    """All that wait in a router for the backend. Clients do not take turns: who states short SLOs goes first."""
+
+class SloScope(_SloScope, metaclass=_SloScopeEnumTypeWrapper):
+    """Among which calls SLOs order."""
+
+SLO_SCOPE_UNSPECIFIED: SloScope.ValueType  # 0
+"""The controller's default: the calls of a client."""
+SLO_SCOPE_CLIENT: SloScope.ValueType  # 1
+"""Those of one client's stream, or of all unary rpcs of a connection. Clients take turns."""
+SLO_SCOPE_BACKEND: SloScope.ValueType  # 2
+"""All that wait in a router for the backend. Clients do not take turns: who states short SLOs goes first."""
+Global___SloScope: _TypeAlias = SloScope  # noqa: Y015
+
 class _ReplicaState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -107,16 +131,19 @@ class Backend(_message.Message):
     BALANCER_FIELD_NUMBER: _builtins.int
     GRACEFUL_TIMEOUT_FIELD_NUMBER: _builtins.int
     PREFETCH_FIELD_NUMBER: _builtins.int
-    MAX_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    MAX_WIRE_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     HEALTH_CHECK_PERIOD_FIELD_NUMBER: _builtins.int
     HEALTH_CHECK_TIMEOUT_FIELD_NUMBER: _builtins.int
     OWN_LOOP_FIELD_NUMBER: _builtins.int
+    SLO_SCOPE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in the mesh: 1 to 63 of `a-z A-Z 0-9 _ . -`, starting with a letter or digit."""
     handler: _builtins.str
     """The handler, `MODULE:NAME`. Required where the controller launches replicas."""
     num_replicas: _builtins.int
-    """Replicas that should run. Unset means 1. The `external` launcher ignores it."""
+    """Replicas that should run. Unset means 1. With the `external` launcher nobody is started or ended by it; it says how
+    many are waited for before keys have their first owners, and how many are shown as wanted. Unset means any then.
+    """
     max_ongoing: _builtins.int
     """Calls that one replica executes at once. Unset means what the handler's decorator says. 1 … 1,000,000."""
     max_queued_calls: _builtins.int
@@ -127,12 +154,16 @@ class Backend(_message.Message):
     """How a replica is picked. Unset means least loaded."""
     prefetch: _builtins.int
     """Unkeyed calls that may wait at a replica behind the running ones. Unset means what the handler's decorator says."""
-    max_batch_size: _builtins.int
-    """Calls that travel to a replica as one batch, at most. Unset means 1,024. 1 … 100,000."""
+    max_wire_batch_size: _builtins.int
+    """Calls that travel to a replica as one batch, at most, whatever the handler's methods take at once. Unset means 1,024.
+    1 … 100,000.
+    """
     own_loop: _builtins.bool
     """Whether the handler runs on an event loop of its own, in a thread of its own, so that nothing else waits for it.
     Unset means what the handler's decorator says: no.
     """
+    slo_scope: Global___SloScope.ValueType
+    """Among which of the unkeyed calls that wait SLOs order. Unset means those of a client."""
     @_builtins.property
     def user_config(self) -> _struct_pb2.Struct:
         """Arguments of the handler's constructor, by name."""
@@ -167,23 +198,24 @@ class Backend(_message.Message):
         balancer: Global___Balancer.ValueType = ...,
         graceful_timeout: _duration_pb2.Duration | None = ...,
         prefetch: _builtins.int | None = ...,
-        max_batch_size: _builtins.int | None = ...,
+        max_wire_batch_size: _builtins.int | None = ...,
         health_check_period: _duration_pb2.Duration | None = ...,
         health_check_timeout: _duration_pb2.Duration | None = ...,
         own_loop: _builtins.bool | None = ...,
+        slo_scope: Global___SloScope.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_batch_size", b"_max_batch_size", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_batch_size", b"max_batch_size", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_wire_batch_size", b"max_wire_batch_size", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_batch_size", b"_max_batch_size", "_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "balancer", b"balancer", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_batch_size", b"max_batch_size", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_max_queued_bytes", b"_max_queued_bytes", "_max_queued_calls", b"_max_queued_calls", "_max_wire_batch_size", b"_max_wire_batch_size", "_num_replicas", b"_num_replicas", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "balancer", b"balancer", "graceful_timeout", b"graceful_timeout", "handler", b"handler", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "max_queue_time", b"max_queue_time", "max_queued_bytes", b"max_queued_bytes", "max_queued_calls", b"max_queued_calls", "max_wire_batch_size", b"max_wire_batch_size", "name", b"name", "num_replicas", b"num_replicas", "own_loop", b"own_loop", "prefetch", b"prefetch", "slo_scope", b"slo_scope", "user_config", b"user_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__max_batch_size: _TypeAlias = _typing.Literal["max_batch_size"]  # noqa: Y015
-    _WhichOneofArgType__max_batch_size: _TypeAlias = _typing.Literal["_max_batch_size", b"_max_batch_size"]  # noqa: Y015
     _WhichOneofReturnType__max_ongoing: _TypeAlias = _typing.Literal["max_ongoing"]  # noqa: Y015
     _WhichOneofArgType__max_ongoing: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing"]  # noqa: Y015
     _WhichOneofReturnType__max_queued_bytes: _TypeAlias = _typing.Literal["max_queued_bytes"]  # noqa: Y015
     _WhichOneofArgType__max_queued_bytes: _TypeAlias = _typing.Literal["_max_queued_bytes", b"_max_queued_bytes"]  # noqa: Y015
     _WhichOneofReturnType__max_queued_calls: _TypeAlias = _typing.Literal["max_queued_calls"]  # noqa: Y015
     _WhichOneofArgType__max_queued_calls: _TypeAlias = _typing.Literal["_max_queued_calls", b"_max_queued_calls"]  # noqa: Y015
+    _WhichOneofReturnType__max_wire_batch_size: _TypeAlias = _typing.Literal["max_wire_batch_size"]  # noqa: Y015
+    _WhichOneofArgType__max_wire_batch_size: _TypeAlias = _typing.Literal["_max_wire_batch_size", b"_max_wire_batch_size"]  # noqa: Y015
     _WhichOneofReturnType__num_replicas: _TypeAlias = _typing.Literal["num_replicas"]  # noqa: Y015
     _WhichOneofArgType__num_replicas: _TypeAlias = _typing.Literal["_num_replicas", b"_num_replicas"]  # noqa: Y015
     _WhichOneofReturnType__own_loop: _TypeAlias = _typing.Literal["own_loop"]  # noqa: Y015
@@ -191,13 +223,13 @@ class Backend(_message.Message):
     _WhichOneofReturnType__prefetch: _TypeAlias = _typing.Literal["prefetch"]  # noqa: Y015
     _WhichOneofArgType__prefetch: _TypeAlias = _typing.Literal["_prefetch", b"_prefetch"]  # noqa: Y015
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_batch_size) -> _WhichOneofReturnType__max_batch_size | None: ...
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_ongoing) -> _WhichOneofReturnType__max_ongoing | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_queued_bytes) -> _WhichOneofReturnType__max_queued_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_queued_calls) -> _WhichOneofReturnType__max_queued_calls | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_wire_batch_size) -> _WhichOneofReturnType__max_wire_batch_size | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__num_replicas) -> _WhichOneofReturnType__num_replicas | None: ...
     @_typing.overload
@@ -352,6 +384,9 @@ class Replica(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     WARNING_FIELD_NUMBER: _builtins.int
+    RESTART_COUNT_FIELD_NUMBER: _builtins.int
+    LAST_EXIT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Identity, unique in the mesh."""
     incarnation: _builtins.str
@@ -372,6 +407,16 @@ class Replica(_message.Message):
     """Address of its Prometheus endpoint, `HOST:PORT`. Empty means none."""
     warning: _builtins.str
     """What people should know although it goes on: a method of the handler has blocked its event loop. Empty otherwise."""
+    restart_count: _builtins.int
+    """How often a replica was started in place of one that had ended unasked: of those that the controller launches, the
+    ones before this one, as far as it remembers; of others, earlier incarnations under this id that it has seen.
+    """
+    last_exit: _builtins.str
+    """How its process ended, as `was killed by SIGKILL`; while it lives, how the process ended in whose place it was started.
+    Empty where neither is known: the controller knows of processes that it has launched.
+    """
+    version: _builtins.str
+    """The version of slotmesh that it runs, as `0.1.0`. Empty where it has not said so."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it attached, or was started."""
@@ -390,10 +435,13 @@ class Replica(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         metrics_address: _builtins.str = ...,
         warning: _builtins.str = ...,
+        restart_count: _builtins.int = ...,
+        last_exit: _builtins.str = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "error", b"error", "incarnation", b"incarnation", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "pid", b"pid", "replica_id", b"replica_id", "start_time", b"start_time", "state", b"state", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "backend", b"backend", "error", b"error", "incarnation", b"incarnation", "last_exit", b"last_exit", "max_ongoing", b"max_ongoing", "metrics_address", b"metrics_address", "pid", b"pid", "replica_id", b"replica_id", "restart_count", b"restart_count", "start_time", b"start_time", "state", b"state", "version", b"version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -413,6 +461,7 @@ class Router(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     LOADS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     """Identity, unique in the mesh."""
     address: _builtins.str
@@ -423,6 +472,8 @@ class Router(_message.Message):
     """The revision of the table in force there."""
     metrics_address: _builtins.str
     """Address of its Prometheus endpoint, `HOST:PORT`. Empty means none."""
+    version: _builtins.str
+    """The version of slotmesh that it runs, as `0.1.0`."""
     @_builtins.property
     def linked_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of the replicas it has a working link to."""
@@ -446,10 +497,11 @@ class Router(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         metrics_address: _builtins.str = ...,
         loads: _abc.Iterable[Global___BackendLoad] | None = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "generation", b"generation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "metrics_address", b"metrics_address", "revision", b"revision", "router_id", b"router_id", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "generation", b"generation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "metrics_address", b"metrics_address", "revision", b"revision", "router_id", b"router_id", "start_time", b"start_time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -464,22 +516,34 @@ class BackendLoad(_message.Message):
     BACKEND_FIELD_NUMBER: _builtins.int
     QUEUED_FIELD_NUMBER: _builtins.int
     ONGOING_FIELD_NUMBER: _builtins.int
+    SAMPLE_TIME_FIELD_NUMBER: _builtins.int
+    SLOT_CALLS_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend's name."""
     queued: _builtins.int
     """Calls that wait."""
     ongoing: _builtins.int
-    """Calls at replicas."""
+    """Calls at replicas, without those in leased slots."""
+    slot_calls: _builtins.int
+    """Calls in leased slots, as far as they travel through this router, and what else it has asked replicas to do with
+    slots.
+    """
+    @_builtins.property
+    def sample_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was sampled, by the router's wall clock."""
+
     def __init__(
         self,
         *,
         backend: _builtins.str = ...,
         queued: _builtins.int = ...,
         ongoing: _builtins.int = ...,
+        sample_time: _timestamp_pb2.Timestamp | None = ...,
+        slot_calls: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sample_time", b"sample_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "ongoing", b"ongoing", "queued", b"queued"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "ongoing", b"ongoing", "queued", b"queued", "sample_time", b"sample_time", "slot_calls", b"slot_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

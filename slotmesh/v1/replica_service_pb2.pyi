@@ -104,7 +104,6 @@ class OpenExecute(_message.Message):
     ROUTER_ID_FIELD_NUMBER: _builtins.int
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
-    VERSION_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     STREAM_ID_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
@@ -113,8 +112,6 @@ class OpenExecute(_message.Message):
     """The replica that the router means. Another one refuses with FAILED_PRECONDITION."""
     incarnation: _builtins.str
     """The incarnation that the router means. Another one refuses with FAILED_PRECONDITION."""
-    version: _builtins.str
-    """The router's version, as `0.1.0`."""
     stream_id: _builtins.str
     """Identity of this stream, which no other stream of any router has: together with a run id it names a call for ever,
     in the idempotency keys that handlers see. At most 64 characters. Empty: the replica makes one up.
@@ -129,13 +126,12 @@ class OpenExecute(_message.Message):
         router_id: _builtins.str = ...,
         replica_id: _builtins.str = ...,
         incarnation: _builtins.str = ...,
-        version: _builtins.str = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
         stream_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "incarnation", b"incarnation", "replica_id", b"replica_id", "router_id", b"router_id", "stream_id", b"stream_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "incarnation", b"incarnation", "replica_id", b"replica_id", "router_id", b"router_id", "stream_id", b"stream_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -192,6 +188,8 @@ class RunBatch(_message.Message):
     ORIGIN_STREAM_ID_FIELD_NUMBER: _builtins.int
     ORIGIN_RUN_IDS_FIELD_NUMBER: _builtins.int
     MAX_RESULT_BYTES_FIELD_NUMBER: _builtins.int
+    ORIGINS_FIELD_NUMBER: _builtins.int
+    WAITED_US_FIELD_NUMBER: _builtins.int
     first_run_id: _builtins.int
     """The router's id of the first call; the others follow one by one. Run ids strictly increase on a stream, and a new
     attempt takes new ones.
@@ -228,6 +226,10 @@ class RunBatch(_message.Message):
     max_result_bytes: _builtins.int
     """What the caller takes of one result, bytes. A larger one fails with PAYLOAD_TOO_LARGE where the call ran, so that its
     lane stops there. 0: as much as the stream carries.
+    """
+    waited_us: _builtins.int
+    """Time since the first of these calls arrived at the router; of one that was sent again, since its client sent it
+    first. Microseconds, at least 1. 0 comes from routers of older versions.
     """
     @_builtins.property
     def options(self) -> _call_pb2.CallOptions:
@@ -273,6 +275,10 @@ class RunBatch(_message.Message):
         one by one.
         """
 
+    @_builtins.property
+    def origins(self) -> Global___RunOrigins:
+        """Where the calls come from, as far as handlers may ask for it. Unset where there is nothing to say."""
+
     def __init__(
         self,
         *,
@@ -297,14 +303,64 @@ class RunBatch(_message.Message):
         origin_stream_id: _builtins.str = ...,
         origin_run_ids: _abc.Iterable[_builtins.int] | None = ...,
         max_result_bytes: _builtins.int = ...,
+        origins: Global___RunOrigins | None = ...,
+        waited_us: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "time_left", b"time_left"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "origins", b"origins", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "bytes_ahead", b"bytes_ahead", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "max_result_bytes", b"max_result_bytes", "options", b"options", "ordering_keys", b"ordering_keys", "origin_run_ids", b"origin_run_ids", "origin_stream_id", b"origin_stream_id", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left", "values_ahead", b"values_ahead"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "bytes_ahead", b"bytes_ahead", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "endpoint", b"endpoint", "epoch", b"epoch", "first_run_id", b"first_run_id", "max_result_bytes", b"max_result_bytes", "options", b"options", "ordering_keys", b"ordering_keys", "origin_run_ids", b"origin_run_ids", "origin_stream_id", b"origin_stream_id", "origins", b"origins", "owner_epoch", b"owner_epoch", "owner_epochs", b"owner_epochs", "partition", b"partition", "partitions", b"partitions", "payloads", b"payloads", "recover", b"recover", "session_id", b"session_id", "time_left", b"time_left", "values_ahead", b"values_ahead", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunBatch: _TypeAlias = RunBatch  # noqa: Y015
+
+@_typing.final
+class RunOrigins(_message.Message):
+    """Where the calls of a run come from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHADOW_FIELD_NUMBER: _builtins.int
+    SHARD_KEYS_FIELD_NUMBER: _builtins.int
+    TRACE_STARTS_FIELD_NUMBER: _builtins.int
+    TRACEPARENTS_FIELD_NUMBER: _builtins.int
+    TRACESTATES_FIELD_NUMBER: _builtins.int
+    shadow: _builtins.bool
+    """Sampled copies of calls, for a shadow: nobody has their results."""
+    @_builtins.property
+    def shard_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The shard key of each call, as `options` do not say it here: parallel to `payloads`, or a single one for all, or empty
+        where none has one.
+        """
+
+    @_builtins.property
+    def trace_starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """As in CallBatch."""
+
+    @_builtins.property
+    def traceparents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in CallBatch."""
+
+    @_builtins.property
+    def tracestates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in CallBatch."""
+
+    def __init__(
+        self,
+        *,
+        shadow: _builtins.bool = ...,
+        shard_keys: _abc.Iterable[_builtins.str] | None = ...,
+        trace_starts: _abc.Iterable[_builtins.int] | None = ...,
+        traceparents: _abc.Iterable[_builtins.str] | None = ...,
+        tracestates: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["shadow", b"shadow", "shard_keys", b"shard_keys", "trace_starts", b"trace_starts", "traceparents", b"traceparents", "tracestates", b"tracestates"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunOrigins: _TypeAlias = RunOrigins  # noqa: Y015
 
 @_typing.final
 class CancelRuns(_message.Message):
@@ -793,7 +849,9 @@ class RunsRefused(_message.Message):
 
     @_builtins.property
     def failure(self) -> _call_pb2.Failure:
-        """Why: QUEUE_FULL, DRAINING or STALE_TABLE, with executed = no."""
+        """Why, with executed = no: QUEUE_FULL, DRAINING or STALE_TABLE; or SESSION_FENCED, where the calls' session has gone on
+        over a newer connection, and the calls with it.
+        """
 
     @_builtins.property
     def capacity(self) -> _call_pb2.Capacity:

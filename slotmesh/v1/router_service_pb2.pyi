@@ -68,9 +68,9 @@ class CallResponse(_message.Message):
     content_type: _builtins.str
     """How the payload is encoded: the content type of the call."""
     backend: _builtins.str
-    """The backend that executed the call."""
+    """The backend that executed the call. Empty where that is not known: with `options.no_reply`."""
     replica_id: _builtins.str
-    """The replica that executed the call."""
+    """The replica that executed the call. Empty where `backend` is."""
     def __init__(
         self,
         *,
@@ -130,6 +130,12 @@ class CallJsonResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESULT_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    backend: _builtins.str
+    """The backend that executed the call."""
+    replica_id: _builtins.str
+    """The replica that executed the call."""
     @_builtins.property
     def result(self) -> _struct_pb2.Value:
         """What the handler returned."""
@@ -138,10 +144,12 @@ class CallJsonResponse(_message.Message):
         self,
         *,
         result: _struct_pb2.Value | None = ...,
+        backend: _builtins.str = ...,
+        replica_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "replica_id", b"replica_id", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -187,19 +195,27 @@ class CallStreamingResponse(_message.Message):
 
     PAYLOAD_FIELD_NUMBER: _builtins.int
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """The value, encoded as `content_type` says."""
     content_type: _builtins.str
     """How the payload is encoded: the content type of the call."""
+    backend: _builtins.str
+    """The backend that executes the call. Said with the first value only."""
+    replica_id: _builtins.str
+    """The replica that executes the call. Said with the first value only."""
     def __init__(
         self,
         *,
         payload: _builtins.bytes = ...,
         content_type: _builtins.str = ...,
+        backend: _builtins.str = ...,
+        replica_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_type", b"content_type", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "content_type", b"content_type", "payload", b"payload", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -333,7 +349,9 @@ class OpenStream(_message.Message):
 
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of optional behaviours the client knows. Unknown names are ignored."""
+        """Names of optional behaviours the client knows: `sessions`, `resent_all`, `chunks`, `take_items`; or wants:
+        `executors`. Unknown names are ignored.
+        """
 
     @_builtins.property
     def unanswered(self) -> _containers.RepeatedCompositeFieldContainer[_call_pb2.IdRange]:
@@ -417,6 +435,9 @@ class CallBatch(_message.Message):
     CHUNKED_SIZES_FIELD_NUMBER: _builtins.int
     ORDERING_KEYS_FIELD_NUMBER: _builtins.int
     FIRST_ROSTER_FIELD_NUMBER: _builtins.int
+    TRACE_STARTS_FIELD_NUMBER: _builtins.int
+    TRACEPARENTS_FIELD_NUMBER: _builtins.int
+    TRACESTATES_FIELD_NUMBER: _builtins.int
     first_call_id: _builtins.int
     """Id of the first payload's call; the others follow one by one. Ignored where `call_ids` is set."""
     resend: _builtins.bool
@@ -455,6 +476,24 @@ class CallBatch(_message.Message):
         time. What may have run at a replica that has gone since then is not run again, unless it is `idempotent`.
         """
 
+    @_builtins.property
+    def trace_starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Where stretches of calls begin that share their trace context, or the lack of one: places in `payloads`, ascending.
+        Calls before the first one have none. Empty where no call has one.
+        """
+
+    @_builtins.property
+    def traceparents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Parallel to `trace_starts`: the W3C `traceparent` of the calls from there to the next start; at most 128 characters.
+        Empty means that these have none.
+        """
+
+    @_builtins.property
+    def tracestates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Parallel to `trace_starts`, or empty where no call has one: their W3C `tracestate`, at most 512 characters. Goes with
+        a `traceparent` only.
+        """
+
     def __init__(
         self,
         *,
@@ -467,10 +506,13 @@ class CallBatch(_message.Message):
         chunked_sizes: _abc.Iterable[_builtins.int] | None = ...,
         ordering_keys: _abc.Iterable[_builtins.str] | None = ...,
         first_roster: Global___RosterVersion | None = ...,
+        trace_starts: _abc.Iterable[_builtins.int] | None = ...,
+        traceparents: _abc.Iterable[_builtins.str] | None = ...,
+        tracestates: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "first_roster", b"first_roster", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "first_call_id", b"first_call_id", "first_roster", b"first_roster", "options", b"options", "ordering_keys", b"ordering_keys", "payloads", b"payloads", "resend", b"resend"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "call_ids", b"call_ids", "chunked_sizes", b"chunked_sizes", "first_call_id", b"first_call_id", "first_roster", b"first_roster", "options", b"options", "ordering_keys", b"ordering_keys", "payloads", b"payloads", "resend", b"resend", "trace_starts", b"trace_starts", "traceparents", b"traceparents", "tracestates", b"tracestates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -31,7 +31,8 @@ class RouterServiceStub:
 
     The first frame is `open`; batches may follow at once, without waiting for `opened`. A failed call is a frame,
     never the end of the stream. Half-close means "no more calls": all are answered, then the stream ends OK.
-    A client that goes away cancels what it has not been answered. Frames unknown to the router end the stream with
+    A client without a session that goes away cancels what it has not been answered; with one its calls go on, for the
+    session to ask for them over another stream, but for those with `options.streaming`. Frames unknown to the router end the stream with
     UNIMPLEMENTED; a first frame that is not `open`, or a second `open`, with INVALID_ARGUMENT.
     """
 
@@ -76,7 +77,8 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
 
         The first frame is `open`; batches may follow at once, without waiting for `opened`. A failed call is a frame,
         never the end of the stream. Half-close means "no more calls": all are answered, then the stream ends OK.
-        A client that goes away cancels what it has not been answered. Frames unknown to the router end the stream with
+        A client without a session that goes away cancels what it has not been answered; with one its calls go on, for the
+        session to ask for them over another stream, but for those with `options.streaming`. Frames unknown to the router end the stream with
         UNIMPLEMENTED; a first frame that is not `open`, or a second `open`, with INVALID_ARGUMENT.
         """
 

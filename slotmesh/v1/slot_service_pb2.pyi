@@ -289,19 +289,27 @@ class DispatchResponse(_message.Message):
 
     PAYLOAD_FIELD_NUMBER: _builtins.int
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """The result, encoded as `content_type` says."""
     content_type: _builtins.str
     """How the payload is encoded: the content type of the call."""
+    backend: _builtins.str
+    """The backend that executed the call."""
+    replica_id: _builtins.str
+    """The replica that executed the call."""
     def __init__(
         self,
         *,
         payload: _builtins.bytes = ...,
         content_type: _builtins.str = ...,
+        backend: _builtins.str = ...,
+        replica_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_type", b"content_type", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "content_type", b"content_type", "payload", b"payload", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -353,19 +361,27 @@ class DispatchStreamingResponse(_message.Message):
 
     PAYLOAD_FIELD_NUMBER: _builtins.int
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
+    BACKEND_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """The value, encoded as `content_type` says."""
     content_type: _builtins.str
     """How the payload is encoded: the content type of the call."""
+    backend: _builtins.str
+    """The backend that executes the call. Said with the first value only."""
+    replica_id: _builtins.str
+    """The replica that executes the call. Said with the first value only."""
     def __init__(
         self,
         *,
         payload: _builtins.bytes = ...,
         content_type: _builtins.str = ...,
+        backend: _builtins.str = ...,
+        replica_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_type", b"content_type", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "content_type", b"content_type", "payload", b"payload", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

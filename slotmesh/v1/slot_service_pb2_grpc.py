@@ -69,30 +69,34 @@ class SlotServiceServicer(object):
     """
 
     def ReserveSlot(self, request, context):
-        """Waits for a free slot and leases it. Errors: NO_SLOT where none was free in time, ENDPOINT_NOT_FOUND,
-        BACKEND_UNAVAILABLE; BAD_REQUEST where `options.ordering_key` is set.
+        """Waits for a free slot and leases it. Errors: NO_SLOT where none was free in time, or all but excluded ones are;
+        QUEUE_FULL where too many wait; ENDPOINT_NOT_FOUND, BACKEND_UNAVAILABLE, DRAINING; REPLICA_GONE where `replica_id` is
+        none of the endpoint's; BAD_REQUEST for what no reservation may say, as `options.ordering_key`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenewSlot(self, request, context):
-        """Prolongs a lease, up to five minutes in all. Errors: SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED, REPLICA_GONE.
+        """Prolongs a lease, up to five minutes from its grant in all. Errors: SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED;
+        REPLICA_GONE where the replica has ended; STALE_TABLE or BACKEND_UNAVAILABLE where this router does not know it, or
+        cannot reach it: the slot may live.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseSlot(self, request, context):
-        """Gives a slot back. Idempotent.
+        """Gives a slot back. Idempotent: a slot that is used, over, or unknown to its replica is no error. Errors: SLOT_UNKNOWN
+        where the token is none; REPLICA_GONE, STALE_TABLE, BACKEND_UNAVAILABLE as above.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Dispatch(self, request, context):
-        """Runs a call in a reserved slot and frees the slot when the call ends. Never refused for load. Errors:
-        SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED, REPLICA_GONE, and those of a call.
+        """Runs a call in a reserved slot and frees the slot when the call ends. Never refused for the load of its replica.
+        Errors: those of RenewSlot, and those of a call; QUEUE_FULL where this server has too many rpcs pending.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

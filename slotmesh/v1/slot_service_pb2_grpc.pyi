@@ -19,16 +19,22 @@ class SlotServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ReserveSlot: _aio.UnaryUnaryMultiCallable[_slot_service_pb2.ReserveSlotRequest, _slot_service_pb2.ReserveSlotResponse]
-    """Waits for a free slot and leases it. Errors: NO_SLOT where none was free in time, ENDPOINT_NOT_FOUND,
-    BACKEND_UNAVAILABLE; BAD_REQUEST where `options.ordering_key` is set.
+    """Waits for a free slot and leases it. Errors: NO_SLOT where none was free in time, or all but excluded ones are;
+    QUEUE_FULL where too many wait; ENDPOINT_NOT_FOUND, BACKEND_UNAVAILABLE, DRAINING; REPLICA_GONE where `replica_id` is
+    none of the endpoint's; BAD_REQUEST for what no reservation may say, as `options.ordering_key`.
     """
     RenewSlot: _aio.UnaryUnaryMultiCallable[_slot_service_pb2.RenewSlotRequest, _slot_service_pb2.RenewSlotResponse]
-    """Prolongs a lease, up to five minutes in all. Errors: SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED, REPLICA_GONE."""
+    """Prolongs a lease, up to five minutes from its grant in all. Errors: SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED;
+    REPLICA_GONE where the replica has ended; STALE_TABLE or BACKEND_UNAVAILABLE where this router does not know it, or
+    cannot reach it: the slot may live.
+    """
     ReleaseSlot: _aio.UnaryUnaryMultiCallable[_slot_service_pb2.ReleaseSlotRequest, _slot_service_pb2.ReleaseSlotResponse]
-    """Gives a slot back. Idempotent."""
+    """Gives a slot back. Idempotent: a slot that is used, over, or unknown to its replica is no error. Errors: SLOT_UNKNOWN
+    where the token is none; REPLICA_GONE, STALE_TABLE, BACKEND_UNAVAILABLE as above.
+    """
     Dispatch: _aio.UnaryUnaryMultiCallable[_slot_service_pb2.DispatchRequest, _slot_service_pb2.DispatchResponse]
-    """Runs a call in a reserved slot and frees the slot when the call ends. Never refused for load. Errors:
-    SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED, REPLICA_GONE, and those of a call.
+    """Runs a call in a reserved slot and frees the slot when the call ends. Never refused for the load of its replica.
+    Errors: those of RenewSlot, and those of a call; QUEUE_FULL where this server has too many rpcs pending.
     """
     DispatchStreaming: _aio.UnaryStreamMultiCallable[_slot_service_pb2.DispatchStreamingRequest, _slot_service_pb2.DispatchStreamingResponse]
     """As Dispatch, for a handler that yields."""
@@ -44,8 +50,9 @@ class SlotServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _slot_service_pb2.ReserveSlotRequest,
         context: _aio.ServicerContext[_slot_service_pb2.ReserveSlotRequest, _abc.Awaitable[_slot_service_pb2.ReserveSlotResponse]],
     ) -> _abc.Awaitable[_slot_service_pb2.ReserveSlotResponse]:
-        """Waits for a free slot and leases it. Errors: NO_SLOT where none was free in time, ENDPOINT_NOT_FOUND,
-        BACKEND_UNAVAILABLE; BAD_REQUEST where `options.ordering_key` is set.
+        """Waits for a free slot and leases it. Errors: NO_SLOT where none was free in time, or all but excluded ones are;
+        QUEUE_FULL where too many wait; ENDPOINT_NOT_FOUND, BACKEND_UNAVAILABLE, DRAINING; REPLICA_GONE where `replica_id` is
+        none of the endpoint's; BAD_REQUEST for what no reservation may say, as `options.ordering_key`.
         """
 
     @_abc_1.abstractmethod
@@ -54,7 +61,10 @@ class SlotServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _slot_service_pb2.RenewSlotRequest,
         context: _aio.ServicerContext[_slot_service_pb2.RenewSlotRequest, _abc.Awaitable[_slot_service_pb2.RenewSlotResponse]],
     ) -> _abc.Awaitable[_slot_service_pb2.RenewSlotResponse]:
-        """Prolongs a lease, up to five minutes in all. Errors: SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED, REPLICA_GONE."""
+        """Prolongs a lease, up to five minutes from its grant in all. Errors: SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED;
+        REPLICA_GONE where the replica has ended; STALE_TABLE or BACKEND_UNAVAILABLE where this router does not know it, or
+        cannot reach it: the slot may live.
+        """
 
     @_abc_1.abstractmethod
     def ReleaseSlot(
@@ -62,7 +72,9 @@ class SlotServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _slot_service_pb2.ReleaseSlotRequest,
         context: _aio.ServicerContext[_slot_service_pb2.ReleaseSlotRequest, _abc.Awaitable[_slot_service_pb2.ReleaseSlotResponse]],
     ) -> _abc.Awaitable[_slot_service_pb2.ReleaseSlotResponse]:
-        """Gives a slot back. Idempotent."""
+        """Gives a slot back. Idempotent: a slot that is used, over, or unknown to its replica is no error. Errors: SLOT_UNKNOWN
+        where the token is none; REPLICA_GONE, STALE_TABLE, BACKEND_UNAVAILABLE as above.
+        """
 
     @_abc_1.abstractmethod
     def Dispatch(
@@ -70,8 +82,8 @@ class SlotServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _slot_service_pb2.DispatchRequest,
         context: _aio.ServicerContext[_slot_service_pb2.DispatchRequest, _abc.Awaitable[_slot_service_pb2.DispatchResponse]],
     ) -> _abc.Awaitable[_slot_service_pb2.DispatchResponse]:
-        """Runs a call in a reserved slot and frees the slot when the call ends. Never refused for load. Errors:
-        SLOT_UNKNOWN, SLOT_EXPIRED, SLOT_USED, REPLICA_GONE, and those of a call.
+        """Runs a call in a reserved slot and frees the slot when the call ends. Never refused for the load of its replica.
+        Errors: those of RenewSlot, and those of a call; QUEUE_FULL where this server has too many rpcs pending.
         """
 
     @_abc_1.abstractmethod

@@ -1,10 +1,10 @@
 """When something must be looked at next: deadlines of calls, ends of leases, silence of members.
 
 Purpose: `next_deadline` lets a shell sleep exactly, whatever was put off or has ended meanwhile.
-Invariants: each item has one moment, its `alarm`. Entries that speak of another moment are skipped when they surface,
-and swept once they are the majority, so that the heap holds O(live items) however many passed through. It keeps no item
-alive: what nobody else holds is over. Times are monotonic seconds.
-Owner: whoever owns the items; to stop watching one, its `alarm` becomes infinite.
+Invariants: each item has one moment, its `alarm`. Entries for another moment are skipped when they surface, and swept
+once they are the majority, so that the heap holds O(live items) however many passed through. It keeps no item alive:
+its references are weak. Times are monotonic seconds.
+Owner: the owner of the items; to stop watching one, its `alarm` becomes infinite.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ class Watched(Protocol):
     """What is looked at in time. It has to be weakly referable."""
 
     alarm: float
-    """When; infinite while nothing watches it. Written by the heap, and by who ends the watch."""
+    """When; infinite while it is not watched. Written by the heap, and by the code that ends the watch."""
 
 
 ItemT = TypeVar("ItemT", bound=Watched)
 
 
 class DeadlineHeap(Generic[ItemT]):
-    """Items by the moment at which somebody must look at them; equal moments in the order in which they were set."""
+    """Items by the moment at which they are due; equal moments in the order in which they were set."""
 
     __slots__ = ("_heap", "_pushes", "_sweep_at", "_sweep_from")
 
     def __init__(self, *, sweep_from: int = 64) -> None:
-        """`sweep_from`: entries from which on it is worth while to look for those that speak of nothing any more."""
+        """`sweep_from`: the number of entries from which on stale ones are swept."""
         self._heap: list[tuple[float, int, ref[ItemT]]] = []
-        """Moment, number of the push, which tells equal ones apart, and item."""
+        """Moment, number of the push, which orders equal moments, and item."""
         self._pushes = 0
         self._sweep_at = self._sweep_from = sweep_from
 
     def watch(self, when: float, item: ItemT) -> None:
-        """Look at the item at `when`, or before if that was said already."""
+        """The item is due at `when`, or before if that was set already."""
         if when >= item.alarm:
             return
         item.alarm = when
@@ -48,7 +48,7 @@ class DeadlineHeap(Generic[ItemT]):
             self._sweep()
 
     def put_off(self, when: float, item: ItemT) -> None:
-        """Look at the item at `when`, whatever was said before."""
+        """The item is due at `when`, whatever was set before."""
         item.alarm = inf
         self.watch(when, item)
 
@@ -75,7 +75,7 @@ class DeadlineHeap(Generic[ItemT]):
         return None
 
     def __len__(self) -> int:
-        """Entries, with those that speak of nothing any more."""
+        """Entries, stale ones included."""
         return len(self._heap)
 
     def _sweep(self) -> None:

@@ -1,8 +1,7 @@
 """Optional behaviours of streams, by the names that both ends exchange when a stream opens.
 
-Each end names what it knows, and a behaviour is used where the end that has to know of it has named it. What a name
-means is specified in the protos, at `OpenStream`, `StreamOpened` and `OpenExecute`; one that is not known is passed
-over.
+Each end names the features that it knows, and a behaviour is used where the end that has to know it has named it. What
+a name means is specified in the protos, at `OpenStream`, `StreamOpened` and `OpenExecute`; unknown names are ignored.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ SESSIONS: Final = "sessions"
 """A router keeps sessions: their calls outlive a connection. Named by clients that have one, too."""
 
 RESENT_ALL: Final = "resent_all"
-"""A client says when it has sent all again that was unanswered."""
+"""A client marks the end of the calls that it sends again."""
 
 TAKE_ITEMS: Final = "take_items"
-"""A client says which values of handlers that yield it has taken. Of any other, a router takes what it has written."""
+"""A client acknowledges values of handlers that yield. For others, values count as taken when written."""
 
 ORDERING_KEYS: Final = "ordering_keys"
 """A router takes calls of several ordering keys in one batch."""
@@ -28,6 +27,9 @@ STOP_GENERATION: Final = "stop_generation"
 
 LARGE_BESIDE: Final = "large_beside"
 """A router takes one call that is larger than the window beside all others."""
+
+EXECUTORS: Final = "executors"
+"""A client is told which replica has executed each of its calls."""
 
 # -- between router and replica ----------------------------------------------------------------------------------------
 
@@ -45,17 +47,17 @@ DIRECT_CALLS: Final = "direct_calls"
 # -- on all streams ----------------------------------------------------------------------------------------------------
 
 CHUNKS: Final = "chunks"
-"""Whoever names it puts large payloads together from chunks."""
+"""The end that names it takes large payloads in chunks."""
 
-# -- who names what ----------------------------------------------------------------------------------------------------
+# -- the names of each end ---------------------------------------------------------------------------------------------
 
 OF_CLIENTS: Final = (CHUNKS, TAKE_ITEMS)
 """What a client names to its router."""
 
 OF_CLIENTS_IN_SESSIONS: Final = (SESSIONS, RESENT_ALL)
-"""What a client names besides, where it has a session."""
+"""Further names of a client with a session."""
 
-OF_ROUTERS_TO_CLIENTS: Final = (SESSIONS, CHUNKS, TAKE_ITEMS, ORDERING_KEYS, STOP_GENERATION, LARGE_BESIDE)
+OF_ROUTERS_TO_CLIENTS: Final = (SESSIONS, CHUNKS, TAKE_ITEMS, ORDERING_KEYS, STOP_GENERATION, LARGE_BESIDE, EXECUTORS)
 """What a router names to its clients."""
 
 OF_DIRECT_STREAMS: Final = (DIRECT_CALLS,)

@@ -1,12 +1,13 @@
-"""How much one frame may hold, looked at before it is parsed.
+"""How much one frame may hold, checked before it is parsed.
 
-Purpose: two bytes of a frame can become a hundred of memory, and each element costs whoever walks over it; so elements
-are counted in the bytes, and the counting ends at the bound. The cost is once an element of a frame that is large, and
-nothing for small ones. Who counts does so in steps, with others between them.
+Purpose: two bytes of a frame can become a hundred of memory, and each element costs time in every loop over it; so
+elements are counted in the bytes, and the counting ends at the bound. The cost is once an element of a frame that is
+large, and nothing for small ones. Counting goes in steps, with other work between them.
 Invariants: what passes has at most `MAX_ELEMENTS` elements in the frame, and in what it consists of directly (batches,
-ranges, columns); in one of more than `LARGE_BYTES`, also in each of these. What is no message at all passes: the parser
-says so.
-Owner: pure functions of bytes, for whoever parses frames of a peer; `slotmesh/runtime/frame_shapes.py` has the shapes.
+ranges, columns); in one of more than `LARGE_BYTES`, also in each of these. Bytes that are no message pass: the parser
+refuses them.
+Owner: pure functions of bytes, for code that parses frames of a peer; `slotmesh/runtime/frame_shapes.py` has the
+shapes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Field(NamedTuple):
 
     name: str
     fields: Mapping[int, Field]
-    """Those of the message that it holds, by number; empty where it holds none, or where nobody looks inside."""
+    """The fields of the message that it holds, by number; empty where it holds none, or where these are not counted."""
     is_repeated: bool = False
     is_column: bool = False
     """It holds numbers in a row."""

@@ -1,6 +1,6 @@
 """What a message costs beside the calls in it: the figures by which frames and slices are chosen.
 
-Measured on the machines that docs/performance.md speaks of. They need not be exact: a factor of two changes little.
+Measured on the machines of docs/performance.md. They need not be exact: a factor of two changes little.
 """
 
 from __future__ import annotations

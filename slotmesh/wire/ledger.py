@@ -1,11 +1,11 @@
 """Which slice of calls an id means: slices by the ids that they were given when they were sent.
 
-Purpose: whoever sends calls in slices gives them consecutive ids, and finds the slice by an id that comes back, and the
+Purpose: the sender of calls in slices gives them consecutive ids, and finds the slice by an id that comes back, and the
 place in it. Cost is once a slice, not once an id.
-Invariants: ids strictly increase, so slices stand in the order of their ids. A slice stays until it is dropped as a
+Invariants: ids strictly increase, so slices are in the order of their ids. A slice stays until it is dropped as a
 whole. It comes in by `number` or `take_over`, and leaves by `drop` or `reset`, by nothing else that a dict has: this is
 one (first id -> slice) because most answers name the first id of a slice, and a look-up of that must not cost a call.
-Owner: who sends the calls: the router's replica, the client's pending calls.
+Owner: the sender of the calls: `RoutedReplica` in the router, the pending calls in the client.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Bounds of what a stream carries, and sizes at which it is cut: one number for all who speak of the same bound.
+"""Bounds of what a stream carries, and sizes at which it is cut: one number for all users of the same bound.
 
-What bounds one thing of one process stands beside that thing.
+The bound of one thing of one process is declared beside that thing.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MAX_FRAME_BYTES: Final = 1024 * 1024
 """Payload bytes of one frame, unless one payload alone has more."""
 
 MAX_FRAME_RANGES: Final = 4_096
-"""Ranges of ids that a frame says something of, as of cancelled or acknowledged calls: each costs its reader as much
-as a call. One has 20 bytes at most."""
+"""Ranges of ids in a frame, as of cancelled or acknowledged calls: each costs its reader as much as a call. One has 20
+bytes at most."""
 
 MAX_ELEMENTS: Final = 50_000
 """Batches, payloads, keys, ranges and ids of one frame, in all: more are refused. Clients send 8,192 calls in a frame
@@ -40,7 +40,7 @@ MIN_CHUNK_BYTES: Final = 16 * 1024
 """What one chunk carries at least, unless it is the last of its payload: each is a frame, and costs as much."""
 
 MAX_INLINE_BYTES: Final = 4 * 1024 * 1024
-"""Largest payload that is accepted inline, from who does not cut."""
+"""Largest payload that is accepted inline, from a peer without chunks."""
 
 MAX_PAYLOAD_BYTES: Final = 64 * 1024 * 1024
 """Largest payload, unless configured otherwise."""
@@ -48,13 +48,13 @@ MAX_PAYLOAD_BYTES: Final = 64 * 1024 * 1024
 # -- what may be under way ---------------------------------------------------------------------------------------------
 
 START_WINDOW_CALLS: Final = 1_024
-"""Calls that a client may have unanswered before its router has said how many."""
+"""Calls that a client may have unanswered before its router has granted a window."""
 
 START_WINDOW_BYTES: Final = 4 * 1024 * 1024
 """Payload bytes of these calls."""
 
 MAX_VALUES_AHEAD: Final = 256
-"""Values of one call that a handler which yields may be ahead of who takes them."""
+"""Values of one call that a handler which yields may be ahead of its caller."""
 
 MAX_BYTES_AHEAD: Final = 1024 * 1024
 """Bytes that it may be ahead; one value it always may."""

@@ -14,8 +14,8 @@ meet. For a frame of `calls`, with `unanswered` other calls of its stream that a
   in frames of the same size, that is what those frames cost, and what can be saved by waiting for them. A pace bounds
   that wait as well. Example: 8 calls, 56 unanswered, in frames of 8: seven messages and answers, 3.5 ms.
 
-So a stream whose frames are farther apart than that is not slowed down. Whoever asks says what is about to be answered:
-calls that take long, and calls that wait for something else, are not.
+So a stream whose frames are farther apart than that is not slowed down. The caller knows which calls are about to be
+answered: those that take long, and those that wait for something else, are not.
 
 Invariants: at one pace, a frame leaves no later than `gap_s` after the frame before it. (A call may wait on each of
 four hops.)

@@ -1,4 +1,4 @@
-"""Ordering key -> partition: the one hash that client-neutral routing stands on.
+"""Ordering key -> partition: the one hash that all clients and services agree on.
 
 Invariant: the same key maps to the same partition in every process and release; it is part of the wire contract.
 """

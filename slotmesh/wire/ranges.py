@@ -1,6 +1,6 @@
 """Ids as ranges, both ends included, as frames name them: neighbours together, so that cost is not once an id.
 
-Purpose: what was sent, acknowledged, cancelled, found or forgotten is said by ranges on every stream.
+Purpose: calls that were sent, acknowledged, cancelled, found or forgotten are named by ranges on every stream.
 Invariants: arguments named `ranges` are as `merged` leaves them: in order, disjoint, and never next to one another.
 Owner: pure functions.
 """

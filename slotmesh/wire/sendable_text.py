@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def sendable_text(text: str, most: int) -> str:
-    """The text as a frame carries it: users' code may raise what is of any length, and what UTF-8 cannot say."""
+    """The text as a frame carries it: texts of users' code have any length, and characters that UTF-8 cannot encode."""
     return text[:most].encode("utf-8", "replace").decode()

@@ -14,7 +14,12 @@ GENERATED = ROOT / "slotmesh" / "v1"
 
 def shipped_modules() -> Iterator[tuple[str, ast.Module]]:
     """Yields the path (from the root) and the tree of each shipped module."""
-    for package in SHIPPED:
+    return modules_of(*SHIPPED)
+
+
+def modules_of(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    """Yields the path (from the root) and the tree of each module in these folders, generated ones aside."""
+    for package in folders:
         for path in sorted((ROOT / package).rglob("*.py")):
             if not path.is_relative_to(GENERATED):
                 yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"), path)

@@ -1,4 +1,4 @@
-"""Who reads a setting of a backend, or an option of calls, is declared to: others would read its default, always."""
+"""The services that read a setting of a backend, or an option of calls, are declared: others would get its default."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The modules of a core form no circle of imports, those for types only and within functions included.
 
-A circle is one concept in several files, or a name in the wrong one: whoever reads any of them has to read all.
+A circle is one concept in several files, or a name in the wrong one: to read any of them one has to read all.
 """
 
 from __future__ import annotations

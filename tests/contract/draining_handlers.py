@@ -1,4 +1,4 @@
-"""Handlers for replicas that are told to stop while calls run."""
+"""Handlers for replicas that are asked to stop while calls run."""
 
 from __future__ import annotations
 

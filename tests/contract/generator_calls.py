@@ -1,4 +1,4 @@
-"""What tests ask of a replica whose handlers yield."""
+"""Calls of handlers that yield, for tests of a replica."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that their callers take back: the router hears of it, and nothing else changes."""
+"""Calls that their callers cancel: the router gets the cancel, and nothing else changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls whose deadline passes while their router says nothing: whoever waits hears of it in time all the same."""
+"""Calls whose deadline passes while their router is silent: their futures fail in time all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A controller that remembers nothing, and what members bring of the one before it: who owns what, who has ended."""
+"""A controller without state, and what members bring from the one before it: owners, and replicas that have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions that move away from live owners, over real gRPC: told, given up, then announced."""
+"""Partitions that move away from live owners, over real gRPC: revoked, given up, then announced."""
 
 from __future__ import annotations
 

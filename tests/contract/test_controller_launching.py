@@ -1,4 +1,4 @@
-"""A controller that launches: replicas come, fail, die and go, with a launcher that a test leads."""
+"""A controller that launches: replicas start, fail, die and stop, with a scripted launcher."""
 
 from __future__ import annotations
 
@@ -75,7 +75,11 @@ async def test_a_killed_replica_is_replaced_and_its_partitions_move_at_once() ->
         await make_ready(mesh, stack, third)
         table = await router.wait_for(lambda table: third in replica_routes(table, "v1"), "the replacement")
         assert owners(table, "digits") == {second: PARTITIONS}
-        assert first not in await mesh.replicas()
+        listed = await mesh.replicas()
+        assert first not in listed
+        told = {each: (listed[each].restart_count, listed[each].last_exit) for each in (second, third)}
+        assert told == {second: (0, ""), third: (1, "was killed by SIGKILL")}
+        assert listed[third].version == "0.1.0"
 
 
 @pytest.mark.asyncio

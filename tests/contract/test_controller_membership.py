@@ -44,7 +44,6 @@ async def test_a_replica_is_told_its_configuration_first_and_when_it_changes() -
                 assert dict(said.user_config) == {"model": "centroid", "k": 3.0}
                 assert said.graceful_timeout.seconds == 2
             assert first.backend.name == "v1"
-            assert first.lease.seconds == 60
 
             await mesh.apply((DIGITS % 1).replace("max_ongoing: 7", "max_ongoing: 9"))
             await wait_until(lambda: len(a.configurations) == 2, what="the new configuration")

@@ -169,7 +169,9 @@ async def test_a_thousand_mistakes_still_fit_into_an_answer() -> None:
 async def test_shadows_balancers_and_batch_sizes_reach_the_routers() -> None:
     async with running_controller() as mesh, FakeRouter(mesh.channel, "r") as router:
         await mesh.apply(TWO)
-        balanced = mesh_pb2.Backend(name="v3", handler="a:B", balancer=mesh_pb2.BALANCER_ROUND_ROBIN, max_batch_size=7)
+        balanced = mesh_pb2.Backend(
+            name="v3", handler="a:B", balancer=mesh_pb2.BALANCER_ROUND_ROBIN, max_wire_batch_size=7
+        )
         await mesh.operator.ApplyBackend(pb.ApplyBackendRequest(backend=balanced))
         shadowed = mesh_pb2.TrafficPolicy(weights={"v1": 1.0}, shadows={"v2": 0.1, "v3": 0.5})
         await mesh.operator.SetTraffic(pb.SetTrafficRequest(endpoint="digits", traffic=shadowed))
@@ -180,7 +182,7 @@ async def test_shadows_balancers_and_batch_sizes_reach_the_routers() -> None:
         assert digits.traffic == shadowed
         backends = {route.name: route.backend for route in table.backends}
         assert backends["v3"].balancer == mesh_pb2.BALANCER_ROUND_ROBIN
-        assert (backends["v3"].max_batch_size, backends["v1"].max_batch_size) == (7, 1024)
+        assert (backends["v3"].max_wire_batch_size, backends["v1"].max_wire_batch_size) == (7, 1024)
         code, reason, error = await refused(mesh.operator.DeleteBackend(pb.DeleteBackendRequest(name="v2")))
         assert (code, reason) == ("FAILED_PRECONDITION", Reason.BACKEND_IN_USE)
         assert "digits" in str(error)

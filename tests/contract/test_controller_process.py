@@ -1,4 +1,4 @@
-"""`python -m controller_service` as a process: settings, announcing, launching, signals, nobody left behind."""
+"""`python -m controller_service` as a process: settings, announcing, launching, signals, no process left over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a real controller tells routers over real gRPC: partitions, revisions, rosters, who has departed."""
+"""Routing tables of a real controller over real gRPC: partitions, revisions, rosters, departed replicas."""
 
 from __future__ import annotations
 
@@ -144,7 +144,8 @@ async def test_routers_are_listed_with_what_they_acknowledge_until_they_say_good
                 await router.wait_for(
                     lambda table: table.router_addresses == alternates and replica_routes(table, "v1"), "all members"
                 )
-            load = mesh_pb2.BackendLoad(backend="v1", queued=7, ongoing=3)
+            load = mesh_pb2.BackendLoad(backend="v1", queued=7, ongoing=3, slot_calls=2)
+            load.sample_time.FromSeconds(1_700_000_000)
             await r1.acknowledge("a", loads=[load])
             await wait_until(
                 lambda: mesh.controller.state.observed.routers["r1"].linked_replica_ids, what="the acknowledgement"
@@ -154,6 +155,7 @@ async def test_routers_are_listed_with_what_they_acknowledge_until_they_say_good
             assert (listed.routers[0].generation, listed.routers[0].revision) == (listed.generation, listed.revision)
             assert listed.routers[0].linked_replica_ids == ["a"]
             assert [list(it.loads) for it in listed.routers] == [[load], []]
+            assert [it.version for it in listed.routers] == ["0.1.0", "0.1.0"]
 
             await r2.say_goodbye()
             await r1.wait_for(lambda table: table.router_addresses == alternates[:1], "r2 gone")

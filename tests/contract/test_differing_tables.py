@@ -1,7 +1,7 @@
-"""Routers that know different things: a session that moves between them executes each call once.
+"""Routers with different tables: a session that moves between them executes each call once.
 
-Two real routers, each with a controller of its own that says what a test wants; real replicas and the real client. Each
-router is behind a proxy, by which clients lose it.
+Two real routers, each with a scripted controller of its own; real replicas and the real client. Each router is behind a
+proxy, by which clients lose it.
 """
 
 from __future__ import annotations

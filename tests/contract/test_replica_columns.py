@@ -196,3 +196,23 @@ async def test_a_router_that_goes_takes_what_has_not_started_with_it(replica: Ru
         await wait_until(lambda: len(replica.handler.started) == 2)
     await wait_until(lambda: replica.engine.scheduler.is_idle)  # what runs is cancelled: nobody waits for it
     assert len(replica.handler.started) == 2
+
+
+@pytest.mark.parametrize(
+    ("origins", "field"),
+    [
+        ({"shard_keys": ["a", "b", "c"]}, "origins.shard_keys"),
+        ({"trace_starts": [2], "traceparents": [""]}, "origins.trace_starts"),
+        ({"trace_starts": [0], "traceparents": ["nonsense"]}, "origins.traceparents"),
+    ],
+)
+async def test_origins_that_are_wrong_fail_their_calls(
+    replica: RunningReplica, origins: dict[str, Any], field: str
+) -> None:
+    async with replica.router() as stream:
+        wrong = stream.run([b"a", b"b"], origins=replica_service_pb2.RunOrigins(**origins))
+        await stream.send(wrong, stream.run([b"after"]))
+        await stream.wait_answers(3)
+        told = {(stream.failures[each].reason, stream.failures[each].metadata["field"]) for each in (1, 2)}
+        assert told == {("BAD_REQUEST", field)}
+        assert stream.results[3] == b"after"

@@ -158,7 +158,7 @@ async def test_unkeyed_calls_past_the_room_are_refused_and_keyed_ones_wait(repli
         assert list(stream.refused) == list(range(13, 21))
         assert {(each.reason, each.executed) for each in stream.refused.values()} == {("QUEUE_FULL", NO)}
         capacity = stream.capacities[-1]
-        assert (capacity.ongoing, capacity.waiting, capacity.others) == (8, 4, 0)
+        assert (capacity.max_ongoing, capacity.prefetch, capacity.others) == (8, 4, 0)
         await stream.send(*(stream.run([b"k"] * 300, key=f"k{index}") for index in range(4)))
         async with replica.router("router-2") as other:
             assert other.capacities[0].others == 12

@@ -1,4 +1,4 @@
-"""Handlers that yield, over real gRPC: how far they run ahead of those who read."""
+"""Handlers that yield, over real gRPC: how far they run ahead of clients that read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`AttachReplica` from the replica's side: what it says, and what it does with what it hears."""
+"""`AttachReplica` from the replica's side: its reports, and how it follows orders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions over real gRPC: what a replica keeps of calls, and for whom, when clients move from router to router."""
+"""Sessions over real gRPC: which outcomes a replica keeps, and which link gets them, when clients change routers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames that hold more than a frame may: whoever sends them hears why, and nobody else notices."""
+"""Frames that hold more than a frame may: their sender gets the reason, and other clients are not affected."""
 
 from __future__ import annotations
 

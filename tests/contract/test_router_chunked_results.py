@@ -1,4 +1,4 @@
-"""Large results through the router: in chunks, between other frames, or in one piece for who takes no chunks."""
+"""Large results through the router: in chunks, between other frames, or in one piece for clients without chunks."""
 
 from __future__ import annotations
 

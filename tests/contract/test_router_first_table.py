@@ -1,4 +1,4 @@
-"""A router that has just started: callers who come before its first routing table wait for it, and lose nothing."""
+"""A router that has just started: calls that come before its first routing table wait for it, and none is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The router's queues over real gRPC: who is next, what travels together, and what a full queue says."""
+"""The router's queues over real gRPC: their order, what travels together, and the failure of a full queue."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_calls_of_one_key_stay_in_order_whatever_their_slo(mesh: RouterBen
 
 @pytest.mark.asyncio
 async def test_what_is_queued_when_slots_free_is_one_frame_grouped_by_method(mesh: RouterBench) -> None:
-    replica = await holding(mesh, slots=32, max_batch_size=6)
+    replica = await holding(mesh, slots=32, max_wire_batch_size=6)
     streams = [await mesh.open() for _ in range(2)]
     await streams[0].write(calls(1, *[b"runs"] * 32))
     await wait_until(lambda: len(replica.payloads) == 32)
@@ -173,3 +173,29 @@ async def test_who_is_refused_hears_the_time_in_which_the_queue_drains(mesh: Rou
         delays.append(delay.seconds + delay.nanos / 1e9)
     assert len(set(delays)) > 5, "jittered"
     assert all(0 < delay <= 7 * 1.2 for delay in delays)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("scope", "order"),
+    [
+        (mesh_pb2.SLO_SCOPE_UNSPECIFIED, [b"runs", b"1", b"2", b"urgent"]),
+        (mesh_pb2.SLO_SCOPE_BACKEND, [b"runs", b"urgent", b"1", b"2"]),
+    ],
+)
+async def test_slos_order_among_clients_where_the_backend_says_so(
+    mesh: RouterBench, scope: mesh_pb2.SloScope, order: list[bytes]
+) -> None:
+    replica = await holding(mesh, slots=1, slo_scope=scope)
+    mine, theirs = await mesh.open(), await mesh.open()
+    await mine.write(calls(1, b"runs"))
+    await wait_until(lambda: replica.payloads)
+    await mine.write(Request(calls=router_service_pb2.CallFrame(batches=[batch(2, b"1"), batch(3, b"2")])))
+    await taken(mine)
+    await theirs.write(calls(1, b"urgent", relative_slo=Duration(nanos=10_000_000)))
+    await taken(theirs)
+    replica.answer = echo
+    await replica.answer_held()
+    assert len((await outcomes(mine, 3))[0]) == 3
+    assert len((await outcomes(theirs, 1))[0]) == 1
+    assert replica.payloads == order

@@ -1,4 +1,4 @@
-"""Lanes that stop, over real gRPC: the router asks the replica whether a call has failed, and tells its caller then."""
+"""Lanes that stop, over real gRPC: the router asks the replica whether a call has failed, and then fails it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers that yield, through the router over real gRPC: who reads slowly holds up his own handler only."""
+"""Handlers that yield, through the router over real gRPC: a slow reader holds up its own handler only."""
 
 from __future__ import annotations
 

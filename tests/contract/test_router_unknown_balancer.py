@@ -1,4 +1,4 @@
-"""A balancer of a newer controller: whoever looks sees that another one stands in for it."""
+"""A balancer of a newer controller: another one is used instead, and status and logs show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that call and do not read: what they cost a router is bounded, and who reads does not notice."""
+"""Clients that call and do not read: their cost to a router is bounded, and clients that read are not affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxy of the fault tests: what passes, what is held, and what nobody hears of."""
+"""The proxy of the fault tests: what passes, what is held, and what is dropped silently."""
 
 from __future__ import annotations
 

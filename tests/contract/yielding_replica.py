@@ -1,4 +1,4 @@
-"""A replica behind a router whose handlers yield what a test says, and the client that reads it."""
+"""A replica behind a router with scripted handlers that yield, and the client that reads the values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers that tell what they know of their calls and their lives; notes go to the file of `SLOTMESH_TEST_RECORDS`."""
+"""Handlers that note contexts of calls and steps of their life; notes go to the file of `SLOTMESH_TEST_RECORDS`."""
 
 from __future__ import annotations
 

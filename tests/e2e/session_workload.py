@@ -1,4 +1,4 @@
-"""The workload of the session tests: clients that call all the time, and write down what they called and heard.
+"""The workload of the session tests: clients that call all the time, and write down their calls and outcomes.
 
 8 clients; 32 ordering keys, 4 of each client, and 4 more that two clients share, which come through different routers
 where there are two; and calls without a key beside them. Of each kind some are idempotent. Some unkeyed calls are

@@ -1,6 +1,6 @@
-"""What tests of slots do with a mesh: they reserve at any address, read what replicas say of themselves, and take all.
+"""Steps of tests of slots: reserve at any address, read the metrics of replicas, take all slots.
 
-Invariants: what a replica says is read at its metrics endpoint, as anybody would.
+Invariants: the state of a replica is read at its metrics endpoint.
 """
 
 from __future__ import annotations

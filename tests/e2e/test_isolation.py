@@ -1,4 +1,4 @@
-"""A handler that blocks its event loop: who notices, and who need not."""
+"""A handler that blocks its event loop: which calls are held up, and which are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replica is killed under load: who hears of it, how soon, and what goes on."""
+"""A replica is killed under load: which calls fail, how soon, and what goes on."""
 
 from __future__ import annotations
 

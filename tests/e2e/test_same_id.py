@@ -1,4 +1,4 @@
-"""A second process with a living replica's id: refused while the first one lives, and in its place once it has died."""
+"""A second process with a living replica's id: refused while the first one is alive, and accepted once it has died."""
 
 from __future__ import annotations
 

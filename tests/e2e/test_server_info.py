@@ -1,4 +1,4 @@
-"""Every server of a mesh says who it is, and agrees with what the controller says of it."""
+"""Every server of a mesh answers its identity, which agrees with the controller's."""
 
 from __future__ import annotations
 

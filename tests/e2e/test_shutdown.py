@@ -1,4 +1,4 @@
-"""Routers and whole meshes that are told to stop while clients have calls: who goes on, and who waits for whom."""
+"""Routers and whole meshes that are asked to stop while clients have calls: which calls go on, what waits for what."""
 
 from __future__ import annotations
 

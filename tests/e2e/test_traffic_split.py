@@ -1,4 +1,4 @@
-"""Weights, shadows and shard keys through real routers: who executes what, counted."""
+"""Weights, shadows and shard keys through real routers: counts of the backends that execute the calls."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Invariants of executions: at most once, in order, one at a time, nothing left out without a failure, none late. Pure.
 
-A call that is idempotent may be executed again, by whoever takes over; its lane then goes on from there, in order.
+A call that is idempotent may be executed again, by the next owner; its lane then goes on from there, in order.
 """
 
 from __future__ import annotations

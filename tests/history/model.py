@@ -1,4 +1,4 @@
-"""A history: what clients called and heard, what handlers executed, what was broken meanwhile.
+"""A history: calls and outcomes of clients, executions of handlers, and faults.
 
 Invariants: values only; a call is known by its tag, which its client chose and passed to the handler as an argument.
 All times are seconds of the machine's monotonic clock, which all of its processes share.

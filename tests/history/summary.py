@@ -1,4 +1,4 @@
-"""A run, drawn: calls, outcomes by reason, and how long nobody heard anything after each fault. Pure."""
+"""A run, drawn: calls, outcomes by reason, and how long no outcome came after each fault. Pure."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class RouterModel:
                     max_queued_calls=MAX_QUEUED,
                     max_queue_time_s=QUEUE_TIME_S,
                     balancer=self.balancer,
-                    max_batch_size=MAX_BATCH_SIZE,
+                    max_wire_batch_size=MAX_BATCH_SIZE,
                 ),
                 replicas=[
                     ReplicaRoute(key=key, address="", max_ongoing=MAX_ONGOING)

@@ -1,4 +1,4 @@
-"""What callers want of slots, and what replicas hold, as the model of a router with slots knows it."""
+"""Operations of callers on slots, and slots that replicas hold, in the model of a router with slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays and columns, from anybody: they come back as they were, and whatever else comes is refused, alone."""
+"""Arrays and columns from any sender: they come back as they were, and unsound ones are refused, alone."""
 
 from __future__ import annotations
 

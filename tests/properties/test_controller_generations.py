@@ -1,8 +1,8 @@
-"""Two controllers, the second of which remembers nothing: no partition has two owners that could start its calls.
+"""Two controllers, the second without state of the first: no partition has two owners that could start its calls.
 
-The world is naive: processes that live or not, what each of them refuses, what runs there, and every owner that any
-table has ever named. Members attach in any order, are cut off, and die unseen. One router has the newest table of the
-first controller, and reaches the second one soon; another one has an older table.
+The world is naive: processes that are alive or not, what each of them refuses, what runs there, and every owner that
+any table has ever named. Members attach in any order, are cut off, and die unseen. One router has the newest table of
+the first controller, and reaches the second one soon; another one has an older table.
 """
 
 from __future__ import annotations

@@ -232,8 +232,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         link = self.model.routers[router].link
         capacity = self.model.core.capacity(link)
         parked = sum(run.hi - run.lo for run in link.parked if run.lane is None and run.slot is None)
-        assert capacity.others + link.unkeyed - link.in_slots - parked == capacity.ongoing + capacity.waiting
-        full = capacity.others and capacity.ongoing + capacity.waiting >= capacity.max_ongoing + capacity.prefetch
+        taken = self.model.core.in_use + self.model.core.waiting
+        assert capacity.others + link.unkeyed - link.in_slots - parked == taken
+        full = capacity.others and taken >= capacity.max_ongoing + capacity.prefetch
         if full:
             self.model.told_full.add(link)
         else:

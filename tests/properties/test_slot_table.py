@@ -1,4 +1,4 @@
-"""The table of slots against a naive model, with time: who may run, until when, and what the latecomers hear.
+"""The table of slots against a naive model, with time: which calls may run, until when, and how late ones fail.
 
 The model remembers every slot that there ever was and looks at all of them each time; it knows nothing of heaps or of
 forgetting but when that is due. It keeps permits as the scheduler does: from what the table says alone.

@@ -1,4 +1,4 @@
-"""A real controller over real gRPC, with whatever launcher a test needs."""
+"""A real controller over real gRPC, with a launcher of the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A router, as far as a replica can tell: one Execute stream, and what came back on it."""
+"""Takes the place of a router before a replica: one Execute stream, and the answers on it."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ async def execute_stream(
     async with open_channel(address) as channel:
         call = replica_service_pb2_grpc.ReplicaServiceStub(channel).Execute()
         opening = replica_service_pb2.OpenExecute(
-            router_id=router_id, replica_id=replica_id, incarnation=incarnation, version="0", features=features
+            router_id=router_id, replica_id=replica_id, incarnation=incarnation, features=features
         )
         await call.write(Request(open=opening))
         stream = ExecuteStream(call)

@@ -1,4 +1,4 @@
-"""What a process says at its metrics endpoint, read as anybody would."""
+"""Reads the metrics endpoint of a process."""
 
 from __future__ import annotations
 

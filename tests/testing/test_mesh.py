@@ -187,6 +187,9 @@ async def test_mistakes_are_told_as_those_of_a_specification() -> None:
     with pytest.raises(ValueError, match="routers=0"):
         async with slotmesh.testing.mesh({"digits": Digits}, routers=0):
             pytest.fail("it was entered")
+    with pytest.raises(TypeError, match="max_batch_size is called max_wire_batch_size now"):
+        async with slotmesh.testing.mesh({"digits": Backend(Digits, settings={"max_batch_size": 1})}):
+            pass
 
 
 @pytest.mark.asyncio

@@ -1,1 +1,1 @@
-"""Who starts replica processes: this controller (`process`), or somebody else (`external`)."""
+"""Launchers start replica processes: this controller itself (`process`), or something outside it (`external`)."""

@@ -1,4 +1,4 @@
-"""Somebody else starts the replicas (a person, compose, Kubernetes); they attach by themselves."""
+"""Replicas are started outside the controller (by a person, compose, Kubernetes); they attach by themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ExternalLauncher:
         raise LaunchFailed(f"replicas of {order.backend} are started by somebody else: this controller launches none")
 
     def stop(self, replica_id: str, *, grace_s: float) -> None:
-        """Nothing was started here; the replica is told to drain on its membership stream."""
+        """Nothing was started here; the order to drain goes over the replica's membership stream."""
 
     async def close(self) -> None:
         """Nothing was started here."""

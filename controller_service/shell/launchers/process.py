@@ -26,7 +26,7 @@ CommandOf: TypeAlias = Callable[[LaunchOrder, int], Sequence[str]]
 """The command line of a replica: its order, and the descriptor that ends with the controller."""
 
 CLOSE_GRACE_S: Final = 5.0
-"""Time that `close` gives to processes that nobody asked to end before."""
+"""Time that `close` gives to processes that were not asked to end before."""
 
 _log = get_logger(__name__)
 
@@ -110,7 +110,7 @@ class ProcessLauncher:
         try:
             self._loop.call_soon_threadsafe(self._reaped, replica_id, status)
         except RuntimeError:
-            return  # the loop has ended, and with it whoever would want to know
+            return  # the loop has ended
 
     def _reaped(self, replica_id: str, status: int) -> None:
         child = self._running.pop(replica_id)

@@ -24,4 +24,4 @@ class Weighed:
         self.arguments = arguments
         """The shell's, opaque here."""
         self.failure = failure
-        """Why it cannot be executed: its arguments are unsound, or nobody can say what it weighs."""
+        """Why the call cannot be executed: its arguments are unsound, or its weight cannot be computed."""

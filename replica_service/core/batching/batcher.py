@@ -19,7 +19,7 @@ from slotmesh.errors import Failure
 
 if TYPE_CHECKING:
     from replica_service.core.calls import ReplicaRun
-    from slotmesh.handlers import BatchControl
+    from slotmesh.handlers.batching import BatchControl
 
 
 class Cut(NamedTuple):

@@ -13,7 +13,7 @@ from replica_service.core.batching.gathering import Weigh
 from replica_service.core.calls import ReplicaLane
 from replica_service.core.lanes.lanes import Lanes
 from replica_service.core.permits.permits import Permits
-from slotmesh.handlers import BatchControl
+from slotmesh.handlers.batching import BatchControl
 
 
 class Batching:
@@ -41,7 +41,7 @@ class Batching:
         self._lanes = lanes
 
     def limit(self, max_ongoing: int) -> None:
-        """There are so many permits from now on."""
+        """Sets how many permits there are from now on."""
         for batcher in self.batchers.values():
             batcher.gathered.limit(max_ongoing)
 

@@ -2,9 +2,9 @@
 
 Purpose: counts what is there, and weighs it where the method says what a call weighs, so that whether a batch is full
 is known without a look at the queue.
-Invariants: `waiting` is the number of calls in the queue, `load` what they weigh; of a lane the calls count that fill a
-batch, and those that go with the last of them.
-Owner: the batcher, which takes calls off the queue when it cuts a batch, and says so here.
+Invariants: `waiting` is the number of calls in the queue, `load` their weight; of a lane only those calls count that
+fill a batch, and those that go with the last of them.
+Owner: the batcher, which takes calls off the queue when it cuts a batch, and updates the counts here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from replica_service.core.failures import too_heavy
 from slotmesh.errors import Failure
 
 if TYPE_CHECKING:
-    from slotmesh.handlers import BatchControl
+    from slotmesh.handlers.batching import BatchControl
 
 Weigh = Callable[[ReplicaRun, int], Weighed]
 """Weighs the call of the run at an index. Raises nothing."""

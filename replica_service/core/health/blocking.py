@@ -1,9 +1,9 @@
-"""Whether a handler keeps its event loop, told by how long the loop takes to give a sign of life.
+"""Whether a handler blocks its event loop, judged by how long the loop takes to give a sign of life.
 
-Purpose: tells a loop that is kept from one that only was not run.
-Invariants: what the machine does to the loop's thread does not count: while it waits for a processor, and while nobody
-could look, as when the whole process was stopped, unless the thread has computed meanwhile. Each time that the loop is
-kept for too long is told once, and its end once.
+Purpose: distinguishes a loop that is blocked from one whose thread did not get a processor.
+Invariants: what the machine does to the loop's thread does not count: while it waits for a processor, and while the
+watch could not look, as when the whole process was stopped, unless the thread has computed meanwhile. Each time that
+the loop is blocked for too long is reported once, and its end once.
 Owner: the loop watch, in its thread.
 """
 
@@ -15,7 +15,7 @@ LOOKS: Final = 4
 """Looks within the time that a loop may be kept."""
 MIN_INTERVAL_S: Final = 0.02
 LATE: Final = 1.5
-"""A look may be late by half its interval; what goes beyond that nobody has seen."""
+"""A look may be late by half its interval; time beyond that was not observed."""
 
 
 class Look(NamedTuple):
@@ -26,7 +26,7 @@ class Look(NamedTuple):
     cpu_s: float
     """Seconds of a processor that the thread has had."""
     queued_s: float
-    """Seconds for which it could have run, and others had the processors; 0 throughout where nobody can tell."""
+    """Seconds for which the thread was ready and others had the processors; 0 throughout where that is unknown."""
 
 
 class Blocking:
@@ -35,7 +35,7 @@ class Blocking:
     def __init__(self, after_s: float) -> None:
         """A loop that is kept for longer than `after_s` is blocked."""
         self.interval_s = max(after_s / LOOKS, MIN_INTERVAL_S)
-        """How often somebody should look."""
+        """How often the watch should look."""
         self._after_s = after_s
         self._last = Look(0.0, 0.0, 0.0)
         self._kept_s = 0.0
@@ -56,7 +56,7 @@ class Blocking:
         return self._kept_s
 
     def answered(self, look: Look) -> float | None:
-        """It has given it, at the moment of the look. Returns for how long it was kept where that was told."""
+        """The loop gave a sign of life by this look. Returns for how long it was blocked, where that was reported."""
         self._count(look)
         return self._kept_s if self._is_told else None
 

@@ -1,8 +1,8 @@
 """When a handler's `check_health` is called, and what its answers mean.
 
 Invariants: one check at a time: one that hangs counts as failed when its time is over, and once more each period for as
-long as it goes on hanging; no other one starts meanwhile. A check that passes makes what failed before it forgotten;
-`FAILURES` in a row make the handler sick, for good.
+long as it hangs; no other one starts meanwhile. A check that passes resets the count of failures; `FAILURES` in a row
+make the handler unhealthy for the rest of its life.
 Owner: the shell's health watch.
 """
 
@@ -30,7 +30,7 @@ class HealthCommand(Enum):
     """What the shell is to do."""
 
     START = "start"
-    """Call `check_health`, and tell the answer."""
+    """Call `check_health`, and pass on its answer."""
     CANCEL = "cancel"
     """The check takes too long: cancel it, where that can be done."""
     GIVE_UP = "give up"
@@ -42,7 +42,7 @@ class HandlerHealth:
 
     def __init__(self, settings: HealthSettings, now: float) -> None:
         self.problem = ""
-        """What the latest check said; empty where it passed. For people, several lines where it raised."""
+        """The failure of the latest check, as text: several lines where it raised. Empty where it passed."""
         self.failures = 0
         """In a row."""
         self._settings = settings

@@ -31,7 +31,7 @@ class LifecycleEvent(Enum):
     CONSTRUCTED = "constructed"
     CONSTRUCTION_FAILED = "construction failed"
     STOP_ASKED = "stop asked"
-    """By a signal, by the controller, or because the launcher is gone."""
+    """By a signal, by the controller, or because the launcher has ended."""
     EMPTIED = "emptied"
     """What ran has ended, or its time was over."""
 

@@ -29,7 +29,7 @@ MAX_LANES = 131_072
 
 
 class LaneBook:
-    """Who remembers how many lanes."""
+    """How many lanes each session remembers."""
 
     __slots__ = ("_by_size", "_max_lanes", "lanes")
 
@@ -50,7 +50,7 @@ class LaneBook:
             self._put(most)
 
     def left(self, part: Remembering) -> None:
-        """The session is forgotten."""
+        """Drops what the session remembers."""
         self._by_size[part.size_bits].pop(part, None)
         self.lanes -= len(part)
 

@@ -1,7 +1,7 @@
-"""What the past of its lane says of a call: whether later calls have run, and whether an earlier one has failed.
+"""What a lane's history means for a call: whether later calls have run, and whether an earlier one has failed.
 
-Purpose: reads and notes, for runs, what their session remembers of lanes (`Progress`, `Stops`). Who asks whether a call
-may start, asks `starting/claims.py`.
+Purpose: reads and notes, for runs, what their session remembers of lanes (`Progress`, `Stops`). Whether a call may
+start is answered in `starting/claims.py`.
 Owner: the scheduler's parts and the shell's sessions note; executors mark and read.
 """
 
@@ -40,12 +40,12 @@ def is_stopped(run: ReplicaRun, index: int) -> bool:
 
 
 def is_late(run: ReplicaRun, now: float) -> bool:
-    """Whether a call that ends now has failed, whatever it returns: its lane stops, and its time is over."""
+    """Whether a call that ends now has failed, whatever it returns: it is overdue, in a lane that stops."""
     return run.options.stop_generation > 0 and now >= run.deadline
 
 
 def mark_failure(run: ReplicaRun, lo: int) -> None:
-    """The same as `note_failure`, where the run is executed, which is told of it later. On any thread."""
+    """The same as `note_failure`, on the thread that executes the run; the engine notes it later."""
     if run.options.stop_generation:
         run.failed_at = min(run.failed_at, lo)
 

@@ -2,7 +2,7 @@
 
 Purpose: a session remembers, of each lane and generation of which a call has failed, the first such call.
 Invariants: only calls behind the one that failed are stopped, and none of another generation. The newest failures of a
-session are remembered, and so many of all sessions together.
+session are remembered, and a bounded number for all sessions together.
 Owner: the session, which has a part of the table's book of failures.
 """
 

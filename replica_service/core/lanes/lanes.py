@@ -1,9 +1,9 @@
 """Lanes: calls of one ordering key, one after another.
 
-Purpose: keeps the order of a key, and lets keys take turns.
-Invariants: a lane is in exactly one place: idle (empty, and then forgotten), in the ready queue, blocked (the payload
-of its first call is under way), or held by a turn or a batcher, with one permit. Calls leave it in the order in which
-they came. A partition that moves away is told apart for as long as one of its lanes is left.
+Purpose: keeps the order of each key, and serves the keys in turn.
+Invariants: a lane is in exactly one place: idle (empty, and then dropped), in the ready queue, blocked (the payload of
+its first call is under way), or held by a turn or a batcher, with one permit. Calls leave it in the order in which they
+came. A partition that moves away is kept apart for as long as one of its lanes is left.
 Owner: the scheduler.
 """
 
@@ -71,14 +71,14 @@ class Lanes:
             self.ready.append(lane)
 
     def gone(self, link: RouterPeer, count: int) -> None:
-        """So many keyed calls of the link have ended, or were answered."""
+        """Takes keyed calls that have ended, or were answered, off the link's count."""
         self.calls -= count
         link.keyed -= count
         if not link.keyed:
             link.overrun = False
 
     def give_back(self, lane: ReplicaLane) -> None:
-        """The lane's turn is over: it goes to the back, or is forgotten where nothing waits in it."""
+        """The lane's turn is over: it goes to the back of the queue, or is dropped where it has no calls."""
         if lane.head() is not None:
             self.ready.append(lane)
         else:
@@ -90,7 +90,7 @@ class Lanes:
             self.give_back(self.ready.popleft())
 
     def forget_those_that_left(self) -> None:
-        """The same, where somebody waits to hear that a partition is empty: calls of lanes were taken back."""
+        """The same after calls of lanes were cancelled; partitions that are empty by that are reported."""
         if self._leaving:
             self.forget_empty()
 

@@ -1,8 +1,8 @@
 """Which owner epochs this replica still serves, by endpoint and partition.
 
-Purpose: the fence that keeps calls of one ordering key in order across replicas: a run sent at an epoch that has been
-overtaken is refused, and goes on being refused, so that nothing overtakes it.
-Invariants: a partition's floor never falls; floors that a fence makes superfluous are forgotten. Bounded by 4,096
+Purpose: the fence that keeps calls of one ordering key in order across replicas: a run that was sent at an older epoch
+is refused, and goes on being refused, so that no later call overtakes it.
+Invariants: a partition's floor never falls; floors that a fence makes superfluous are dropped. Bounded by 4,096
 partitions an endpoint of the mesh.
 Owner: the scheduler.
 """
@@ -22,7 +22,7 @@ class ServedEpochs:
         self._fence = 0
         """The floor of partitions that have none of their own: theirs are higher."""
         self.newest = 0
-        """The newest epoch of an owner that was heard of, in calls and in orders."""
+        """The newest owner epoch seen in calls and in orders of the controller."""
 
     def admit(self, endpoint: str, partition: int, epoch: int) -> bool:
         """Whether a run sent at this epoch may be taken. A higher epoch than before makes it the new floor."""

@@ -1,9 +1,9 @@
-"""How far the lanes of sessions have come: nothing is executed behind what came after it.
+"""How far the lanes of sessions have come: no call is executed after a later one of its lane.
 
-Purpose: a router that lost its link says so of the calls that were under way and goes on with the next ones. A client
-that changes routers before it hears sends those calls again, and no replica has seen them: they are too late.
-Invariants: only what has started counts. A lane that was forgotten may have come far: a call that may be too late in it
-counts as too late.
+Purpose: a router that lost its link fails the calls that were under way and goes on with the next ones. A client that
+changes routers before it gets these failures sends the calls again, and no replica has seen them: they are too late.
+Invariants: only calls that have started count. A lane that was dropped may have come far: a call that may be too late
+in it counts as too late.
 Owner: the session, which has a part of the table's book of lanes.
 """
 
@@ -28,7 +28,7 @@ class Progress:
         self._resumed_at = 0
         """The same when the session's newest connection showed itself: calls up to there were sent before."""
         self._forgotten = 0
-        """The highest id of a lane that was forgotten."""
+        """The highest id of all lanes that were dropped."""
         self.size_bits = 0
         """The book's."""
 

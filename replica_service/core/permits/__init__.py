@@ -1,1 +1,1 @@
-"""Permits: how many calls may run, how long these take, and how routers hear that there is room."""
+"""Permits: how many calls may run, how long these take, and which router is told of free ones."""

@@ -1,11 +1,11 @@
-"""How long calls take, by method: what routers choose by how many of them travel together.
+"""How long calls take, by method. Routers decide by it how many calls travel together.
 
 Purpose: one figure a method, the time of a call. Of calls that are executed one after another, and of those in a batch,
-it is what each takes of the handler; of calls that wait, beside others, their time from start to end. How long calls
-stand in a queue is not in it, nor what a frame costs whatever is in it.
-Invariants: a figure is a mean over what has ended the latest `WINDOW_ENDS` times, so that a call that took long, as the
-first one does or one that the machine interrupted, is soon forgotten; routers are told again only where it is twice or
-half of what they were told.
+it is what each takes of the handler; of calls that wait, beside others, their time from start to end. The time that
+calls wait in queues is not in it, nor the fixed cost of a frame.
+Invariants: a figure is a mean over what has ended the latest `WINDOW_ENDS` times, so that one slow call, as the first
+one or one that the machine interrupted, soon has no weight; a figure is reported again only where it is twice or half
+of the one that was reported.
 Source: the service demand of operational analysis, busy time over completions (Denning and Buzen, The Operational
 Analysis of Queueing Network Models, 1978).
 Owner: the scheduler.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from replica_service.core.batching.batcher import Batcher
 
 LEAST_S = 1e-6
-"""What is shorter is told as this: in a frame, other things cost as much."""
+"""Shorter times are reported as this: the rest of a frame costs as much."""
 FRAME_S = 0.00025
 """What goes by from the start of calls to their end however few and quick they are: turns of the event loop, mostly. At
 most half of their time counts as that, and nothing where calls of the method have ended since they were started."""
@@ -34,7 +34,7 @@ _KEEP = 1 - 1 / WINDOW_ENDS
 
 
 class ToldTime(NamedTuple):
-    """What a router is told of one method."""
+    """What is reported to routers of one method."""
 
     method: str
     service_s: float
@@ -44,7 +44,7 @@ class ToldTime(NamedTuple):
 
 
 class _Mean:
-    """Of the latest calls of one method, and what was told of it."""
+    """The means of the latest calls of one method, and the reported figures."""
 
     __slots__ = ("batch_size", "busy_s", "calls", "high_s", "low_s")
 
@@ -53,12 +53,12 @@ class _Mean:
         self.calls = 0.0
         """Both are sums in which what is older weighs less."""
         self.low_s = self.high_s = 0.0
-        """Between these, both excluded, a mean is not told again."""
+        """A mean between these, both excluded, is not reported again."""
         self.batch_size = 0
 
 
 class ServiceTimes:
-    """Moving means, and what was told of them."""
+    """Moving means, and the figures that were reported."""
 
     __slots__ = ("_batchers", "_ended_at", "_latest_s", "_means", "_told", "version")
 
@@ -75,9 +75,9 @@ class ServiceTimes:
         """Counts what is worth telling; 0 where nothing was measured."""
 
     def ended(self, method: str, calls: int, started_at: float, now: float) -> None:
-        """So many calls have ended together, that were started together, to be executed one after another.
+        """Calls that were started together, to be executed one after another, have ended together.
 
-        Those of the method that ended since they were started went before them.
+        Calls of the method that ended since then were executed before them.
         """
         latest_at = self._ended_at.get(method, -inf)
         self._ended_at[method] = now
@@ -85,7 +85,7 @@ class ServiceTimes:
         self.took(method, calls, now - latest_at if started_at < latest_at else max(took_s - FRAME_S, took_s / 2))
 
     def took(self, method: str, calls: int, seconds: float) -> None:
-        """So many calls have taken so many seconds in all."""
+        """Adds calls that have taken so many seconds in all."""
         if not calls:
             return
         mean = self._means.get(method)
@@ -102,7 +102,7 @@ class ServiceTimes:
 
     @property
     def told(self) -> list[ToldTime]:
-        """What routers are to know, as of `version`."""
+        """The figures to report, as of `version`."""
         return list(self._told.values())
 
     @property

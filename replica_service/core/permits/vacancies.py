@@ -1,10 +1,10 @@
-"""Who hears next that there is room again.
+"""Which router is told next that there is room again.
 
-A router whose call has ended knows of the free slot at once, by the result. Those that were told that there is no room
-do not, and if all of them were told, all but one would come in vain. So the router whose call ended has a head start,
-and then one router after another is told, a head start apart, for as long as nobody has come. Which one is drawn, as is
-whether there is a head start at all: routers that always have something to send would else keep the slots that they
-happen to have, and some of them had too few for good.
+A router whose call has ended knows of the free permit at once, by the result. Routers that were told of no room do not,
+and if all of them were told, all but one would send in vain. So the router whose call ended has a head start, and then
+one router after another is told, a head start apart, for as long as none has sent a call. Which one is drawn at random,
+as is whether there is a head start at all: otherwise routers that always have calls to send would keep the permits that
+they happen to have, and some of them would always have too few.
 Invariants: a router is told only while there is room, and at most once a gap, which is jittered.
 Owner: the scheduler.
 """
@@ -17,7 +17,7 @@ from math import inf
 from replica_service.core.calls import RouterPeer
 
 CAPACITY_GAP_S = 0.1
-"""A router that had no room is told of room at most this often, unless results bring the news anyway."""
+"""A router that had no room is told of room at most this often, unless results tell it anyway."""
 _HEAD_START = 1.5
 """In reactions: a little more than the time that a router needs to come. With less, others would come in vain."""
 _NO_HEAD_START = 0.25
@@ -38,12 +38,12 @@ class Vacancies:
         self.full: dict[RouterPeer, None] = {}
         """Links that were told that there is no room: a set that keeps its order. Nothing is due while it is empty."""
         self.tell_at = inf
-        """When the next one is told, if there is still room then; infinite while there is none, or nobody waits."""
+        """When the next one is told, if there is still room then; infinite while there is none, or no router waits."""
         self._reaction_s = gap_s
-        """How soon a router comes that hears of room: about a round trip. The quickest that was seen lately."""
+        """How soon a router sends once it was told of room: about a round trip. The quickest seen lately."""
 
     def told(self, link: RouterPeer, *, is_full: bool) -> None:
-        """A frame tells the router how things stand."""
+        """A frame with the capacity goes to the router."""
         if is_full:
             self.full[link] = None
         else:

@@ -1,7 +1,7 @@
-"""What is left of sessions that a replica has forgotten: the newest epoch, and up to where calls are unaccounted for.
+"""What a replica keeps of sessions that it has dropped: the newest epoch, and up to where calls are unaccounted for.
 
-Purpose: an epoch that was overtaken stays so, and who asks what became of a call hears "unknown" where the replica has
-known it and knows it no longer.
+Purpose: an older epoch stays refused, and a question for a call that the replica had a record of and has dropped is
+answered "unknown".
 Invariants: nothing is kept of sessions of which nothing could be asked or refused. Bounded: the oldest go first.
 Owner: the session table.
 """
@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MAX_FORGOTTEN = 65_536
-"""Forgotten sessions that a replica remembers."""
+"""How many forgotten sessions a replica remembers."""
 
 
 class Remnant(NamedTuple):
     """One forgotten session."""
 
     epoch: int
-    """The newest that was heard of."""
+    """The newest epoch that was seen."""
     lost_through: int
     """No call with a greater id had started and is unaccounted for; 0 where none is."""
 
@@ -37,7 +37,7 @@ class ForgottenSessions:
         return len(self._remnants)
 
     def add(self, session_id: str, remnant: Remnant) -> None:
-        """The session is forgotten now."""
+        """The session is dropped now."""
         if remnant.epoch <= 1 and not remnant.lost_through:
             return
         if len(self._remnants) >= self._max:
@@ -45,9 +45,9 @@ class ForgottenSessions:
         self._remnants[session_id] = remnant
 
     def find(self, session_id: str) -> Remnant | None:
-        """What is left of the session, if it was forgotten."""
+        """What is known of the session, if it was dropped."""
         return self._remnants.get(session_id)
 
     def remove(self, session_id: str) -> None:
-        """The session is known again."""
+        """The session is back, and not forgotten any more."""
         self._remnants.pop(session_id, None)

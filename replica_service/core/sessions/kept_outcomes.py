@@ -36,14 +36,14 @@ class KeptOutcomes:
         self._delivered: dict[RunRecord, None] = {}
         """Records of which outcomes are kept, by age."""
         self._retained: dict[RunRecord, None] = {}
-        """Those of them with outcomes that nobody was there to take."""
+        """Those of them with outcomes that were not delivered: there was no link."""
 
     def __len__(self) -> int:
         """Records of which outcomes are kept."""
         return len(self._delivered) + len(self._retained)
 
     def taken(self, record: RunRecord) -> None:
-        """Somebody takes the outcomes of the record."""
+        """A link takes the outcomes of the record."""
         if record.shelf is self._retained:
             del self._retained[record]
             self._delivered[record] = None
@@ -85,7 +85,7 @@ class KeptOutcomes:
         self.forget(record, 0, record.count)
 
     def forget(self, record: RunRecord, lo: int, hi: int, *, pending_too: bool = False) -> None:
-        """Nobody asks for the outcomes of these calls any more."""
+        """The outcomes of these calls will not be asked for: drops them."""
         if lo <= 0 and record.count <= hi and not record.pending:
             self.drop(record)
             return
@@ -123,7 +123,7 @@ class KeptOutcomes:
 
 
 def disconnect(record: RunRecord) -> None:
-    """Nobody is told any more what its calls come to."""
+    """The outcomes of the record's calls are not delivered any more."""
     if record.link is not None:
         record.link.sent.pop(record.first, None)
         record.link = None

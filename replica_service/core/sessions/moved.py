@@ -1,8 +1,8 @@
-"""What a router may still take back, once sessions have gone on elsewhere.
+"""Which calls a router may still cancel, once sessions have moved to another router.
 
-A router that a session has left may not know so yet. It finds that the time of a call is over, and takes it back, when
-another router has been told that the call runs, and waits for its outcome.
-Owner: the scheduler, which notes in `RouterPeer.moved` what has gone; the engine asks before it takes calls back.
+A router that a session has left may not know that yet. It may cancel a call whose deadline has passed, after another
+router has been told that the call runs, and waits for its outcome.
+Owner: the scheduler, which notes in `RouterPeer.moved` what has moved; the engine asks before it cancels calls.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What is known of the calls of one run of a session: one record a run, never one a call; and a session's records.
 
 Invariants: of each call exactly one holds: it is pending (it waits or runs), its outcome is kept, or it is gone (its
-outcome was acknowledged or evicted, or it never started, or nobody wants it any more); `pending` and `left` count them.
-A record says which runs its calls wait in, and which links its outcomes go to, and looks into neither: they are
+outcome was acknowledged or evicted, or it never started, or its caller gave it up); `pending` and `left` count them. A
+record says which runs its calls wait in, and which links its outcomes go to, and looks into neither: they are
 parameters of its type (`core/calls.py` names the record of runs and links).
 Owner: the session table.
 """
@@ -24,10 +24,10 @@ LinkT = TypeVar("LinkT")
 
 
 class Mark(Enum):
-    """What stands where an outcome has no payload."""
+    """The mark in place of an outcome without a payload."""
 
     DONE = "done"
-    """A call that nobody waits for has ended."""
+    """A call has ended whose caller gave it up."""
     GONE = "gone"
 
 
@@ -38,7 +38,7 @@ RecordPiece = tuple[int, int, KeptOutcome | None]
 
 
 class Taker(Generic[RunT, LinkT]):
-    """Who has asked for the outcomes of calls that ran already: those from `lo` up to `hi` of a record."""
+    """A link that has asked for the outcomes of calls that ran already: those from `lo` up to `hi` of a record."""
 
     __slots__ = ("first", "hi", "link", "lo", "record")
 
@@ -102,7 +102,7 @@ class Record(Generic[RunT, LinkT]):
         self.first = 0
         """Run id of the first call there."""
         self.takers: Sequence[Taker[RunT, LinkT]] = ()
-        """Who gets outcomes besides. They never overlap."""
+        """Links that get outcomes besides. Their calls never overlap."""
         self.pieces: list[tuple[int, int, KeptOutcome]] = []
         """What is not pending. They never overlap."""
         self.has_gaps = False
@@ -173,10 +173,10 @@ class Record(Generic[RunT, LinkT]):
         pieces.append((lo, hi, outcome))
         self.pieces = pieces
 
-    # -- who is told -----------------------------------------------------------------------------------------------
+    # -- which links get outcomes ----------------------------------------------------------------------------------
 
     def take_over(self, taker: Taker[RunT, LinkT]) -> list[Taker[RunT, LinkT]]:
-        """The taker gets the outcomes of its calls, and nobody else does. Returns those that it replaces, in part."""
+        """The taker gets the outcomes of its calls, and no other link does. Returns those that it replaces, in part."""
         replaced = [each for each in self.takers if each.lo < taker.hi and taker.lo < each.hi]
         takers = [each for each in self.takers if each not in replaced]
         for each in replaced:
@@ -188,7 +188,7 @@ class Record(Generic[RunT, LinkT]):
         return replaced
 
     def told(self, lo: int, hi: int) -> list[tuple[LinkT, int, int, int]]:
-        """Who hears of these calls: link, run id of the first, and the indices from and up to which."""
+        """Links that get outcomes of these calls: link, run id of the first, and the indices from and up to which."""
         out: list[tuple[LinkT, int, int, int]] = []
         at = lo
         for taker in sorted(self.takers, key=lambda each: each.lo):
@@ -212,7 +212,7 @@ class ReplicaSession(Generic[RunT, LinkT]):
     def __init__(self, session_id: str, epoch: int, now: float, progress: Progress, stops: Stops) -> None:
         self.session_id = session_id
         self.epoch = epoch
-        """The newest that was heard of."""
+        """The newest epoch that was seen."""
         self.records: dict[Record[RunT, LinkT], None] = {}
         self.index: list[tuple[int, int, int, Record[RunT, LinkT]]] | None = None
         """First and last id of consecutive calls that are known, index of the first, record; sorted, and apart from one

@@ -1,11 +1,11 @@
-"""What a replica remembers of sessions: which epoch is the newest, and what became of their calls.
+"""What a replica remembers of sessions: the newest epoch, and what became of their calls.
 
 Purpose: a client that lost its router asks again over another one, and each call is executed once all the same.
 Invariants: a session's epoch never falls; outcomes are kept until they are acknowledged, until a newer connection does
 not ask for them, until the bounds are passed (the oldest that were delivered go first, and are remembered as evicted),
-or until the session was silent for its time to live. What had started and is forgotten unacknowledged is not taken for
-what has not started: that it is forgotten is remembered. Cost is per run and per delivery, never per call; what costs
-more happens only when a connection was lost.
+or until the session was silent for its time to live. A call that had started and was dropped unacknowledged is never
+taken for one that has not started: that it was dropped is remembered. Cost is per run and per delivery, never per call;
+what costs more happens only when a connection was lost.
 Owner: the engine's sessions (`shell/sessions.py`).
 """
 
@@ -45,7 +45,7 @@ class SessionReport:
     kept: Sequence[Range] = ()
     evicted: Sequence[Range] = ()
     is_incomplete: bool = False
-    """But of those in no list nothing is known here."""
+    """The lists are incomplete: calls in none of them may have started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Overtaken:
     runs: list[ReplicaRun]
     """Runs with pending calls."""
     takers: list[RunTaker]
-    """Who was promised outcomes, some of which are pending."""
+    """Links that were promised outcomes, some of which are pending."""
 
 
 Stretch = tuple[int, int, RunRecord | None, int]
@@ -131,7 +131,7 @@ class SessionTable:
         return overtaken
 
     def close(self, link: RouterPeer) -> None:
-        """Nobody reads on this link any more."""
+        """The link has ended."""
         for entry in link.sent.values():
             if isinstance(entry, Record):
                 entry.link = None
@@ -156,7 +156,7 @@ class SessionTable:
         run.link.sent[run.first] = record
 
     def ended(self, record: RunRecord, lo: int, hi: int, outcome: KeptOutcome, size: int) -> None:
-        """Calls that had started have their outcome; `size`: bytes of its payloads. Kept if anybody may ask for it."""
+        """Calls that had started have their outcome; `size`: bytes of its payloads. Kept if a client may ask for it."""
         if record.session is None:
             return
         if record.has_gaps:
@@ -176,7 +176,7 @@ class SessionTable:
             self._outcomes.forget(record, lo, hi, pending_too=True)
 
     def find(self, asking: RunRecord) -> list[Stretch]:
-        """Which records know the calls that somebody asks for, in the order of the calls."""
+        """The records of the calls that are asked for, in the order of the calls."""
         session = self._sessions.get(asking.session_id)
         out: list[Stretch] = []
         for first, last, index in asking.stretches():
@@ -191,9 +191,10 @@ class SessionTable:
         return out
 
     def lost_to(self, link: RouterPeer, stretches: Iterable[Stretch]) -> list[ReplicaRun]:
-        """What of these calls waits for other links: the router that asks on this one has lost them.
+        """The runs among these calls that came on other links and wait: the router that asks on this one has lost them.
 
-        Nothing of it starts any more: what waits ends with its link, and whoever asks again would be told so.
+        They do not start any more: waiting calls end with their link, and the router is answered that they have not
+        started.
         """
         runs: dict[ReplicaRun, None] = {}
         for _, _, record, _ in stretches:
@@ -205,7 +206,7 @@ class SessionTable:
     def take(self, record: RunRecord, lo: int, hi: int, link: RouterPeer, first: int) -> list[RecordPiece]:
         """Outcomes of these calls go to this link, as those of the run ids from `first` on.
 
-        Returns all that is known; what is pending is told when it has ended.
+        Returns all outcomes that are known; pending ones follow when the calls have ended.
         """
         taker = Taker(record, lo, hi, link, first)
         for replaced in record.take_over(taker):
@@ -229,7 +230,7 @@ class SessionTable:
     # -- forgetting ------------------------------------------------------------------------------------------------
 
     def acknowledge(self, link: RouterPeer, ranges: Iterable[Range], now: float) -> None:
-        """Clients have outcomes of these run ids, both ends included. What is pending is forgotten when it ends."""
+        """Clients have outcomes of these run ids, both ends included. Pending ones are dropped when they end."""
         sent = link.sent
         keys: list[int] | None = None
         for first, last in ranges:
@@ -270,13 +271,13 @@ class SessionTable:
     def reconcile(self, session_id: str, epoch: int, asked: Iterable[Range]) -> SessionReport:
         """What became of calls that were sent before this epoch, after `meet`. Others of that time are forgotten.
 
-        Who asks at an epoch that was overtaken is told nothing: what was known then may be forgotten by now.
+        A question at an older epoch is not answered: what was known then may be dropped by now.
         """
         session = self._sessions.get(session_id)
         if session is None or session.epoch > epoch:
             return SessionReport(is_incomplete=True)
         if not (session.records or session.evicted or session.lost_through):
-            return SessionReport([], [], [])  # nothing of it is known here: however much is asked, nobody looks at it
+            return SessionReport([], [], [])  # the replica knows none of it: however much is asked, no search is made
         wanted = merged(asked)
         running: list[Range] = []
         kept: list[Range] = []
@@ -306,7 +307,7 @@ class SessionTable:
         return SessionReport(merged(running), merged(kept), merged(evicted), is_incomplete)
 
     def sweep(self, now: float) -> None:
-        """Forgets sessions that were silent for their time to live. Those of which calls are pending are not silent."""
+        """Drops sessions that were silent for their time to live. Sessions with pending calls are not silent."""
         for session in list(self._sessions.values()):
             if any(record.pending for record in session.records):
                 session.seen_at = max(session.seen_at, now)
@@ -324,7 +325,7 @@ class SessionTable:
             self._forget_session(session)
 
     def _forget_session(self, session: RunSession) -> None:
-        """A session without pending calls. What is left of it says what it has forgotten."""
+        """Drops a session without pending calls; remembers that it did."""
         lost = [session.lost_through, *(last for ranges in session.evicted.values() for _, last in ranges)]
         for record in list(session.records):
             lost += [

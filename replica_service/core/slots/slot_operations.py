@@ -1,7 +1,7 @@
 """What callers do with slots that they have: dispatch a call, renew, give back.
 
-Purpose: the permit of a slot passes to the call that is dispatched in it, whoever sends that, over whichever link. So
-the call is never refused for load and waits for nobody, also while the replica drains or has fewer permits by now.
+Purpose: the permit of a slot passes to the call that is dispatched in it, over whichever link it comes. So the call is
+never refused for load and never waits, also while the replica drains or has fewer permits by now.
 Invariants: one event decides: a dispatch finds the slot reserved and takes it, or changes nothing. What becomes of the
 call afterwards does not bring the slot back; its permit is free once the call is over.
 Owner: the scheduler.

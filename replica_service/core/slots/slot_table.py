@@ -1,15 +1,15 @@
-"""Slots: permits under a lease. Who holds one, until when, and what became of those that ended.
+"""Slots: permits under a lease. Which are held, until when, and what became of those that ended.
 
-Purpose: a caller reserves a permit and says later what to run in it. Whoever forgets it, or dies, gives it back by the
-end of the lease.
+Purpose: a caller reserves a permit and says later what to run in it. If the caller never uses it, or dies, the permit
+comes free at the end of the lease.
 Invariants: a slot is reserved, then dispatched, released or expired, then at most done, and never goes back; it is
 dispatched at most once. A direct stream may take a reserved slot over: from then on it is held, or busy with one call
 of that stream, again and again, until it is released or expired; where the stream goes while a call runs, the slot is
-dispatched, and ends with that call. A lease has ended from `expires_at` on, whether `expire` has been called or not:
-what comes at that moment or later comes too late, so one of the two wins and never both. No lease lasts longer than
+dispatched, and ends with that call. A lease has ended from `expires_at` on, whether `expire` has been called or not: an
+operation at that moment or later is too late, so one of the two wins and never both. No lease lasts longer than
 `MAX_LEASE_S` from its grant; one that a stream holds starts anew when the stream says so, and when a call ends.
-`granted == reserved + dispatched + released + expired`. What ended is remembered, for a time and in number bounded, so
-that whoever comes late hears what happened. Secrets are in no failure and in no `repr`.
+`granted == reserved + dispatched + released + expired`. Ended slots are remembered, for a bounded time and in bounded
+number, so that late operations get the right failure. Secrets are in no failure and in no `repr`.
 Owner: the scheduler, which keeps the permits. All times are monotonic seconds.
 """
 
@@ -69,13 +69,13 @@ class ReservedSlot:
 
     def __init__(self, secret: bytes, endpoint: str, granted_at: float, expires_at: float) -> None:
         self.secret = secret
-        """Whoever knows it may use the slot."""
+        """A caller that has it may use the slot."""
         self.endpoint = endpoint
         """What was reserved for calls of this endpoint serves no other."""
         self.state = SlotState.RESERVED
         self.granted_at = granted_at
         self.expires_at = expires_at
-        """Exclusive. Says nothing any more once the slot was dispatched."""
+        """Exclusive. Has no meaning any more once the slot was dispatched."""
         self.alarm = inf
         """When its lease is looked at; infinite once it is reserved no more."""
         self.holder: object = None
@@ -96,7 +96,7 @@ class ReservedSlot:
 
 
 class SlotTable:
-    """All slots that live, and the ends of some that do not."""
+    """All slots that are held, and how others ended."""
 
     __slots__ = (
         "_by_secret",
@@ -114,7 +114,7 @@ class SlotTable:
 
     def __init__(self) -> None:
         self._by_secret: dict[bytes, ReservedSlot] = {}
-        """Those that live, and those whose end is remembered."""
+        """Slots that are held, and those whose end is remembered."""
         self._leases: DeadlineHeap[ReservedSlot] = DeadlineHeap()
         self._ended: deque[ReservedSlot] = deque()
         """Those whose end is remembered, by age."""
@@ -164,7 +164,7 @@ class SlotTable:
         return slot
 
     def dispatch(self, secret: bytes, endpoint: str, now: float) -> ReservedSlot | Failure:
-        """A call takes the slot over, or hears why it does not. An empty `endpoint` means that of the slot."""
+        """A call takes the slot over; returns why not if it cannot. An empty `endpoint` means that of the slot."""
         slot = self._reserved_for(secret, endpoint, now)
         if isinstance(slot, Failure):
             return slot
@@ -288,4 +288,4 @@ _ENDS = {
     SlotState.RELEASED: failures.SLOT_RELEASED,
     SlotState.EXPIRED: failures.SLOT_EXPIRED,
 }
-"""What is said of slots that are not reserved any more."""
+"""The failure of operations on slots that are not reserved any more."""

@@ -1,1 +1,1 @@
-"""What starts next: who gets a free permit, and whether a call may start at all."""
+"""What starts next: which calls get a free permit, and whether a call may start at all."""

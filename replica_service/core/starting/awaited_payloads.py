@@ -32,7 +32,7 @@ class AwaitedPayloads:
         del self.runs[run]
 
     def late(self, now: float) -> list[ReplicaRun]:
-        """Those whose deadlines are over, which are answered next: nobody waits for what would come too late."""
+        """Runs whose deadlines have passed: they are answered next, without waiting for their payloads."""
         late = [run for run in self.runs if run.deadline <= now]
         self.due = min((run.deadline for run in self.runs if run.deadline > now), default=inf)
         return late

@@ -1,10 +1,10 @@
-"""Which calls may start: the one answer, which every executor asks for right before it runs their code.
+"""Whether calls may start: the one answer, which every executor asks for right before it runs their code.
 
 Purpose: covers deadlines, links that are not fresh, sessions that moved, calls that were taken back, lanes that have
 stopped, and the length of a turn. What asks again when the arguments are decoded compares the clock with
 `StartNow.until`.
-Invariants: a call that was claimed has started: whoever holds its turn up afterwards finds it behind `turn.next`; one
-that was not claimed never starts. A claim and a hold of one turn exclude each other, whatever threads they are in.
+Invariants: a call that was claimed has started: a hold of its turn afterwards finds it before `turn.next`; one that was
+not claimed never starts. A claim and a hold of one turn exclude each other, whatever threads they are in.
 Owner: each executor has `TurnClaims` of its own.
 """
 
@@ -29,7 +29,7 @@ class StartNow(NamedTuple):
     hi: int
     """Index behind the last one of them."""
     until: float
-    """Monotonic seconds: one whose code does not run by then must not run without another claim."""
+    """Monotonic seconds: a call whose code does not run by then must not run without another claim."""
 
 
 class Skip(NamedTuple):

@@ -55,7 +55,7 @@ class Starting:
     ) -> None:
         """`new_secret` draws 128 random bits, for each slot."""
         self._odd = 0
-        """Who gets the odd permit when lanes and unkeyed runs share: 1 for lanes."""
+        """Which side gets the odd permit when lanes and unkeyed runs share: 1 for lanes."""
         self._out = state.out
         self._new_secret = new_secret
         self._permits = state.permits

@@ -1,7 +1,7 @@
-"""How calls are answered that have not started: taken back by their router, handed back by the replica, or too late.
+"""Answers calls that have not started: cancelled by their router, handed back by the replica, or overdue.
 
-Invariants: each call is answered once; the permit that a call or its lane holds comes free with the answer. Whoever
-looks for runs in queues unparks them first (`starting/parking.py`).
+Invariants: each call is answered once; the permit that a call or its lane holds comes free with the answer. A search
+for runs in queues unparks them first (`starting/parking.py`).
 Owner: the scheduler.
 """
 
@@ -84,7 +84,7 @@ class UnstartedCalls:
     def answer(self, run: ReplicaRun, lo: int, hi: int, failure: Failure) -> None:
         """Calls never start that were taken out of where they waited; they have their answer."""
         if run.options.stop_generation and not run.link.closed and not failures.hands_back(failure):
-            note_failure(run, lo)  # at once: what follows is decided before anybody hears of it
+            note_failure(run, lo)  # at once: the consequences are decided before the answer is written
         count = hi - lo
         run.close(count)
         if run.awaits:

@@ -1,4 +1,4 @@
-"""The calls of a batch as a batch method takes them, and its results as calls take them.
+"""Invocations of batch methods: the arguments of a batch's calls put together, and the results taken apart.
 
 Purpose: shared by all executors. Its calls become columns as a whole (`slotmesh/codec/columns.py`), and an array
 that was returned is encoded as a whole. An entry of a list that is an exception is what that one call has raised.
@@ -22,11 +22,11 @@ from slotmesh.codec import Columns, DecodeError, Flaw, is_rows
 from slotmesh.errors import Failure
 
 OnFailed = Callable[[ReplicaRun, int, int, Failure], None]
-"""Told of calls that failed: run, first index, count, why."""
+"""Called for calls that failed: run, first index, count, failure."""
 FailureOf = Callable[[BaseException, str], Failure]
-"""What the callers of a method, by name, hear of an exception."""
+"""The failure that callers of a method, by name, get for an exception."""
 OnResults = Callable[[ReplicaRun, int, Sequence[Any]], None]
-"""Told of results: run, first index, values."""
+"""Called with results: run, first index, values."""
 
 
 class Invocation:
@@ -40,7 +40,7 @@ class Invocation:
         self.args: list[list[Any]] = []
         self.named: dict[str, list[Any]] = {}
         self.parts: list[Part] = []
-        """Whose entries these are, in order."""
+        """The calls of these entries, in order."""
 
     def extend(self, columns: Columns, parts: Sequence[Part]) -> None:
         """These calls come next; their columns are made for this, and are kept."""
@@ -126,7 +126,7 @@ def invocations(batch: StartBatch, method: HandlerMethod, on_failed: OnFailed) -
 
 
 def _pieces(batch: StartBatch, method: HandlerMethod) -> Iterator[tuple[list[Part], Iterable[Columns | Flaw]]]:
-    """The arguments of the batch's calls: of all of one content type at once, whoever sent them.
+    """The arguments of the batch's calls: of all of one content type at once, from whichever client.
 
     Those that were decoded before, to be weighed, are taken one by one.
     """
@@ -179,7 +179,7 @@ def is_of(work: StartCalls | StartBatch, is_wanted: Callable[[ReplicaRun], bool]
 
 
 def ends_call(entry: Any) -> bool:
-    """Whether this entry of a list that was yielded says that its call has no more values."""
+    """Whether this entry of a list that was yielded means that its call has no more values."""
     return (
         entry is StopIteration or entry is StopAsyncIteration or isinstance(entry, StopIteration | StopAsyncIteration)
     )

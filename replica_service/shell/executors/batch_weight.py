@@ -1,8 +1,8 @@
 """What calls of a batch method weigh: the user's `batch_size_fn`, asked for the core.
 
 Purpose: decodes a call's arguments, once, and asks the function; the arguments wait with the call for its batch.
-Invariants: whatever is wrong, with the arguments, in the function, or with what it returns, is that one call's failure;
-nothing was executed then.
+Invariants: an error in the arguments, in the function, or in what it returns, is the failure of that one call, which is
+not executed.
 Owner: the engine, on its event loop.
 """
 

@@ -1,9 +1,9 @@
-"""Where executors are, as `slotmesh.context()` asks for it: the contexts of calls, put together from their runs.
+"""The contexts of calls for `slotmesh.context()`, made from their runs, by the place that each executor keeps.
 
-Purpose: one place for many calls that do not wait, one for each call where somebody asks (`asking`): handlers that ask
-for nothing pay once a run.
-Invariants: a place is right in the call itself, in whatever the call has started, and after its end; where it cannot
-know which of its calls is meant, it raises.
+Purpose: one place for many calls that do not wait, one for each call where users' code asks for contexts
+(`context_use`): handlers that do not ask pay once a run.
+Invariants: a place is right in the call itself, in tasks and threads that it has started, and after its end; where it
+cannot know which of its calls is meant, it raises.
 Owner: the executors set `current_place`; handlers read, on any thread.
 """
 
@@ -23,12 +23,15 @@ from slotmesh.handlers.context import (
     MAX_IDEMPOTENCY_KEY_CHARS,
     BatchPlace,
     CallContext,
+    arrived_at_of,
     current_place,
     deadline_of,
 )
+from slotmesh.wire.trace_context import TraceContext
 
 Now = Callable[[], float]
 
+_NO_TRACE = TraceContext("")
 _CANNOT_BE_TOLD = "which call has started this cannot be told any more: ask slotmesh.context() in the method itself"
 
 
@@ -49,6 +52,11 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
             identity = f"{origin.stream_id}-{origin.run_ids[index]}"
     if len(identity) > MAX_IDEMPOTENCY_KEY_CHARS:
         identity = blake2b(identity.encode(), digest_size=32).hexdigest()
+    shard_key, trace, age_s = options.shard_key, _NO_TRACE, None
+    if (arrival := run.arrival) is not None:
+        run_id = run.first + index
+        shard_key, trace = arrival.shard_key(run_id) or shard_key, arrival.trace(run_id)
+        age_s = None if arrival.waited_s is None else arrival.waited_s + now - run.arrived
     return CallContext(
         call_id=call_id,
         endpoint=run.endpoint,
@@ -59,7 +67,12 @@ def context_of(run: ReplicaRun, index: int, now: float) -> CallContext:
         session_id=session_id,
         attempt=attempt,
         idempotency_key=identity,
+        shard_key=shard_key,
+        is_shadow=arrival is not None and arrival.is_shadow,
+        traceparent=trace.traceparent,
+        tracestate=trace.tracestate,
         ends_at=ends_at,
+        arrived_at=arrived_at_of(age_s),
     )
 
 
@@ -193,7 +206,7 @@ class BatchContexts(Sequence[CallContext]):
 
 
 def marking(run: ReplicaRun, lo: int, hi: int, now: Now) -> Iterator[bytes]:
-    """The payloads of these calls. Whoever iterates is in the call whose payload came last."""
+    """The payloads of these calls. While iterating the place is in the call whose payload came last."""
     for index in range(lo, hi):
         current_place.set(SinglePlace(run, index, now))
         yield run.payloads[index]

@@ -1,7 +1,7 @@
-"""What handlers return becomes payloads: at once, on the thread that runs the handler.
+"""Encodes what handlers return as payloads: at once, on the thread that runs the handler.
 
 Invariant: a result that cannot be sent fails its own call, and no other.
-Owner: a base of whatever takes results, and no part beside it: results are the hot path.
+Owner: a base class of result sinks, and not a part of them: results are the hot path.
 """
 
 from __future__ import annotations
@@ -60,4 +60,4 @@ class Encoding(ABC):
 
     @abstractmethod
     def _done(self, run: ReplicaRun, lo: int, count: int) -> None:
-        """Consecutive calls from index `lo` on have ended well, and nobody waits for their results."""
+        """Consecutive calls from index `lo` on have ended well, and were made with no_reply."""

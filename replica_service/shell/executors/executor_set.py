@@ -46,7 +46,7 @@ class ExecutorSet:
         self.all: tuple[Executor, ...] = (self.of_async, self.threads, self.generators)
 
     def abandon(self, link: RouterPeer) -> None:
-        """Nobody reads on this link any more."""
+        """The link has ended."""
         for executor in self.all:
             executor.abandon(link)
 

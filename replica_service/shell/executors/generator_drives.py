@@ -1,12 +1,12 @@
 """Driving a handler that yields: stepped while its callers keep up, paused while they do not, closed at the end.
 
-Purpose: one drive for each generator, with all calls that it serves: one, or those of a batch. What it does is said in
-`on_loop_drive.py` and `thread_drive.py`; what they share is here.
+Purpose: one drive for each generator, with all calls that it serves: one, or those of a batch. `on_loop_drive.py` and
+`thread_drive.py` have how it is stepped; what they share is here.
 Invariants: a generator is stepped by one task or thread at a time, in a context of its own; it does not begin while a
-link is not fresh, past a deadline, or once it was taken back; once it has begun it is closed before its slot comes
-free; a caller hears how its call ended once, after its last value.
+link is not fresh, past a deadline, or once it was cancelled; once it has begun it is closed before its permit comes
+free; a caller gets the outcome of its call once, after its last value.
 Owner: the generator executor, on its event loop. `_begin` and `_accept` run where the handler does; a lock makes sure
-that a call either begins or is taken back before it has.
+that a call either begins or is cancelled before it has.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Script:
     may_begin: Callable[[], bool]
     """Asked where the handler runs, right before it begins."""
     then: Callable[[bool], None]
-    """Told on the loop that it is over: all callers have their outcomes, or it has not begun (False)."""
+    """Called on the loop when it is over: all callers have their outcomes, or it has not begun (False)."""
 
 
 class Drive(ABC):
-    """One generator. `start` is called once; `then` of the script is told the end."""
+    """One generator. `start` is called once; `then` of the script is called at the end."""
 
     def __init__(self, script: Script, stage: Stage) -> None:
         self.recipients = script.recipients
@@ -88,7 +88,7 @@ class Drive(ABC):
 
     @abstractmethod
     def _stop(self) -> None:
-        """Nobody wants anything of it any more: it ends as soon as it waits."""
+        """Ends the generator as soon as it waits: no call wants values of it any more."""
 
     @abstractmethod
     def end(self) -> asyncio.Future[None] | None:
@@ -107,7 +107,7 @@ class Drive(ABC):
             has_begun = self._has_begun
             recipient.verdict = started if has_begun else unstarted
         if not has_begun:
-            return  # it is told when its turn would have come
+            return  # it gets its outcome when its turn would have come
         if self._is_wanted:
             self._deliver()
             self.resume()
@@ -115,8 +115,8 @@ class Drive(ABC):
             self._stop()
 
     def _deliver(self) -> None:
-        """Sends what has come. Calls of a batch that have ended by themselves hear of it while others go on."""
-        self._is_due = False  # before the first look: whoever has something later says so again
+        """Sends values that have come. Calls of a batch that have ended get their outcomes while others go on."""
+        self._is_due = False  # before the first look: values that come later set it again
         sink = self._stage.sink
         for recipient in self.recipients:
             if recipient.is_told:
@@ -126,7 +126,7 @@ class Drive(ABC):
                 self._tell(recipient, recipient.verdict)
 
     def _ended(self) -> None:
-        """The generator is closed, or has not begun: callers hear how their calls ended."""
+        """The generator is closed, or has not begun: callers get the outcomes of their calls."""
         if not self._has_begun and self._is_wanted:
             self._script.then(False)
             return
@@ -139,7 +139,7 @@ class Drive(ABC):
         self._script.then(True)
 
     def _tell(self, recipient: Recipient, failure: Failure | None) -> None:
-        """The caller, which has all values, hears how its call has ended."""
+        """The caller, which has all values, gets the outcome of its call."""
         recipient.is_told = True
         if failure is not None:
             self._stage.sink.failed(recipient.run, recipient.index, 1, failure)
@@ -205,7 +205,7 @@ class Drive(ABC):
         return self._is_wanted
 
     def _put(self, recipient: Recipient, entry: Any) -> None:
-        """Takes the value of one call of a batch, or what stands in its place: its end, or what it has raised."""
+        """Takes the value of one call of a batch, or in its place its end, or the exception that it has raised."""
         if ends_call(entry):
             recipient.has_ended = True
         elif isinstance(entry, BaseException):

@@ -1,11 +1,11 @@
 """Runs methods that yield, `async def` and `def`, for single calls, lanes and batches.
 
-Purpose: each call, or batch of calls, gets a drive, which steps the method for it; what routers say of calls finds its
-drive here.
+Purpose: each call, or batch of calls, gets a drive, which steps the method for it; values taken, cancels and ends of
+links reach the drive of a call here.
 Invariants: a call holds its permit, its lane or its batch until its generator is closed; calls of a StartTurn run one
-after another; every outcome is told exactly once, like the end of each piece of work. What was handed over begins at
-once, or as soon as a thread is free, so that nothing waits here that could be recalled: what must not start any more
-finds that out when it would begin.
+after another; every outcome is delivered exactly once, like the end of each piece of work. Work that was handed over
+begins at once, or as soon as a thread is free, so that nothing waits here that could be recalled: a call that must not
+start any more is found when it would begin.
 Owner: the engine, on its event loop.
 """
 
@@ -99,7 +99,7 @@ class GeneratorExecutor:
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_S)
 
-    # -- what routers say ------------------------------------------------------------------------------------------
+    # -- from routers ----------------------------------------------------------------------------------------------
 
     def take(self, link: RouterPeer, run_ids: Iterable[int], counts: Iterable[int]) -> None:
         """The router has taken so many values of each of these calls. Unknown ones are ignored."""
@@ -109,7 +109,7 @@ class GeneratorExecutor:
                     entry.drive.take(entry.recipient, count)
 
     def take_all(self, link: RouterPeer) -> None:
-        """The router says no more what it takes: what has come so far counts as taken."""
+        """The router has half-closed, and acknowledges no more values: those that have come count as taken."""
         for entry in list(self._running.get(link, {}).values()):
             entry.drive.take(entry.recipient, MAX_CREDIT.values)
 
@@ -292,7 +292,7 @@ class _Calls:
 
     def __init__(self, batch: StartBatch, method: HandlerMethod, sink: OutcomeSink) -> None:
         self.unsound: list[tuple[ReplicaRun, int, int, Failure]] = []
-        """Calls that cannot be executed, and have not been told."""
+        """Calls that cannot be executed, and whose outcomes have not been delivered."""
         self._sink = sink
         sound = []
         for run, lo, hi in batch.parts:

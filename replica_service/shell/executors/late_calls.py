@@ -1,7 +1,7 @@
-"""Calls of a batch whose time is over before it is their turn.
+"""Calls of a batch that become overdue before it is their turn.
 
 Purpose: a batch whose calls give their arguments in different ways takes several invocations of its method, one after
-another. That the first one may begin is known; before each other one its calls are looked at again.
+another. The batch was claimed for the first one; before each other one its calls are checked again.
 Invariant: no call begins past its deadline, nor while its link is not fresh.
 Owner: shared by all executors.
 """

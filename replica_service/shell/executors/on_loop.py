@@ -1,9 +1,9 @@
 """Runs `async def` methods on the event loop, without a task a call unless the call waits.
 
-Purpose: takes work from the queue of its runners (`runners.py` says what they are), and executes calls and turns.
-Streaks, batches and what is cancelled while it runs have parts of their own.
+Purpose: takes work from the queue of its runners (see `runners.py`), and executes calls and turns. Streaks, batches and
+what is cancelled while it runs have parts of their own.
 Invariants: calls of a StartTurn run one after another, in one task; none starts whose link is not fresh; every outcome
-is told exactly once, like the end of each piece of work.
+is delivered exactly once, like the end of each piece of work.
 Owner: the engine, on its event loop.
 """
 

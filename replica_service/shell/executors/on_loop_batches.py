@@ -59,7 +59,7 @@ class AsyncBatches:
             if batch.began is not None:
                 invocation = in_time(whole, batch, method, self._now(), sink.failed)
             elif not may_begin(batch.parts, self._now()):
-                sink.post(WorkReturned(batch))  # as a whole: nobody has heard of those that are unsound
+                sink.post(WorkReturned(batch))  # as a whole: the failures of unsound calls were not delivered yet
                 return
             tell_unsound()
             if invocation is None:

@@ -29,7 +29,7 @@ class AsyncDrive(Drive):
         self._room: asyncio.Future[None] | None = None
         """What it waits for while it is paused."""
         self._is_ending = False
-        """The process ends: nobody hears anything any more."""
+        """Whether the process ends: outcomes are not delivered any more."""
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._run(), context=self._stage.context.copy())
@@ -86,7 +86,7 @@ class AsyncDrive(Drive):
             self._stage.errors.failure_of(error, self._script.method)
 
     async def _follow(self, generator: AsyncGenerator[Any, None]) -> None:
-        """Steps it until it ends or nobody wants more of it."""
+        """Steps it until it ends or no call wants more of it."""
         now, step = self._stage.now, generator.__anext__
         until = now() + STEP_S
         awaited = step()

@@ -1,10 +1,10 @@
 """Runs `async def` methods on a loop of the handler's own, in another thread than the engine's.
 
-Purpose: a handler that keeps its loop keeps nobody else: health, heartbeats, streams and `def` methods go on. It is the
-executor of `async def` methods, with a thread between it and the engine.
+Purpose: a handler that blocks its loop blocks nothing else: health, heartbeats, streams and `def` methods go on. It is
+the executor of `async def` methods, with a thread between it and the engine.
 Invariants: what was taken from the queue has started, but for turns, whose calls are claimed one by one. The queue is
 shared without a lock, as each of its operations is a single one; claims of a turn and what holds it up exclude each
-other. What is taken back while the handler keeps its loop never starts.
+other. A call that is cancelled while the handler blocks its loop never starts.
 Owner: the engine, which calls the methods of an `Executor` on its loop. Everything else runs on the handler's loop.
 """
 
@@ -57,7 +57,7 @@ class OwnLoopExecutor(AsyncExecutor):
     def hold(self, turn: StartTurn) -> None:
         super().hold(turn)
         if turn.stop == turn.lo and self._runners.take_out(turn):
-            self._sink.post(TurnEnded(turn, turn.lo))  # nobody waits for a handler that keeps its loop
+            self._sink.post(TurnEnded(turn, turn.lo))  # do not wait for a handler that blocks its loop
 
     def cancel(self, link: RouterPeer, ranges: Iterable[Range]) -> None:
         self._post(self._cancel_here, link, merged(ranges))
@@ -82,7 +82,7 @@ class OwnLoopExecutor(AsyncExecutor):
     # -- on the handler's loop -------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        self._is_woken = False  # before the look: whoever adds something later wakes it again
+        self._is_woken = False  # before the look: work that is added later wakes it again
         runners = self._runners
         if runners.is_idle and runners.queue and not runners.is_closing:
             runners.spawn(1)
@@ -93,7 +93,7 @@ class OwnLoopExecutor(AsyncExecutor):
 
     def _cancel_here(self, link: RouterPeer, ranges: Sequence[Range]) -> None:
         """What has come back into the queue since the engine looked there is answered; what runs is cancelled."""
-        self._runners.hand_over()  # what a runner holds whose call waits: it may not have been said yet
+        self._runners.hand_over()  # outcomes that a runner holds whose call waits: they may not have been delivered yet
         for work in self._runners.queue.copy():
             if isinstance(work, StartCalls) and work.run.link is link and self._runners.take_out(work):
                 self._leave_out(work, ranges)

@@ -1,8 +1,8 @@
 """Steps an `async def` that yields on a loop of the handler's own, in another thread than the engine's.
 
 Purpose: an `AsyncDrive` with a thread between it and the engine.
-Invariants: what the engine says reaches the handler's task on its loop, in order, and what the task says the engine on
-the engine's; a handler that closes is not disturbed by what was said before.
+Invariants: calls from the engine reach the handler's task on its loop, in order, and calls from the task reach the
+engine on the engine's; a handler that closes is not disturbed by earlier ones.
 Owner: the generator executor, on its event loop; `_run` and what it calls are on the handler's.
 """
 
@@ -50,7 +50,7 @@ class OwnLoopDrive(AsyncDrive):
     # -- on the handler's loop -------------------------------------------------------------------------------------
 
     def _post(self, callback: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the engine's loop has ended: nobody wants to know
+        with contextlib.suppress(RuntimeError):  # the engine's loop has ended
             self._engine_loop.call_soon_threadsafe(callback, context=self._stage.context)
 
     def _say_over(self) -> None:

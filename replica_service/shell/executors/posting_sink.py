@@ -1,11 +1,11 @@
 """The engine's sink, as another thread sees it.
 
-Purpose: what executors tell there reaches the engine on its loop, in the order in which it was told and in bursts: the
-loop is woken once, however much there is.
+Purpose: outcomes from the other thread reach the engine on its loop, in order and in bursts: the loop is woken once,
+however many there are.
 Invariants: results are encoded before they are handed over, so that nothing that belongs to the handler is read by
-another thread; calls of a run that end one after another are told together; where nothing may start behind a failure,
-the run has it marked before it is told.
-Owner: the executor that tells it, on its thread; `_collect` runs on the engine's loop.
+another thread; calls of a run that end one after another are delivered together; in a lane that stops, the run has a
+failure marked before it is delivered.
+Owner: the executor that uses it, on its thread; `_collect` runs on the engine's loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slotmesh.errors import Failure
 
 
 class PostingSink(Encoding):
-    """Passes on what it is told."""
+    """Passes outcomes and ends of work on to the engine's loop."""
 
     def __init__(self, sink: OutcomeSink, loop: asyncio.AbstractEventLoop) -> None:
         """`loop` is the engine's."""
@@ -66,11 +66,11 @@ class PostingSink(Encoding):
         self._told.append((tell, args))
         if not self._is_posted:
             self._is_posted = True
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
-        self._is_posted = False  # before the first look: whoever puts something down later posts again
+        self._is_posted = False  # before the first look: outcomes that are put down later are posted again
         told = self._told
         while told:
             tell, args = told.popleft()
@@ -80,7 +80,7 @@ class PostingSink(Encoding):
                 tell(*args)
 
     def _join(self, run: ReplicaRun, lo: int, payloads: Sequence[bytes]) -> None:
-        """Tells payloads with those of the calls that follow, and the end of these calls."""
+        """Delivers payloads together with those of the calls that follow, and the end of these calls."""
         told = self._told
         ended, waited = 0, False
         joined: list[bytes] | None = None

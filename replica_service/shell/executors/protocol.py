@@ -1,4 +1,4 @@
-"""What executors tell the engine. Everything is called on the event loop."""
+"""The interfaces between executors and the engine. Everything is called on the event loop."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from replica_service.core.events import Ended
 from slotmesh.errors import Failure
 
 CLOSE_S = 1.0
-"""How long handlers have to end when the process does. Whoever goes on ends with it."""
+"""How long handlers have to end when the process does. Those that run on end with it."""
 
 
 class OutcomeSink(Protocol):
-    """Takes outcomes of calls, and hears when permits come free. Indices are those of the run's payloads."""
+    """Takes outcomes of calls, and the ends of work. Indices are those of the run's payloads."""
 
     def results(self, run: ReplicaRun, lo: int, values: Sequence[Any]) -> None:
         """What consecutive calls from index `lo` on returned."""
@@ -27,7 +27,7 @@ class OutcomeSink(Protocol):
         """Some of what a call yields, encoded: its caller takes several results."""
 
     def streamed(self, run: ReplicaRun, index: int) -> None:
-        """A call has ended well, and its result is no payload: it was sent as values, or nobody waits for it."""
+        """A call has ended well without a payload: its values were sent, or it was made with no_reply."""
 
     def failed(self, run: ReplicaRun, lo: int, count: int, failure: Failure) -> None:
         """Consecutive calls from index `lo` on failed alike."""
@@ -43,19 +43,19 @@ class Executor(Protocol):
         """Takes work, and returns at once."""
 
     def hold(self, turn: StartTurn) -> None:
-        """No further call of the turn starts; `turn.stop` says from which one on."""
+        """No further call of the turn starts; `turn.stop` is the index of the first that does not."""
 
     def recall(self, is_wanted: Callable[[ReplicaRun], bool]) -> list[StartCalls | StartBatch]:
         """Gives up what has not started of the wanted runs, and of batches in which they are."""
 
     # What runs ends by these three where it can be ended: no code in a thread can. Each call has its outcome all the
-    # same, and one alone: what its code comes to in the end.
+    # same, and one alone: the result of its code.
 
     def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
         """Cancels those of the router's calls that run, by run ids, both ends included. A batch goes on."""
 
     def abandon(self, link: RouterPeer) -> None:
-        """Nobody reads on this link any more: cancels its calls, but for those of sessions and those without reply."""
+        """The link has ended: cancels its calls, but for those of sessions and those without reply."""
 
     def cut_off(self) -> None:
         """Cancels all that runs: it comes to `CUT_OFF`."""

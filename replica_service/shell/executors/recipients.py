@@ -1,11 +1,10 @@
-"""Who gets what a handler yields: one recipient a call, in one of three ways.
+"""Recipients of the values that a handler yields: one for each call, of three kinds.
 
 Purpose: values are encoded when they are yielded, as the handler may change them afterwards. A caller that takes
-several results gets each as it comes; others get all as one list at the end; of calls that nobody waits for, values are
-dropped.
-Invariants: `put` is called by whoever steps the handler, on any thread, all else on the event loop; numbers that both
-sides read have one writer each. A caller that takes several results is never sent more than the credit
-of the call ahead of what it took.
+several results gets each as it comes; others get all as one list at the end; values of no_reply calls are dropped.
+Invariants: `put` is called by the drive that steps the handler, on any thread, all else on the event loop; numbers that
+both sides read have one writer each. A caller that takes several results is never sent more than the credit of the call
+ahead of what it took.
 Owner: the drive (`drives.py`) that the call is part of.
 """
 
@@ -34,7 +33,7 @@ class Recipient:
         self.index = index
         """Index of its payload in the run."""
         self.verdict: Failure | None = None
-        """Why it wants no more values: what its caller hears in the end."""
+        """Why it takes no more values: the failure that its caller gets in the end."""
         self.has_ended = False
         """In a batch: the handler has no more values for it, and it ends well."""
         self.is_told = False
@@ -115,7 +114,7 @@ class StreamRecipient(Recipient):
         self._sizes: deque[int] = deque()
         """Bytes of each value that was not taken yet."""
         self._put = self._bytes_put = 0
-        """Values in all; written by whoever steps the handler."""
+        """Values in all; written by the thread that steps the handler."""
         self._taken = self._bytes_taken = 0
         """Those of them that were taken; written on the loop."""
 

@@ -4,12 +4,12 @@ Purpose: a call that never waits costs a coroutine and nothing more. When a call
 end, so that `asyncio.current_task()` and `asyncio.timeout` are right inside handlers, and fresh runners go on with the
 rest.
 
-How a runner learns that its call has waited: whoever starts runners also schedules `stepped`, which the event loop
-calls after the first step of each of them. It begins a new generation; a runner that finds itself in an older one has
-waited. Results that a waiting runner had gathered are handed over by whoever comes after it.
+How a runner learns that its call has waited: the code that starts runners also schedules `stepped`, which the event
+loop calls after the first step of each of them. It begins a new generation; a runner that finds itself in an older one
+has waited. Results that a waiting runner had gathered are handed over by the next runner.
 
-Invariants: all calls are started within a bounded time of the loop, `STEP_S`, unless handlers block it; what a runner
-has gathered is told exactly once, by itself or by `hand_over`.
+Invariants: all calls are started within a bounded time of the loop, `STEP_S`, unless handlers block it; results that a
+runner has gathered are delivered exactly once, by itself or by `hand_over`.
 Owner: the executor of `async def` methods, on the loop of its handler.
 """
 
@@ -30,7 +30,7 @@ from replica_service.shell.executors.streaks import Streak
 STEP_S = 0.005
 """After this long without waiting, runners let the rest of the process have the loop."""
 LARGE_BYTES = 4096
-"""Whoever is about to decode more than this looks at the clock before, and not only after it."""
+"""Before decoding more than this the clock is read, and not only after it."""
 MAX_RUNNERS = 64
 """Runners that are started at once when calls wait: 1, 2, 4, … for as long as all of them do."""
 

@@ -31,7 +31,7 @@ class RunningCalls:
         self.batching: set[asyncio.Task[Any]] = set()
         """Runners that execute a batch."""
         self.cancelled: dict[asyncio.Task[Any], Failure] = {}
-        """Runners whose call was taken back, and that have not noticed yet: what becomes of it if it ends by that."""
+        """Runners whose call was cancelled, and that have not noticed yet: the call's failure if it ends by that."""
 
     def cancel(self, link: RouterPeer, ranges: Iterable[tuple[int, int]]) -> None:
         """Cancels those of the router's calls that run and wait, by run ids, both ends included."""
@@ -41,7 +41,7 @@ class RunningCalls:
                 self._cancel(waiting[run_id], TAKEN_BACK)
 
     def abandon(self, link: RouterPeer) -> None:
-        """Nobody waits for the router's calls any more: those of no session, whose results somebody wanted, end."""
+        """The router's link has ended: cancels its calls without a session, but for those without reply."""
         for task, site in list(self.sites.items()):
             if site.run.link is link and site.run.record is None and not site.run.options.no_reply:
                 self._cancel(task, TAKEN_BACK)
@@ -59,7 +59,7 @@ class RunningCalls:
             task.cancel()
 
     async def failure_of(self, error: BaseException, task: asyncio.Task[Any], method: str) -> Failure:
-        """What callers hear of it. Where the process ends, the runner does."""
+        """The failure of the cancelled call. Where the process ends, the runner does."""
         if self._runners.is_closing:
             raise asyncio.CancelledError
         failure = await self.uncancelled(task)

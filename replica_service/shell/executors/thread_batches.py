@@ -34,7 +34,7 @@ class ThreadBatches:
         outcomes: ThreadOutcomes,
         took: Callable[[float], None],
     ) -> None:
-        """`took` is told how long each invocation took, seconds."""
+        """`took` is called with the seconds that each invocation took."""
         self._methods = methods
         self._errors = errors
         self._now = now

@@ -52,7 +52,7 @@ class ThreadDrive(Drive):
         self._stop()
 
     def _post(self, callback: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(callback, context=self._stage.context)
 
     def _stinted(self) -> None:
@@ -88,7 +88,7 @@ class ThreadDrive(Drive):
         self._close()
 
     def _step(self, generator: Generator[Any, None, None]) -> bool:
-        """Steps it until it has to pause. Returns whether it has ended instead, or nobody wants more of it."""
+        """Steps it until it has to pause. Returns whether it has ended instead, or no call wants more of it."""
         while self._is_wanted:
             if self._is_full:
                 return False

@@ -1,7 +1,7 @@
-"""Outcomes on their way from the threads that execute calls to the loop that tells them.
+"""Outcomes on their way from the threads that execute calls to the loop that delivers them.
 
 Purpose: they come back in bursts: the loop is woken once, however many there are, and results of neighbours are joined.
-Invariants: what is put down is told once, in the order in which it was put down.
+Invariants: each outcome that is put down is delivered once, in the order in which they were put down.
 Owner: the executor of `def` methods. `put` is called in its threads, everything else on its loop.
 """
 
@@ -48,12 +48,12 @@ class ThreadOutcomes:
         self._done.append((work, run, index, outcome))
         if not self._is_posted:
             self._is_posted = True
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
         """Takes what workers have put down, joining results of neighbours."""
-        self._is_posted = False  # before the first look: whoever puts something down later posts again
+        self._is_posted = False  # before the first look: outcomes that are put down later are posted again
         done = self._done
         while done:
             work, run, index, outcome = done.popleft()

@@ -5,8 +5,8 @@ How many threads take part: one more wakes the next only where calls are known t
 the interpreter's lock); otherwise one works alone, and a look every `LOOK_S` wakes more if it gets on slowly. Many
 threads with quick calls would only fight for the interpreter. How outcomes come back: `thread_outcomes.py`.
 Invariants: calls of a StartTurn run one after another, in one thread; there are never more threads than calls may run
-at once, nor more than `MAX_THREADS`; no call starts whose link is not fresh; every outcome is told exactly once, as is
-the end of each piece of work.
+at once, nor more than `MAX_THREADS`; no call starts whose link is not fresh; every outcome is delivered exactly once,
+as is the end of each piece of work.
 Owner: the engine. `start` and `close` are called on its loop; `_lock` guards the queue and the numbers of workers.
 """
 
@@ -37,7 +37,7 @@ MAX_THREADS = 1024
 SLOW_S = 0.0001
 """Calls that take longer than this in the mean are worth a thread each."""
 LOOK_S = 0.001
-"""How often somebody looks whether the threads get on."""
+"""How often the progress of the threads is checked."""
 HAND_OVER_S = 0.0002
 """But no longer than this."""
 
@@ -87,9 +87,9 @@ class ThreadExecutor:
         self._taken_at_look = 0
         self._is_closed = False
         self._is_short = False
-        """A thread could not be started, which was told."""
+        """Whether a thread could not be started, and that was logged."""
         self._at_work = threading.Lock()
-        """Released when a worker has taken work; who waits for that acquires it twice."""
+        """Released when a worker has taken work; to wait for that it is acquired twice."""
         self._outcomes = outcomes = ThreadOutcomes(sink, now, self._loop)
         self._put = outcomes.put
         self._batches = ThreadBatches(methods, errors, now, outcomes, self._took)
@@ -98,7 +98,7 @@ class ThreadExecutor:
         self._enqueue(work)
 
     def step(self, stint: Callable[[], None]) -> None:
-        """Has a thread call this, once, soon. Whoever asks holds a permit; it raises nothing."""
+        """Has a thread call this, once, soon. The caller holds a permit; `stint` raises nothing."""
         self._enqueue(_Stint(stint))
 
     def _enqueue(self, work: WorkCommand | _Stint) -> None:
@@ -160,7 +160,8 @@ class ThreadExecutor:
     def _hand_over(self) -> None:
         """Lets the worker that was woken have the interpreter, before all else that the loop has to do, once.
 
-        Whoever holds the interpreter's lock keeps it for 5 ms or until it waits, and the worker needs it to go to work.
+        A thread that holds the interpreter's lock keeps it for 5 ms or until it waits, and the worker needs it to
+        start.
         """
         self._outcomes.hands_over = False
         with self._lock:
@@ -190,7 +191,7 @@ class ThreadExecutor:
             self._threads += 1
 
     def _say_short(self, error: RuntimeError) -> None:
-        """Calls wait for threads that could not be started. Whoever looks after them tries again."""
+        """Calls wait for threads that could not be started: tries again."""
         if not self._is_short:
             self._is_short = True
             _log.error("threads cannot be started, so calls wait", threads=self._threads, exc_info=error)
@@ -220,7 +221,7 @@ class ThreadExecutor:
     def _take(self, wanted: threading.Lock, *, is_new: bool) -> tuple[WorkCommand | _Stint, int, Claim] | None:
         """The next call of a StartCalls, with its index and claim, or a whole turn, batch or stint; None at the end.
 
-        What was taken has started, or goes back: nobody recalls it.
+        Work that was taken has started, or goes back: it cannot be recalled.
         """
         with self._lock:
             if is_new:
@@ -230,7 +231,7 @@ class ThreadExecutor:
                     return None
                 self._sleepers.append(wanted)
                 self._lock.release()
-                wanted.acquire()  # whoever wakes it takes it off the sleepers
+                wanted.acquire()  # the thread that wakes it takes it off the sleepers
                 self._lock.acquire()
                 self._waking -= 1
             work = self._queue[0]

@@ -1,9 +1,9 @@
-"""What must not start any more: taken out of the executors before it does.
+"""Takes work that must not start any more out of the executors.
 
-Purpose: the scheduler knows what it has handed to executors, and they what of it has started; whoever wants something
-back asks here, after the scheduler has given up what waits.
-Invariants: what has started goes on, unless it is cancelled; what has not is back with the scheduler, which has it wait
-again or answers it, before this returns.
+Purpose: the scheduler knows what it has handed to executors, and they know what of it has started; work is recalled
+here, after the scheduler has given up what waits.
+Invariants: what has started goes on, unless it is cancelled; what has not is returned to the scheduler, which has it
+wait again or answers it, before this returns.
 Owner: the engine.
 """
 
@@ -24,7 +24,7 @@ Unstarted = StartCalls | StartBatch
 
 
 class Recalls:
-    """Speaks to the executors of one replica."""
+    """Recalls work from the executors of one replica."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Recalls:
         executors: ExecutorSet,
         post: Callable[[WorkReturned], None],
     ) -> None:
-        """`post` tells the scheduler what was not started."""
+        """`post` gives the scheduler events of work that was not started."""
         self._scheduler = scheduler
         self._sessions = sessions
         self._executors = executors
@@ -52,7 +52,7 @@ class Recalls:
             self.hold(link.waiting.values())
 
     def abandon(self, link: RouterPeer) -> None:
-        """The link has ended: nothing more of it starts, and what runs is cancelled where nobody else wants it."""
+        """The link has ended: none of its calls starts; running ones are cancelled if no other link gets them."""
         self.hold(link.waiting.values())
         self.recall(lambda run: run.link is link)
         self._executors.abandon(link)
@@ -102,10 +102,10 @@ class Recalls:
             executor.cancel(link, wanted)
 
     def stop_behind(self, link: RouterPeer, ranges: Iterable[Range]) -> list[Range]:
-        """What of these run ids runs, or is about to, in lanes that stop: their callers are told that they have failed.
+        """The calls of these run ids that run, or are about to, in lanes that stop: their routers fail them.
 
-        So nothing behind them starts any more, even if they end well. One behind which another call has started has
-        ended well already, and its caller is told so.
+        So nothing behind them starts any more, even if they end well. A call behind which another one has started has
+        ended well already, and keeps that outcome.
         """
         wanted = merged(ranges)
         stopped: list[Range] = []

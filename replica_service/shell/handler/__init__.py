@@ -1,1 +1,1 @@
-"""The user's handler: how it is loaded, what is called of it by itself, what is said of its failures."""
+"""The user's handler: how it is loaded, its hooks, how its failures are reported."""

@@ -1,9 +1,9 @@
-"""A replica's side of what `@batch` leaves on a method: settings that change, and a look at its batches.
+"""The replica's side of `@batch` methods: settings that change, and the state of their batches.
 
-Purpose: a handler may turn the settings of its batch methods and ask how their batches do, from any thread.
-Invariants: what changed is in force for the next batch that is cut, as the core reads the settings when it cuts; being
-told only sees to it that nobody waits by the old ones. One that can never fill its batches is warned of once for each
-pair of numbers.
+Purpose: a handler may change the settings of its batch methods and read the state of their batches, from any thread.
+Invariants: what changed is in force for the next batch that is cut, as the core reads the settings when it cuts; the
+call to `settings_changed` only ends waits by the old ones. A method that can never fill its batches is warned of once
+for each pair of numbers.
 Owner: the engine, on its event loop; `batch_state` and `settings_changed` are called on any thread.
 """
 
@@ -50,7 +50,7 @@ class BatchHosts:
                 self._hosts.append((control, host))
 
     def warn_of_unfillable(self, max_ongoing: int, prefetch: int) -> None:
-        """Says which methods can never fill a batch: their calls need a permit each."""
+        """Warns of methods that can never fill a batch: their calls need a permit each."""
         for name, control in self._controls.items():
             size = control.max_batch_size
             if control.batch_size_fn is None and size > max_ongoing and (name, size, max_ongoing) not in self._warned:
@@ -75,7 +75,7 @@ class BatchHosts:
             control.detach(host)
 
     def _changed(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop has ended: no batch waits
             self._loop.call_soon_threadsafe(self._on_change)
 
 

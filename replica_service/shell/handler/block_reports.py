@@ -1,8 +1,8 @@
-"""What people hear of a handler that blocks its event loop: the log, the metrics, a warning of the replica.
+"""Reports of a handler that blocks its event loop: the log, the metrics, a warning of the replica.
 
-Invariants: the first time is told at once, while the loop is still blocked; a handler that always blocks fills no disk:
-the log has it at most every `LOG_GAP_S` for each method, and says how many times were left out.
-Owner: the loop watch tells it, in its thread; `warning` and the counters are read on the service's loop.
+Invariants: the first time is reported at once, while the loop is still blocked; a handler that always blocks fills no
+disk: it is logged at most every `LOG_GAP_S` for each method, with how many times were left out.
+Owner: the loop watch calls it, in its thread; `warning` and the counters are read on the service's loop.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ LOG_GAP_S: Final = 10.0
 WARNS_FOR_S: Final = 600.0
 """How long the replica warns after the last time."""
 MAX_STACK_CHARS: Final = 8_000
-"""The innermost part of a stack that is told."""
+"""How much of a stack is reported: its innermost part."""
 
 _log = get_logger(__name__)
 
 
 class BlockReports:
-    """Tells of one loop."""
+    """Reports on one loop."""
 
     def __init__(self, counters: ReplicaCounters, now: Callable[[], float], *, own_loop: bool) -> None:
         """`own_loop`: only the handler's own calls are held up."""
@@ -43,7 +43,7 @@ class BlockReports:
 
     @property
     def warning(self) -> str:
-        """What was last told, a line and a stack; empty where there was nothing for a while."""
+        """The latest report, a line and a stack; empty where there was none for a while."""
         return self._warning if self._now() - self._warned_at < WARNS_FOR_S else ""
 
     def began(self, method: str, stack: str, kept_s: float) -> None:
@@ -68,7 +68,7 @@ class BlockReports:
         )
 
     def ended(self, kept_s: float) -> None:
-        """It has let go of the loop, which it had kept for so long."""
+        """The handler no longer blocks the loop, which it had done for so long."""
         self._counters.blocked_s += kept_s
         times = self._counters.blocks
         how_often = "" if times == 1 else f"; {times} times so far"

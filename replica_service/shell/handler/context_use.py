@@ -1,7 +1,7 @@
 """Whether users' code asks for contexts of calls, looked up before the first call.
 
-Purpose: executors say of each call where they are only where somebody asks. Whoever asks makes that known, from then
-on; this makes it known in time for a first question that comes from a task whose call has ended.
+Purpose: executors keep the place of each call only where users' code asks for contexts. The first question turns that
+on; this module turns it on in time for a first question from a task whose call has ended.
 Invariant: too often yes rather than too often no.
 """
 
@@ -21,9 +21,9 @@ _OURS = ("slotmesh", "replica_service")
 
 
 def asks_for_contexts(modules: Iterable[Any] | None = None) -> bool:
-    """Whether the source of a module that has slotmesh speaks of `context` or `contexts`.
+    """Whether the source of a module that imports slotmesh has the words `context` or `contexts`.
 
-    It looks at all modules that were imported, where it is not told at which.
+    Without `modules` it looks at all modules that were imported.
     """
     if modules is None:
         modules = list(sys.modules.values())
@@ -38,7 +38,7 @@ def _may_ask(module: ModuleType) -> bool:
     try:
         source = Path(getattr(module, "__file__", None) or "").read_text("utf-8")
     except (OSError, ValueError):
-        return True  # nobody knows
+        return True  # unknown
     return _NAME.search(source) is not None
 
 

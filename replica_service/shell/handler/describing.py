@@ -13,7 +13,7 @@ from slotmesh.runtime.exits import CannotStart
 
 
 def print_description(path: str) -> int:
-    """Imports the handler and prints what its decorators say; returns the exit status."""
+    """Imports the handler and prints the settings of its decorators; returns the exit status."""
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what the user's module prints is no part of the answer
             handler = load_handler(path)

@@ -1,4 +1,4 @@
-"""What callers hear when a handler goes wrong; the traceback stays here, in the log.
+"""The failures that callers get for exceptions of a handler; the traceback stays here, in the log.
 
 Invariants: every exception of a handler becomes a failure of its call, SystemExit and KeyboardInterrupt too; a message
 can always be sent (valid UTF-8, bounded); a handler that always fails does not fill the disk with tracebacks; one that
@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 
 
 class HandlerErrors:
-    """Turns exceptions into failures, and logs as many tracebacks as anybody can read."""
+    """Turns exceptions into failures, and logs a bounded rate of tracebacks."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -33,7 +33,7 @@ class HandlerErrors:
         self._left_out = 0
 
     def failure_of(self, error: BaseException, method: str) -> Failure:
-        """What the caller hears. Called on any thread."""
+        """The failure that the caller gets. Called on any thread."""
         if isinstance(error, BadCall):
             return error.failure
         code, text, metadata = None, _text_of(error), dict[str, str]()

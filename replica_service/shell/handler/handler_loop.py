@@ -48,8 +48,7 @@ class HandlerLoop(ABC):
     async def run(self, function: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Calls it on the handler's loop, and awaits there what it returns. Cancelling passes on.
 
-        Raises:
-            Exception: whatever the handler raises; a RuntimeError in place of what would end the process.
+        Raises: Exception: what the handler raises; a RuntimeError in place of what would end the process.
         """
 
     @abstractmethod
@@ -89,7 +88,7 @@ class SharedLoop(HandlerLoop):
                 result = _constructed(function)
             except BaseException as error:  # noqa: BLE001 - handed on to whoever awaits
                 result = error
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 self.loop.call_soon_threadsafe(settle, result)
 
         threading.Thread(target=work, name="constructor", daemon=True).start()
@@ -143,7 +142,7 @@ class OwnLoop(HandlerLoop):
             self._go_on(self.loop.run_forever)
         self._go_on(lambda: self.loop.run_until_complete(_end_tasks()))
         self.loop.close()
-        with contextlib.suppress(RuntimeError):  # the service's loop has ended: nobody wants to know
+        with contextlib.suppress(RuntimeError):  # the service's loop has ended
             self._service.call_soon_threadsafe(self._has_ended)
 
     @staticmethod
@@ -168,7 +167,7 @@ async def _tamed(function: Callable[[], Awaitable[ResultT]]) -> ResultT:
 def _constructed(function: Callable[[], ResultT]) -> ResultT:
     try:
         return function()
-    except asyncio.CancelledError as error:  # nobody has cancelled what no loop runs
+    except asyncio.CancelledError as error:  # users' code raised it: no loop runs here
         raise RuntimeError(f"the constructor was cancelled: {error!r}") from error
     except _ENDS as error:
         raise RuntimeError(f"the handler tried to end the process: {error!r}") from error

@@ -1,6 +1,6 @@
-"""What a replica does for its handler besides calls: new configurations, health checks, word of the drain.
+"""The upkeep of a handler: new configurations, health checks, `on_drain`.
 
-Purpose: decides nothing about checks (`core.health` does) and waits for nobody's calls.
+Purpose: carries out decisions about checks (`core.health` makes them), beside the calls, without waiting for them.
 Invariants: one `reconfigure` at a time, and only with what differs from the one before it; one that raises leaves the
 old configuration in force, and is not tried again before there is another one.
 Owner: the replica, on the service's loop.
@@ -58,7 +58,7 @@ class Upkeep:
 
     @property
     def reconfigures(self) -> bool:
-        """The handler takes new configurations while it lives."""
+        """Whether the handler has a `reconfigure`."""
         return self._hooks.has(Hook.RECONFIGURE)
 
     @property
@@ -68,7 +68,7 @@ class Upkeep:
 
     @property
     def problem(self) -> str:
-        """What is wrong, for people; empty where nothing is known to be."""
+        """What is wrong, as text for operators; empty where nothing is known to be."""
         problems = [self._not_taken]
         if self._health.problem:
             problems.append(
@@ -94,7 +94,7 @@ class Upkeep:
             tasks.start(self._reconfigure(), name="reconfigurations")
 
     async def drain(self) -> None:
-        """Tells the handler that the replica drains; returns when it has taken note. Cancelling takes that back."""
+        """Calls the handler's `on_drain`; returns when that has ended. Cancelling ends it."""
         if not self._hooks.has(Hook.ON_DRAIN):
             return
         run = self._hooks.start(Hook.ON_DRAIN)

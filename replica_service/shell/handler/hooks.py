@@ -1,9 +1,9 @@
-"""What the replica calls of a handler by itself: `reconfigure`, `check_health` and `on_drain`, each if there is one.
+"""The hooks of a handler that the replica calls: `reconfigure`, `check_health` and `on_drain`, each if there is one.
 
 Purpose: an `async def` runs on the handler's loop, where its calls run; a `def` in a thread of its own, beside the
 calls and their permits.
-Invariants: whatever one raises is its outcome, and ends nothing else; it has ended when its code has returned, not when
-somebody has lost patience.
+Invariants: an exception of a hook is its outcome, and ends nothing else; a hook has ended when its code has returned,
+not when a wait for it timed out.
 Owner: the upkeep, on the service's loop.
 """
 
@@ -89,7 +89,7 @@ class HookRun:
                 self.ended.set_result(outcome)
 
         def tell(outcome: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody wants to know
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, outcome)
 
         return tell

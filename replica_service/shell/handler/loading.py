@@ -1,7 +1,7 @@
 """`MODULE:NAME` -> the handler. The only place in the mesh that imports users' code.
 
-Invariant: whatever is wrong with the name is told with the way out; what the user's code raises passes as it is, with
-its traceback.
+Invariant: an error in the name is raised with the way out; exceptions of the user's code pass as they are, with their
+tracebacks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ LoadHandler = Callable[[str], Handler]
 def load_handler(path: str) -> Handler:
     """Imports the module and returns the class or function.
 
-    Raises:
-        CannotStart: there is no such handler; the message says what to do.
-        Exception: whatever the module raises while it is imported.
+    Raises: CannotStart: there is no such handler; the message says what to do.
     """
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name or name.startswith("."):
@@ -53,8 +51,7 @@ def load_handler(path: str) -> Handler:
 def construct(handler: Handler, user_config: dict[str, Any]) -> Any:
     """The handler, ready to be called: an instance of a class, a function as it is.
 
-    Raises:
-        Exception: whatever the constructor raises.
+    Raises: Exception: what the constructor raises.
     """
     if inspect.isclass(handler):
         try:

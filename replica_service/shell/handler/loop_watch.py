@@ -1,8 +1,8 @@
-"""Watches the event loop that a handler runs on, and says which of its methods keeps it.
+"""Watches the event loop that a handler runs on, and reports which of its methods blocks it.
 
-Purpose: a handler that blocks its loop blocks its other calls, and without a loop of its own the whole replica; nobody
+Purpose: a handler that blocks its loop blocks its other calls, and without a loop of its own the whole replica; nothing
 else can say why. A thread asks the loop for a sign of life a few times a second, and looks at its stack if none comes.
-Invariants: what is told is where the loop's thread was at that moment; a loop that is idle is not blocked, however long
+Invariants: a report has where the loop's thread was at that moment; a loop that is idle is not blocked, however long
 the machine takes to run it. A look costs the loop one callback.
 Owner: the replica, on the service's loop; everything behind `close` is the thread's.
 """
@@ -25,7 +25,7 @@ from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.handlers import CALL
 
 MAX_FRAMES: Final = 32
-"""Innermost frames of a stack that are told."""
+"""Innermost frames of a stack that are reported."""
 
 _LOOPS: Final = frozenset({"asyncio.base_events", "asyncio.events", "asyncio.runners", HandlerLoop.__module__})
 """Modules whose frames run a loop: what is below them is what it runs."""
@@ -39,7 +39,7 @@ class LoopWatch:
     def __init__(
         self, handler_loop: HandlerLoop, methods: Iterable[HandlerMethod], reports: BlockReports, after_s: float
     ) -> None:
-        """A loop that is kept for longer than `after_s` is told to `reports`."""
+        """A loop that is blocked for longer than `after_s` is reported to `reports`."""
         self._loop = handler_loop.loop
         self._watched = handler_loop.thread
         self._codes = _codes_of(methods)
@@ -53,7 +53,7 @@ class LoopWatch:
         threading.Thread(target=self._serve, name="loop-watch", daemon=True).start()
 
     def close(self) -> None:
-        """Nothing is told any more."""
+        """Ends the reports."""
         self._closed.set()
 
     def _answer(self) -> None:
@@ -106,7 +106,7 @@ class LoopWatch:
     def _queued_s(self) -> float:
         try:
             return int(self._schedstat.read_bytes().split()[1]) / 1e9
-        except (OSError, ValueError, IndexError):  # no Linux, or none that says so
+        except (OSError, ValueError, IndexError):  # not Linux, or a kernel without it
             return 0.0
 
     def _place_of(self, innermost: FrameType) -> tuple[str, str]:

@@ -11,7 +11,15 @@ from typing import Any
 
 from slotmesh.codec import OCTET_STREAM, ArgumentsDecoder, ColumnsDecoder, DecodeError, Signature
 from slotmesh.errors import Failure
-from slotmesh.handlers import CALL, BatchControl, BatchSettings, HandlerDescription, MethodKind, batch_control
+from slotmesh.handlers import (
+    CALL,
+    BatchControl,
+    BatchSettings,
+    HandlerDescription,
+    MethodKind,
+    batch_control,
+    whole_batches,
+)
 
 StartFunction = Callable[[bytes], Any]
 """Calls the method with the arguments in a payload. Raises BadCall where they are unsound."""
@@ -35,7 +43,7 @@ class HandlerMethod:
             TypeError: an annotation that no payload can become.
         """
         self.name = name
-        self.function = function
+        self.function = function if batch is None else whole_batches(function)
         self.kind = kind
         self.batch = batch
         self.control = None if batch is None else _control_of(function, batch)

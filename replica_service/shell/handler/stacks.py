@@ -1,6 +1,6 @@
-"""Where a handler is, as a traceback prints it.
+"""Where a handler is in its code, as a traceback prints it.
 
-Purpose: to say what a handler is doing or waiting for, looked at from outside, without disturbing it.
+Purpose: shows what a handler is doing or waiting for, from outside, without disturbing it.
 Invariant: of a coroutine or generator only what is the handler's is shown, from its outermost frame on; of a thread all
 below the replica's own frames.
 """

@@ -1,6 +1,6 @@
 """A handler's exception as its author reads it: the frames above the author's own code are left out.
 
-Invariant: all below the first frame of the author's stays, whoever's it is. The log has the others, too.
+Invariant: all below the first frame of the author's stays, also frames of libraries. The log has the others, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ABOVE: Final = (
     *(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (version, importlib, asyncio)),
     "<frozen importlib",
 )
-"""How the names of files begin that are nobody's here: this service, slotmesh, and what calls for them."""
+"""Prefixes of the names of files that are not the author's: this service, slotmesh, and what calls for them."""
 
 
 def users_traceback(error: BaseException) -> str:

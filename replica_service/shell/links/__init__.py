@@ -1,1 +1,1 @@
-"""Whom the replica speaks to: routers, the controller, and callers who come without a router."""
+"""The links of a replica: to routers, to the controller, and to callers that come without a router."""

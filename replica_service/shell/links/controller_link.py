@@ -1,8 +1,8 @@
 """The replica's membership: one AttachReplica stream, kept up for as long as the process lives.
 
-Purpose: says who the replica is and how it does, every second and at once when that changes; hears its configuration
-and orders. Of partitions that it is told to give up it tells as they become empty: a call that takes long holds up its
-own partition only.
+Purpose: identifies the replica and reports its state, every second and at once when that changes; takes its
+configuration and orders. Revoked partitions are reported as they become empty: a call that takes long holds up its own
+partition only.
 Invariants: the replica goes on serving while the controller is away; the first report of a stream follows its hello;
 an incarnation that was replaced does not come back, one that is refused for another reason tries again.
 Owner: the app.
@@ -40,9 +40,9 @@ AttachReplicaCall = grpc.aio.StreamStreamCall[Request, Response]
 
 REPORT_INTERVAL_S = 1.0
 GOODBYE_S = 2.0
-"""How long the controller has to hear the last report."""
+"""How long the last report may take to reach the controller."""
 MAX_REPORTED_CHARS = 16_384
-"""Of an error or a warning. Of a traceback, the end says what went wrong."""
+"""Bound of an error or a warning. Of a traceback the end is kept: it says what went wrong."""
 
 _BROKEN = (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
 """What gRPC raises, besides AioRpcError, on a call that has ended."""
@@ -58,16 +58,15 @@ class MemberReport:
     address: str = ""
     """Where routers reach it; empty until it is ready."""
     max_ongoing: int = 0
-    ongoing: int = 0
     error: str = ""
     """What is wrong with it, mostly a traceback."""
     metrics_address: str = ""
     unhealthy: bool = False
     """Its handler should be replaced."""
     reconfigures: bool = False
-    """Its handler takes new configurations while it lives."""
+    """Its handler has a `reconfigure`."""
     warning: str = ""
-    """What people should know although it goes on."""
+    """What operators should know although the replica goes on."""
 
 
 class AttachedMember(Protocol):
@@ -75,13 +74,13 @@ class AttachedMember(Protocol):
 
     @property
     def newest_epoch(self) -> int:
-        """The newest epoch of an owner that it has heard of; 0 where there is none."""
+        """The newest owner epoch that it has seen; 0 where there is none."""
 
     def report(self) -> MemberReport:
         """How it does now."""
 
     def configure(self, backend: Backend) -> None:
-        """What the controller says of its backend: at first, and whenever that changes."""
+        """The backend's settings came from the controller: at first, and whenever they change."""
 
     def drain(self, message: str) -> None:
         """It should stop."""
@@ -107,7 +106,7 @@ class ControllerLink:
         self._is_report_due = False
         self._is_goodbye = False
         self._refusal = ""
-        """What the controller said when it refused the last hello."""
+        """The failure with which the controller refused the last hello."""
         self._written = asyncio.Event()
         """Nothing is left to be written after the goodbye."""
         self._ended = asyncio.Event()
@@ -139,7 +138,7 @@ class ControllerLink:
                     await asyncio.sleep(self._backoff.next_delay_s())
 
     def _refused(self, failure: Failure) -> None:
-        """Says once what a person has to change; the controller's absence is no news."""
+        """Logs once what an operator has to change; that the controller is away is not logged."""
         if failure.reason is not Reason.BAD_REQUEST:
             _log.debug("controller is away", address=self._address, reason=failure.message)
         elif failure.message != self._refusal:
@@ -147,13 +146,13 @@ class ControllerLink:
             _log.error("the controller refuses this replica; it is tried again", reason=failure.message)
 
     def report_soon(self) -> None:
-        """Something has changed that the controller should hear of at once."""
+        """Something has changed that is to be reported at once."""
         self._is_report_due = True
         if self._pump is not None:
             self._pump.wake()
 
     async def goodbye(self) -> None:
-        """Says the last report and half-closes; returns when the controller has heard it, or after `GOODBYE_S`."""
+        """Writes the last report and half-closes; returns when the controller has read it, or after `GOODBYE_S`."""
         self._is_goodbye = True
         if self._call is None:
             return
@@ -240,7 +239,6 @@ class ControllerLink:
                 state=report.state.value,  # type: ignore[arg-type]  # the enums share their numbers
                 address=report.address,
                 max_ongoing=report.max_ongoing,
-                ongoing=report.ongoing,
                 error=_end_of(report.error),
                 metrics_address=report.metrics_address,
                 unhealthy=report.unhealthy,

@@ -1,8 +1,8 @@
-"""The link of callers who speak to the replica itself: what the engine has to say, brought to whoever waits for it.
+"""The link of callers that are connected to the replica itself: brings the engine's answers to the rpcs that wait.
 
 Purpose: to the engine it is one more router, which needs no heartbeats: what is in this process is as fresh as it can
-be. Each run id is a call or a reservation of one rpc, which hears of it at once.
-Invariants: whoever waits for a run id hears its end once; what is said to those who have left is dropped.
+be. Each run id is a call or a reservation of one rpc, which gets its answer at once.
+Invariants: an rpc that waits for a run id gets its outcome once; answers for rpcs that have ended are dropped.
 Owner: the direct slots.
 """
 
@@ -56,7 +56,7 @@ class DirectCall:
 
 
 class DirectLink:
-    """Stands in for an outbox. What waits for a reservation is a function of its answer."""
+    """Takes the place of an outbox. A reservation waits as a function of its answer."""
 
     def __init__(self) -> None:
         self.link = RouterPeer(outbox=self, stream_id=new_id(STREAM_ID_BYTES))
@@ -64,7 +64,7 @@ class DirectLink:
         self._reservations: dict[int, Callable[[Granted | Failure], None]] = {}
 
     def expect_call(self, call: DirectCall) -> int:
-        """A new run id, of which the call will hear."""
+        """A new run id, whose answers go to the call."""
         self.link.last_run_id += 1
         self._calls[self.link.last_run_id] = call
         return self.link.last_run_id
@@ -79,7 +79,7 @@ class DirectLink:
         """The caller has left."""
         self._calls.pop(run_id, None)
 
-    # -- what the engine says ----------------------------------------------------------------------------------------
+    # -- from the engine -------------------------------------------------------------------------------------------
 
     def results(self, first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
         del size  # of all of them, bytes
@@ -98,11 +98,11 @@ class DirectLink:
         self._over(first, count, None)
 
     def failed(self, first: int, count: int, failure: Failure) -> None:
-        # What routers see to, callers would have to.
+        # Routers retry calls that are cut off; these callers would have to do so themselves.
         self._over(first, count, ENDED if failure is CUT_OFF else failure)
 
     def refused(self, first: int, count: int, failure: Failure) -> None:
-        """Nobody is here who could send it elsewhere."""
+        """Fails calls that are handed back: there is no router here that could send them elsewhere."""
         if (answer := self._reservations.pop(first, None)) is not None:
             answer(failure)
         else:
@@ -114,7 +114,7 @@ class DirectLink:
             waiting(answer)
 
     def tell_capacity(self) -> None:
-        """Callers ask, and hear at once whether there is room."""
+        """Ignored: callers are answered at once whether there is room."""
 
     def end(self) -> None:
         """The replica ends, whatever still runs."""

@@ -1,8 +1,8 @@
-"""Slots for callers who speak to the replica itself.
+"""Slots for callers that are connected to the replica itself.
 
 Purpose: what routers do by frames of Execute, done by single rpcs, through the same scheduler and executors.
-Invariants: who leaves takes back what waits and what runs; a slot that was granted to a caller who is gone goes back at
-once, unless a request id lets it ask again.
+Invariants: the calls of a caller that leaves are cancelled, waiting or running; a slot that was granted to it meanwhile
+is released at once, unless a request id lets it ask again.
 Owner: the servicer of slots.
 """
 
@@ -23,7 +23,7 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.runtime.clock import Clock
 
 RETRY_DELAY_S = 0.1
-"""When to ask again for a slot: nobody knows when the next one comes free."""
+"""When to ask again for a slot: it is not known when the next one comes free."""
 
 
 class DirectSlots:

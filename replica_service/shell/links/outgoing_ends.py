@@ -60,7 +60,7 @@ class OutgoingEnds:
                 self.failed(first, count, failure)
 
     def fill(self, frame: call_pb2.ResultFrame, calls: int) -> None:
-        """Puts into the frame, which has results of so many calls, what fits."""
+        """Puts what fits into the frame, which has results of so many calls."""
         for run_id, content_type, total in self.large:
             frame.batches.append(
                 call_pb2.ResultBatch(

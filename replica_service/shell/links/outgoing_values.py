@@ -1,8 +1,8 @@
 """What handlers yield, on its way to one router: behind one another, and before what ends their calls.
 
 Purpose: values join the results that wait to leave, as batches of their own. One that leaves in chunks takes its time:
-all others pass it, but what its own call has to say after it, more values and the end, waits for it.
-Invariants: values of one call leave in the order in which they came; how a call ended is told in the frame of its last
+all others pass it, but later values and the end of its own call wait for it.
+Invariants: values of one call leave in the order in which they came; the outcome of a call is in the frame of its last
 value or a later one. Of one call, one value at a time is in chunks.
 Owner: the outbox.
 """
@@ -61,7 +61,7 @@ class OutgoingValues:
         return self._last is not None or bool(self._lines)
 
     def clear(self) -> None:
-        """Nobody reads any more."""
+        """Drops everything: the link has ended."""
         self._last = None
         self._lines.clear()
 
@@ -74,7 +74,7 @@ class OutgoingValues:
             self._join(run_id, payloads, size, content_type)
 
     def end(self, first: int, count: int, failure: Failure | None) -> Iterator[OutgoingEnd]:
-        """Calls have ended. Gives back what can be told at once."""
+        """Calls have ended. Returns the ends that can be sent at once."""
         for run_id in self._lines.among(range(first, first + count)):
             self._lines.wait(run_id, (run_id, 1, failure))
             yield from self._end(first, run_id - first, failure)
@@ -82,11 +82,11 @@ class OutgoingValues:
         yield from self._end(first, count, failure)
 
     def chunks_left(self, run_id: int, content_type: str, size: int) -> Iterator[OutgoingEnd] | None:
-        """The last chunk of a payload has left. Gives back what can be told at once; None where it is no value."""
+        """The last chunk of a payload has left. Returns the ends that can leave at once; None where it is no value."""
         return self._go_on(run_id, content_type, size) if run_id in self._lines else None
 
     def left(self, batch: OutgoingResults) -> Sequence[OutgoingEnd]:
-        """Values are in the frame that is being built. Gives back what can be told from now on."""
+        """Values are in the frame that is being built. Returns the ends that can be sent from now on."""
         if batch is self._last:
             self._last = None
         return batch.ends

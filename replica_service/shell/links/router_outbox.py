@@ -1,9 +1,9 @@
-"""What one router is to be told, until a frame takes it along.
+"""What is to be written to one router, until a frame carries it.
 
 Purpose: results of many runs leave as one frame; while a frame is written, the next one fills, and a small one waits
-for a moment where more calls are about to end (`slotmesh.wire.pacing`).
-Large results go before the frame that speaks of them, in chunks: at most one of these between two other frames, and
-several results take turns. What handlers yield leaves in order, and what ends a call after its last value.
+for a moment where more calls are about to end (`slotmesh.wire.pacing`). Large results go before the frame that names
+them, in chunks: at most one of these between two other frames, and several results take turns. What handlers yield
+leaves in order, and what ends a call after its last value.
 Invariants: within a frame the ids of one content type are together; a frame stays near `MAX_FRAME_BYTES` and below
 `MAX_FRAME_CALLS`; capacity is read when the frame is built, so that it is never older than the frame's results; after
 `discard` nothing is kept.
@@ -50,7 +50,7 @@ class Outbox:
     ) -> None:
         """`capacity` is asked when a frame is built. `cuts`: the router takes large results in chunks.
 
-        `issuer` is under whose name slots are given. `times`: what the router wants to know of how quick calls are.
+        `issuer` names this replica in slot tokens. `times`: service times for the router, if it reads them.
         `about_to_end`: how many of the router's calls are, and `are_quick`: whether they are known to take little time.
         """
         self._capacity = capacity
@@ -86,7 +86,7 @@ class Outbox:
         self._discards = False
 
     def connect(self, wake: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:
-        """Whom to wake when there is something. `now`: monotonic seconds."""
+        """`wake` is called when there is something to write. `now`: monotonic seconds."""
         self._wake = wake
         self._pacer = Pacer(wake, now)
 
@@ -95,7 +95,7 @@ class Outbox:
         self._pacer.hurry()
 
     def discard(self) -> None:
-        """Nobody reads any more."""
+        """Drops everything: the link has ended."""
         self._discards = True
         self._wake = _sleep
         self._pacer.stop()
@@ -211,7 +211,7 @@ class Outbox:
         self._wake()
 
     def tell_capacity(self) -> None:
-        """The router should hear of the capacity, with or without results."""
+        """The next frame carries the capacity, with or without results."""
         self._capacity_due = True
         self._wake()
 

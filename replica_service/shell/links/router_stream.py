@@ -1,7 +1,7 @@
 """One Execute stream: the replica's side of a conversation with a router.
 
 Purpose: reads runs and their chunks, operations on slots, cancels, acknowledgements and questions, writes results and
-signs of life; both halves live and end together.
+signs of life; both halves end together.
 Invariants: the reader never waits for the writer; after half-close the stream ends OK once all is answered and written;
 a frame that this replica does not take ends it with UNIMPLEMENTED, a broken contract with INVALID_ARGUMENT.
 Owner: the servicer's task of this stream.
@@ -33,7 +33,7 @@ LAST_WRITE_S = 1.0
 """How long a router that broke the contract has to read what it is owed, before it reads why the stream ends."""
 
 HEARTBEAT_S = 1.0
-"""How often a router that echoes hears from here."""
+"""How often a frame goes to a router that echoes stamps."""
 Request = replica_service_pb2.ExecuteRequest
 Response = replica_service_pb2.ExecuteResponse
 
@@ -88,7 +88,7 @@ class RouterStream:
         await self._heard_out.wait()
 
     def end(self) -> None:
-        """The replica has nothing more to say: the stream ends OK once everything was written."""
+        """Nothing more will be queued: the stream ends OK once everything was written."""
         self._ended.set()
 
     async def _converse(self) -> None:

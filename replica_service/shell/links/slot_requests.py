@@ -1,9 +1,9 @@
 """Reservations that callers wait for here: one caller each, or several under one request id.
 
-Purpose: who sends the same request id again joins the reservation under way, or gets the slot that it became.
-Invariants: a reservation is taken back when the last who waits for it has left; a slot under a request id stays with
-that id for as long as it is reserved, so that a lost reply loses nothing, and otherwise goes back when its only caller
-has left.
+Purpose: a caller that sends the same request id again joins the reservation under way, or gets the granted slot.
+Invariants: a reservation is cancelled when the last caller that waits for it has left; a slot under a request id stays
+with that id for as long as it is reserved, so that a lost reply loses nothing, and otherwise goes back when its only
+caller has left.
 Owner: the direct slots.
 """
 
@@ -29,10 +29,10 @@ class ReservationTerms:
 
 
 class AwaitedReservation:
-    """A reservation, those who wait for it, and what it has become."""
+    """A reservation, the rpcs that wait for it, and its answer."""
 
     def __init__(self, wish: ReservationTerms, take_back: Callable[[], None]) -> None:
-        """`take_back` is called once nobody waits for it any more; it is answered then."""
+        """`take_back` is called once no rpc waits for it any more; it is answered then."""
         self.wish = wish
         self.answer: Granted | Failure | None = None
         self._take_back = take_back
@@ -61,7 +61,7 @@ class AwaitedReservation:
             self._leave(waiter, given_up)
 
     def is_over(self, now: float) -> bool:
-        """Whether neither a slot is held nor anybody waits for one."""
+        """Whether neither a slot is held nor any rpc waits for one."""
         if isinstance(self.answer, Granted):
             slot = self.answer.slot
             return slot.state is not SlotState.RESERVED or now >= slot.expires_at
@@ -85,7 +85,7 @@ class SlotRequests:
         self._sweep_at = _LEAST_SWEEP
 
     def find(self, request_id: str, wish: ReservationTerms, now: float) -> AwaitedReservation | Failure | None:
-        """What this id stands for; None where that is nothing, or over."""
+        """The reservation of this id; None where there is none, or it is over."""
         found = self._by_id.get(request_id)
         if found is None or found.is_over(now):
             return None
@@ -95,7 +95,7 @@ class SlotRequests:
         return found
 
     def add(self, request_id: str, reservation: AwaitedReservation, now: float) -> None:
-        """From now on the id stands for this reservation."""
+        """Records this reservation under the id."""
         self._by_id[request_id] = reservation
         if len(self._by_id) >= self._sweep_at:
             self._by_id = {each: found for each, found in self._by_id.items() if not found.is_over(now)}

@@ -1,8 +1,8 @@
 """Payloads of calls that come in chunks from one router.
 
-Purpose: puts chunks together, and says when a payload is there, or will not be.
-Invariants: only calls that wait for their payload have one here: the engine says which it answers. A chunk of
-any other call is dropped; one that breaks the rules fails its call, and no other.
+Purpose: puts chunks together, and posts when a payload is complete, or never will be.
+Invariants: only calls that wait for their payload have one here: the engine names those that it answers. A chunk of any
+other call is dropped; one that breaks the rules fails its call, and no other.
 Owner: the router's stream.
 """
 

@@ -32,10 +32,10 @@ class Partition:
         self.stale = 0
         """Those of them that went to an earlier owner."""
         self.refused_epoch = -1
-        """The newest epoch at which a replica has said that it is not the owner: wait for a newer one."""
+        """The newest epoch at which a replica has refused to be the owner: runs wait for a newer one."""
         self.queue = RunQueue()
         self.listed = False
-        """Stands in the owner's list of partitions with something to send."""
+        """Whether the partition is in the owner's list of partitions with something to send."""
 
     def assign(self, owner: RoutedReplica | None, epoch: int) -> bool:
         """Names the owner; returns whether that is a change."""

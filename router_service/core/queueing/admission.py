@@ -31,7 +31,7 @@ MIN_RETRY_DELAY_S = 0.01
 FIRST_RETRY_DELAY_S = 0.1
 """Where nothing was ever sent out of a queue, at least; the longer it has been stuck, the longer."""
 RETRY_JITTER = 0.2
-"""Retry delays vary by this share up and down, so that those who were refused together do not come back together."""
+"""Retry delays vary by this share up and down, so that calls that were refused together do not come back together."""
 DRAIN_WINDOW_S = 1.0
 
 
@@ -42,7 +42,7 @@ class OfFlow(Protocol):
 
 
 class Charged(Protocol):
-    """A run, as accounts see it: which of its calls wait, for whom, and until when."""
+    """A run, as accounts see it: which of its calls wait, of which flow, and until when."""
 
     account: Account | None
     arrived: float
@@ -149,7 +149,7 @@ class Account:
         self._drain.sent(count, now)
 
     def full(self, now: float, chance: float) -> Failure:
-        """What a caller hears whose calls do not fit. `chance` is uniform in [0, 1)."""
+        """The failure of calls that do not fit. `chance` is uniform in [0, 1)."""
         return Failure(
             reason=Reason.QUEUE_FULL,
             message=(

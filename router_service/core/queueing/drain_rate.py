@@ -1,7 +1,7 @@
 """How fast a queue drains while something waits in it: what retry delays are computed from.
 
-Invariants: time in which nothing waits does not count. Otherwise who comes back to a queue that ran empty meanwhile
-would hear of a slower queue each time, and stay away longer.
+Invariants: time in which nothing waits does not count. Otherwise a caller that retries at a queue that ran empty
+meanwhile would get a longer delay each time.
 Owner: the queue's account.
 """
 

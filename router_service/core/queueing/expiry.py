@@ -1,4 +1,4 @@
-"""Calls whose time is up: their deadline has passed, or they have waited for as long as they may.
+"""Ends calls whose deadline has passed, or that have waited in a queue for as long as their backend allows.
 
 Invariants: what ends here ends once: a run whose deadline has passed is not looked at for it again. What is left of a
 run is watched on.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Expiry:
-    """Decides about runs when the deadline heap says that somebody must look at them."""
+    """Decides about runs that the deadline heap has returned as due."""
 
     def __init__(
         self,

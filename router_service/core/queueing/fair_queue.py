@@ -1,9 +1,8 @@
 """The unkeyed runs that wait for one backend, shared fairly between flows.
 
 Purpose: deficit round robin (Shreedhar and Varghese, 1995) over the flows that have something waiting. A run can be cut
-anywhere, so a turn never overdraws by more than one send. Who comes with few calls, and has credit left of this round,
-does not wait for its end: a flow that has little to do is not behind hundreds that have much.
-While the queue is braked only those are served.
+anywhere, so a turn never overdraws by more than one send. A flow that has credit left in this round is served in it: a
+flow with few calls does not wait behind hundreds that have many. While the queue is braked only those are served.
 Invariants: in a round each flow has `TURN_CALLS` calls; a flow that waits gets as many before any other has two turns
 more. What a flow leaves of its credit ends with the round. A flow whose runs were all taken back stays until its turn
 comes, or until such flows are the majority.
@@ -47,7 +46,7 @@ class _Share:
 
 
 class FairQueue:
-    """Runs by flow, and whose turn it is."""
+    """Runs by flow, and the order in which flows have their turns."""
 
     __slots__ = ("_came", "_round", "_shares", "_sweep_at", "_turns", "is_braked")
 
@@ -123,7 +122,7 @@ class FairQueue:
         return len(self._came) + len(self._turns) == 1 and not self.is_braked
 
     def _see_to_credit(self, share: _Share) -> None:
-        """Who is first has credit: that of a new round, where it has had all of this one."""
+        """Gives the first flow the credit of a new round where it has used up that of this one."""
         if share.round == self._round and share.credit <= 0:
             self._round += 1
         if share.round != self._round:

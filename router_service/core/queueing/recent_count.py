@@ -2,7 +2,7 @@
 
 Invariants: never negative; what happened `window_s` ago weighs 1/e of what happens now. Decay is put off until it
 matters, so that adding costs a comparison.
-Owner: whoever counts.
+Owner: the part that counts.
 """
 
 from __future__ import annotations

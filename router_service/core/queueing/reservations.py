@@ -1,8 +1,9 @@
 """Reservations that not every replica will do for: they name the one they want, or some that they do not.
 
-Purpose: they wait beside the backend's queue, so that nobody stands behind one whose replica is full.
-Invariants: whenever a replica has room, the oldest one that it will do for can have it, in turn with the queue: neither
-starves the other. At most `MAX_WAITING` are admitted, so that looking through all of them costs little.
+Purpose: they wait beside the backend's queue, so that no call waits behind a reservation whose replica is full.
+Invariants: whenever a replica has room, it goes to the oldest reservation that accepts this replica, in turn with the
+queue, so that neither starves the other. At most `MAX_WAITING` are admitted, so that looking through all of them costs
+little.
 Owner: the backend; the sender serves it.
 """
 

@@ -92,7 +92,7 @@ class Answers:
         self._sender.pump(replica, now)
 
     def stopped(self, event: LanesStopped, _now: float) -> None:
-        """Callers hear of calls that were taken back, or too late, in lanes that stop."""
+        """Fails calls of lanes that stop which were cancelled or overdue, now that the replica has confirmed it."""
         cancellation.stop_asking(event.replica, event.ranges, self._outcomes)
 
     def lost(self, replica: RoutedReplica, why: str, now: float) -> None:
@@ -136,7 +136,7 @@ class Answers:
             self.settle_partition(sent, now)
 
     def learn(self, replica: RoutedReplica, capacity: ReportedCapacity | None) -> None:
-        """The replica's load, as it has told it; None where it has not."""
+        """The load that the replica has reported; None before its first report."""
         if capacity is None or capacity == replica.capacity:
             replica.backend.balancer.changed(replica)
         else:
@@ -153,7 +153,7 @@ class Answers:
     def _answer(
         self, replica: RoutedReplica, sent: Sent, offset: int, count: int, now: float, *, is_used: bool = True
     ) -> list[tuple[int, int]]:
-        """The replica has answered these calls of the slice; returns those that somebody waits for."""
+        """The replica has answered these calls of the slice; returns those that still wait for an outcome."""
         before = sent.remaining
         fresh = replica.answer(sent, offset, count)
         if replica.backend.hooks is not None:
@@ -172,7 +172,7 @@ class Answers:
                 observe(now - sent.sent_at, count)
                 told = located
                 if sent.run.recovers and failure.reason is Reason.CANCELLED and sent.run.deadline < inf:
-                    # Nobody has cancelled it here: an earlier router took it back when its time was over.
+                    # No caller of this router has cancelled it: an earlier router did when its deadline passed.
                     told = replace(failures.deadline_running(sent.run, replica), executed=failure.executed)
                 for lo, fresh in self._answer(
                     replica, sent, offset, count, now, is_used=failure.executed is not Executed.NO
@@ -215,7 +215,7 @@ class Answers:
         return returned
 
     def hand_back(self, sent: Sent, parts: Iterable[tuple[int, int]], *, retry: bool = False) -> list[RouterRun]:
-        """Takes calls of the slice, that somebody waits for, back from the replica, as runs that wait. Shadows end."""
+        """Takes the slice's calls without an outcome back from the replica, as runs that wait. Shadows end."""
         runs: list[RouterRun] = []
         run = sent.run
         for lo, count in self._outcomes.end_asked(sent, parts, Executed.UNKNOWN if retry else Executed.NO):

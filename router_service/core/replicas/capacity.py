@@ -1,6 +1,6 @@
-"""What a replica can take, as it says itself.
+"""The capacity that a replica reports.
 
-Owner: made at the edge from each frame that tells it; the replica's state keeps the newest.
+Owner: made at the edge from each frame that carries one; the replica's state keeps the newest.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 DEFAULT_KEYED_WINDOW = 8192
-"""Keyed calls unanswered at a replica that has not said otherwise."""
+"""The bound of unanswered keyed calls at a replica that has not reported its own."""
 
 
 class ReportedCapacity(NamedTuple):

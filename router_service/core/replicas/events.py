@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class LinkOpened(RouterEvent):
-    """The replica is connected and has said what it can take."""
+    """The replica is connected and has reported its capacity."""
 
     replica: RoutedReplica
     capacity: ReportedCapacity
@@ -54,7 +54,7 @@ class CapacityReported(RouterEvent):
 
 @dataclass(slots=True, eq=False)
 class ServiceTimesReported(RouterEvent):
-    """The replica said how quickly it gets through calls. It concerns what is sent from now on."""
+    """The replica reported how long the calls of its methods take. It concerns calls that are sent from now on."""
 
     replica: RoutedReplica
     times: Mapping[str, MethodTime]
@@ -76,7 +76,7 @@ class RunsCompleted(RouterEvent):
     results: Iterable[Results]
     failed: Sequence[Failures]
     capacity: ReportedCapacity | None
-    """None where the replica does not tell."""
+    """None where the replica does not report it."""
     done: list[int] | None = None
     """Run ids of calls that ended without a result of their own."""
     values: Iterable[Results] | None = None

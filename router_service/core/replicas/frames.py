@@ -3,8 +3,8 @@
 Purpose: run ids are given here, at the last moment. So slices of different callers that share method and options become
 one batch, which costs the replica as much as one slice would; and what is taken back before costs nothing.
 Invariants: slices of one batch, and batches of one ordering key, keep their order: a slice joins a batch before its own
-place only where none of its key is in between. A batch has at most the backend's `max_batch_size` calls. Its run ids
-are consecutive. Slices that differ in their ordering key alone share a batch, with a column of keys.
+place only where none of its key is in between. A batch has at most the backend's `max_wire_batch_size` calls. Its run
+ids are consecutive. Slices that differ in their ordering key alone share a batch, with a column of keys.
 Owner: pure functions on the replica's state.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from router_service.core.calls import NO_CALLS, FirstAttempt
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from router_service.core.runs import KeyOrder, RouterRun, Sent
     from router_service.core.sessions.session import SessionConnection
     from slotmesh.wire.chunks import Payload
+    from slotmesh.wire.trace_context import TraceContext
 
-
-MAX_FRAME_SLICES = 128
+MAX_FRAME_SLICES = 256
 """Slices of a frame at most. What costs is the slice, not the call: while the replica works on one frame, the router
 works on the next, and results come back meanwhile. Larger frames leave one of the two idle in turn."""
 
@@ -79,6 +80,14 @@ class OutgoingBatch:
     """Of calls without a session that run once more."""
     max_result_bytes: int = 0
     """What the caller takes of one result, where that is less than a stream carries; 0 where it is not."""
+    arrived: float = inf
+    """When the first of the calls came to the router, monotonic seconds; infinite where that is not known."""
+    is_shadow: bool = False
+    """Sampled copies, whose results nobody has."""
+    shard_keys: Sequence[str] = ()
+    """Parallel to `payloads`, or a single one for all; empty where no call has one."""
+    traces: Sequence[TraceContext | None] = ()
+    """Parallel to `payloads`, or empty where no call has a trace context."""
 
     def lane(self, at: int) -> tuple[str, int, int]:
         """Of the call at this place: ordering key, partition and owner epoch. ("", -1, 0) where it travels without."""
@@ -90,7 +99,7 @@ class OutgoingBatch:
 def cut_frame(replica: RoutedReplica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
     """Takes slices out of the outbox, oldest first, until one of the bounds is passed; numbers and groups them."""
     outbox = replica.outbox
-    most = replica.backend.max_batch_size
+    most = replica.backend.max_wire_batch_size
     if len(outbox) == 1:
         sent = outbox.popleft()
         return _batches([sent], replica, most, _level(sent) if sent.run.options.streaming else 0)
@@ -119,10 +128,9 @@ def cut_frame(replica: RoutedReplica, max_calls: int, max_bytes: int) -> list[Ou
             or (run.session is not None and not _follows(sent, groups[at]))
             or (lane is not None and latest.get(lane, at) > at)
         ):
-            # Whether it has a partition tells a shadow, which travels without its key, from the call that it copies.
             kind = (
-                *(run.options.wire, run.endpoint, run.attempt, run.deadline),
-                *(lane is None, run.session, run.recovers, level, run.origin and run.origin.stream_id),
+                *(run.options.wire, run.endpoint, run.attempt, run.deadline, lane is None, run.shadow_of is None),
+                *(run.session, run.recovers, level, run.origin and run.origin.stream_id),
             )
             at = newest.get(kind, -1)
             if at < 0 or (lane is not None and latest.get(lane, at) > at) or not _follows(sent, groups[at]):
@@ -169,6 +177,7 @@ def _alike(run: RouterRun, other: RouterRun) -> bool:
         and run.session is other.session
         and run.recovers is other.recovers
         and (run.partition is None) is (other.partition is None)
+        and run.shadow_of is other.shadow_of
     )
 
 
@@ -183,16 +192,21 @@ def _follows(sent: Sent, group: Sequence[Sent]) -> bool:
 def _batches(group: list[Sent], replica: RoutedReplica, most: int, level: int) -> list[OutgoingBatch]:
     first = replica.inflight.number(group[0])
     payloads = _payloads(group[0])
+    run = group[0].run
+    is_traced = run.traces is not None
     if len(group) > 1:
         payloads = list(payloads)
         for sent in group[1:]:
             replica.inflight.number(sent)
             payloads += _payloads(sent)
-    run = group[0].run
+            if sent.run.traces is not None:
+                is_traced = True
     ids = _ids(group, _call_ids) if run.session is not None else NO_CALLS
     origin = None if run.origin is None else FirstAttempt(run.origin.stream_id, _ids(group, _origin_ids))
     partition = -1 if run.partition is None else run.partition.number
     columns = _columns(group) if run.partition is not None and len(group) > 1 else None
+    shard_keys = _shard_keys(group) if run.partition is None else ()
+    traces = _traces(group) if is_traced else ()
     return [
         OutgoingBatch(
             first + at,
@@ -210,6 +224,10 @@ def _batches(group: list[Sent], replica: RoutedReplica, most: int, level: int) -
             level,
             origin and FirstAttempt(origin.stream_id, origin.run_ids[at : at + most]),
             _limit(run),
+            run.arrived,
+            run.shadow_of is not None,
+            shard_keys if len(shard_keys) <= 1 else shard_keys[at : at + most],
+            traces and traces[at : at + most],
         )
         for at in range(0, len(payloads), most)
     ]
@@ -239,6 +257,25 @@ def _columns(group: Sequence[Sent]) -> KeyColumns | None:
             owner_epochs += [sent.owner_epoch] * count
     is_one = keys.count(keys[0]) == len(keys) and owner_epochs.count(owner_epochs[0]) == len(keys)
     return None if is_one else columns
+
+
+def _shard_keys(group: Sequence[Sent]) -> Sequence[str]:
+    """Those of all calls; a single one where all have it, empty where none has."""
+    first = group[0].run.options.shard_key
+    for sent in group:
+        if sent.run.options.shard_key != first:
+            return [sent.run.options.shard_key for sent in group for _ in range(sent.count)]
+    return (first,) if first else ()
+
+
+def _traces(group: Sequence[Sent]) -> Sequence[TraceContext | None]:
+    """Those of all calls; empty where none has one."""
+    traces: list[TraceContext | None] = []
+    for sent in group:
+        run = sent.run
+        ids = run.ids[sent.lo : sent.lo + sent.count]
+        traces += map(run.traces.get, ids) if run.traces is not None else [None] * sent.count
+    return traces if any(traces) else ()
 
 
 def _call_ids(run: RouterRun) -> Sequence[int]:

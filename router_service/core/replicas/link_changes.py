@@ -1,4 +1,4 @@
-"""Links to replicas: what begins and ends with them, and what replicas say of themselves.
+"""Changes of the links to replicas: opened, broken, closed, and reports of replicas about themselves.
 
 Owner: the scheduler.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class LinkChanges:
-    """Keeps what is known of each replica up to date, and starts what can start by that."""
+    """Updates the state of each replica, and starts the calls that can start by that."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """What replicas hand back: calls that they did not take, of which nothing was executed.
 
-Invariants: what was refused goes back by its age, unless nobody else can do it. What has no time left ends: a replica
-that refuses again and again would keep it for ever.
+Invariants: calls that were refused go back into the queue by their age, unless only this replica can run them. Calls
+with no time left fail: a replica that refuses again and again would keep them in the queue for ever.
 Owner: the scheduler.
 """
 
@@ -62,7 +62,7 @@ class Refusals:
                 for lo, many in parts:
                     self._outcomes.failed(sent, lo, many, gone or failures.not_heard(replica.replica_id))
             elif failure.reason is Reason.SESSION_FENCED or not sent.takes_room:
-                # The client has moved on: whoever serves it now sends these calls, if they are wanted.
+                # The client has moved on: its next router sends these calls, if the client still wants them.
                 # And what is to be done in a slot can be done nowhere else.
                 for lo, many in parts:
                     self._outcomes.failed(sent, lo, many, failure)

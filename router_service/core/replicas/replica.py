@@ -1,6 +1,7 @@
 """One replica as the router sees it: what was sent there, and what more it can take.
 
-Purpose: exact knowledge of the router's own load, the newest report of everybody else's, and which run id means what.
+Purpose: the exact load that this router causes, the newest report of other routers' load, and which call a run id
+means.
 Invariants: `own`, `keyed` and `bound` are the sums of what is unanswered in `outbox`, `ops` and `inflight`, and
 `work_ns` what these calls were known to be in work when they were sent; run ids strictly increase on a link, in the
 order in which frames carry them.
@@ -56,21 +57,21 @@ class RoutedReplica:
         self.capacity = ReportedCapacity(max_ongoing=route.max_ongoing)
         self.draining = route.draining
         self.linked = False
-        """The Execute stream is up and the replica has said what it can take."""
+        """The Execute stream is open and the replica has reported its capacity."""
         self.stream_id = ""
-        """Identity of the newest stream, which no other has: with a run id it names a call for ever."""
+        """Unique id of the newest stream: together with a run id it names one call for all time."""
         self.links = 0
         """Links that were lost: run ids mean something on one link only."""
         self.listed = True
         """The routing table names it."""
         self.retired = False
-        """The table no longer names it and it owes no answer: disconnected for good."""
+        """The table no longer names the replica and all calls to it are answered: its link stays closed."""
         self.is_joining = False
-        """Clients of sessions may not know its roster yet: it gets nothing that was not there before."""
+        """Clients of sessions may not have acknowledged a roster with it yet: it gets no new calls."""
         self.taking = False
         """It is linked, and neither joins nor drains: counted among its backend's candidates."""
         self.limit = 0
-        """Unkeyed calls of this router that it has room for in all; 0 while it takes none."""
+        """Unkeyed calls of this router that the replica has room for in all; 0 while it takes none."""
         self.own = 0
         """This router's unkeyed calls and reservations there, unanswered."""
         self.keyed = 0
@@ -78,7 +79,7 @@ class RoutedReplica:
         self.bound = 0
         """What it does in slots that it has given, unanswered: takes no room."""
         self.work_ns = 0
-        """What its unanswered calls are in work, as far as it has said so: nanoseconds, one after another."""
+        """Nanoseconds that its unanswered calls take one after another, by the service times that it has reported."""
         self.ops: deque[Sent] = deque()
         """Slot operations that the next frames carry, ahead of `outbox`: each a slice of one call."""
         self.outbox: deque[Sent] = deque()
@@ -86,11 +87,11 @@ class RoutedReplica:
         self.inflight: Ledger[Sent] = Ledger()
         """Slices with unanswered calls that a frame has carried, by first run id."""
         self.times: Mapping[str, MethodTime] = {}
-        """What it has said of its methods, by name."""
+        """The service times that it has reported, by method."""
         self.ready: deque[ReadyPartition] = deque()
         """Partitions with something to send here, in turn."""
         self._next_withdrawn = 0
-        """Where the slice stands that is behind the one withdrawn last: mostly it is the next, and nobody searches."""
+        """Position of the slice behind the one withdrawn last: mostly that is the next one, and no search is needed."""
 
     @property
     def replica_id(self) -> str:
@@ -193,7 +194,7 @@ class RoutedReplica:
         return sent
 
     def answer(self, sent: Sent, offset: int, count: int) -> list[tuple[int, int]]:
-        """The replica is done with these calls of the slice; returns those that somebody waits for."""
+        """The replica has finished these calls of the slice; returns those that still wait for an outcome."""
         before = sent.remaining
         fresh = sent.take(offset, count)
         answered = before - sent.remaining
@@ -266,7 +267,7 @@ class RoutedReplica:
         return lost
 
     def _gone(self, sent: Sent, count: int) -> None:
-        """So many calls of the slice are unanswered no more."""
+        """Takes so many calls of the slice off what is unanswered."""
         self.work_ns -= count * sent.call_ns
         if not sent.takes_room:
             self.bound -= count

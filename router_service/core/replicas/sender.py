@@ -1,7 +1,7 @@
-"""From queues to replicas: what waits gets into an outbox as soon as a replica can take it.
+"""Moves calls from queues into the outboxes of replicas, as soon as a replica can take them.
 
 Invariants: nothing waits while a replica of its backend could take it, unless its queue is braked; a replica never has
-more unkeyed calls than it said it can take, nor more keyed ones than its window. A completion starts what is next at
+more unkeyed calls than its reported capacity, nor more keyed ones than its window. A completion sends the next calls at
 once: nothing polls.
 Owner: the scheduler.
 """
@@ -102,7 +102,7 @@ class Sender:
             if first(backend, now):
                 constrained.is_next = not constrained.is_next
             elif not second(backend, now):
-                # Who could not use its turn keeps it.
+                # A flow that could not use its turn keeps it.
                 return
 
     def _serve_constrained(self, backend: RoutedBackend[RoutedReplica], now: float) -> bool:
@@ -116,7 +116,7 @@ class Sender:
         return True
 
     def _serve_queue(self, backend: RoutedBackend[RoutedReplica], now: float) -> bool:
-        """Gives the flow whose turn it is its turn; returns whether anything was sent."""
+        """Gives the first flow its turn; returns whether anything was sent."""
         queue = backend.queue
         head = queue.head()
         sent = self.spread(head, backend, queue.turn(head), now) if head is not None else 0

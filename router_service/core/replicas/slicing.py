@@ -6,16 +6,16 @@ a slice costs against what it brings:
 - A slice more is a message there and a message back, `MESSAGES_S` of processor time whatever is in it; and its answer
   is a small frame, which the client answers with small frames. What it brings is that calls run beside one another
   instead of one after another.
-- So a slice has `SLICE_S` of work: then its messages cost half of that, and nobody waits behind others for much longer
-  than that while another replica is idle. Calls that take as long themselves travel one by one, as far as there
-  are replicas for all; hundreds of those that do nothing travel together.
+- So a slice has `SLICE_S` of work: then its messages cost half of that, and no call waits behind others for much longer
+  than that while another replica is idle. Calls that take as long themselves travel one by one, as far as there are
+  replicas for all; hundreds of those that do nothing travel together.
 - A run is cut into even slices, each between once and twice that, but into no more than there are replicas to take
   them: more calls than that are spread evenly.
 - A batch method gets whole batches, as far as the calls last: half a batch costs it as much as a full one.
 - Quick calls join others: a replica that has less than `SLICE_S` of work, all of it known to be quick, gets the next
   ones as well, which then share its messages, before an idle one is woken.
 
-What is not known is not quick: runs of a method that a replica has said nothing of are spread evenly.
+A method without a reported service time does not count as quick: its runs are spread evenly.
 Owner: pure functions.
 """
 
@@ -32,14 +32,14 @@ SLICE_NS = round(SLICE_S * 1e9)
 QUICK_NS = round(QUICK_S * 1e9)
 """Calls that are less work than this are quick."""
 UNKNOWN_NS = 10**9
-"""Work of a call of which nothing is known: it is not quick."""
+"""Work of a call whose method has no reported service time: it does not count as quick."""
 CALL_S = 1e-6
-"""What a call in a frame costs beside its handler: nobody gets through calls quicker than that."""
+"""What a call in a frame costs beside its handler: no replica executes calls faster than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class MethodTime:
-    """What a replica has said of a method."""
+    """The service time of a method, as a replica reports it."""
 
     service_s: float
     """Time of a call, seconds: where calls are executed one after another, what each takes of the handler."""
@@ -61,9 +61,9 @@ def worth_calls(service_s: float) -> int:
 
 
 def slice_calls(calls: int, replicas: int, time: MethodTime | None) -> int:
-    """How many of so many calls go to one replica at most, where so many replicas take calls; at least 1.
+    """How many of `calls` go to one replica at most, where `replicas` take calls; at least 1.
 
-    `time`: what it has said of the method. What it has room for bounds it as well; that is the caller's.
+    `time`: what the replica has reported of the method. The caller bounds the slice by the replica's room as well.
     """
     slices = max(1, replicas)
     if time is not None:

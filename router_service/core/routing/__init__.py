@@ -1,1 +1,1 @@
-"""Where calls go: the routing table, what it has come to, who gets which calls."""
+"""Where calls go: the routing table, the state that follows from it, and which replica gets which calls."""

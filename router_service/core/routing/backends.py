@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from router_service.core.queueing.admission import Account
+from router_service.core.queueing.due_queue import DueQueue
 from router_service.core.queueing.fair_queue import FairQueue
 from router_service.core.queueing.reservations import ConstrainedReservations
 from router_service.core.replicas.ejection import Ejections
 from router_service.core.replicas.retries import RetryBudget
 from router_service.core.replicas.slicing import joins
 from router_service.core.routing.balancers import Candidate, RoutingHooks, new_balancer
+from slotmesh.spec.model import SloScope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 class BackendMember(Candidate, Protocol):
     """A replica, as its backend sees it."""
 
+    bound: int
     keyed: int
     times: Mapping[str, MethodTime]
     work_ns: int
@@ -50,6 +53,7 @@ class RoutedBackend(Generic[MemberT]):
     __slots__ = (
         "_balancer_name",
         "_chance",
+        "_slo_scope",
         "account",
         "balancer",
         "candidates",
@@ -58,7 +62,7 @@ class RoutedBackend(Generic[MemberT]):
         "ejections",
         "filling",
         "hooks",
-        "max_batch_size",
+        "max_wire_batch_size",
         "name",
         "queue",
         "replicas",
@@ -72,7 +76,8 @@ class RoutedBackend(Generic[MemberT]):
         self.account = Account(
             route.name, settings.max_queued_calls, settings.max_queued_bytes, settings.max_queue_time_s
         )
-        self.queue = FairQueue()
+        self._slo_scope = settings.slo_scope
+        self.queue = _queue_for(settings.slo_scope)
         self.constrained = ConstrainedReservations()
         self.retries = RetryBudget()
         self.ejections = Ejections()
@@ -81,25 +86,31 @@ class RoutedBackend(Generic[MemberT]):
         """Replicas that take calls."""
         self.filling: MemberT | None = None
         """The replica that the latest calls went to: quick ones join them there."""
-        self.max_batch_size = settings.max_batch_size
+        self.max_wire_batch_size = settings.max_wire_batch_size
         self._chance = chance
         self._balancer_name = settings.balancer
         self.balancer: Balancer[MemberT] = new_balancer(settings.balancer, chance)
         self.hooks = _hooks(self.balancer)
-        """The balancer, where it wants to hear what became of what it placed."""
+        """The balancer, where it has hooks for the end of what it placed; else None."""
 
     def reconfigure(self, route: BackendRoute) -> None:
         """Takes new settings; what waits already stays."""
         account, settings = self.account, route.settings
         account.max_calls, account.max_bytes = settings.max_queued_calls, settings.max_queued_bytes
         account.max_queue_time_s = settings.max_queue_time_s
-        self.max_batch_size = settings.max_batch_size
+        self.max_wire_batch_size = settings.max_wire_batch_size
         if settings.balancer is not self._balancer_name:
             self._balancer_name = settings.balancer
             self.balancer = new_balancer(settings.balancer, self._chance)
             self.hooks = _hooks(self.balancer)
             for replica in self.replicas.values():
                 self.balancer.changed(replica)
+        if settings.slo_scope is not self._slo_scope:
+            self._slo_scope = settings.slo_scope
+            before, self.queue = self.queue, _queue_for(settings.slo_scope)
+            self.queue.is_braked = before.is_braked
+            for run in before.drain():
+                self.queue.append(run)
 
     def changed(self, replica: MemberT) -> None:
         """A replica was linked or lost, drains, joined or left."""
@@ -129,6 +140,15 @@ class RoutedBackend(Generic[MemberT]):
     def ongoing(self) -> int:
         """This router's calls at the backend's replicas."""
         return sum(replica.own + replica.keyed for replica in self.replicas.values())
+
+    @property
+    def slot_calls(self) -> int:
+        """What this router has the backend's replicas do in slots that they have given."""
+        return sum(replica.bound for replica in self.replicas.values())
+
+
+def _queue_for(scope: SloScope) -> FairQueue | DueQueue:
+    return DueQueue() if scope is SloScope.BACKEND else FairQueue()
 
 
 def _hooks(balancer: Balancer[MemberT]) -> RoutingHooks | None:

@@ -60,7 +60,7 @@ class RoutingIntake:
         self._suspended = suspended
         self._chance = chance
         self._nobody = Caller(Window(0, 0))
-        """Whose calls shadows are: outcomes go nowhere."""
+        """The caller of all shadows: their outcomes are delivered to no client."""
 
     @property
     def copies(self) -> int:
@@ -108,7 +108,7 @@ class RoutingIntake:
                 epoch = partition.epoch
         run.recovers = True
         self._sender.send(run, run.waiting, replica, epoch, now)
-        # It may have more now than it said it can take: nobody chose it, the calls are there already.
+        # The replica may have more calls now than its capacity: no balancer chose it, the calls are there already.
         replica.backend.balancer.changed(replica)
         self.watch(run)
 
@@ -221,7 +221,7 @@ class RoutingIntake:
             self._deadlines.watch(run.deadline, run)
 
     def _reserve(self, run: RouterRun, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:
-        """Finds a reservation its backend, which is that of its replica where it wants one."""
+        """Finds the backend of a reservation: that of the replica that it names, if it names one."""
         backends = self._topology.backends
         drawn = self._slices(run, endpoint)
         if not drawn:
@@ -262,7 +262,7 @@ class RoutingIntake:
             backend.constrained.add(run)
 
     def _account_of(self, partition: Partition) -> Account:
-        """Who is charged for what waits in the partition."""
+        """The account that is charged for what waits in the partition."""
         owner = partition.owner
         return owner.backend.account if owner is not None else self._topology.endpoints[partition.endpoint].account
 

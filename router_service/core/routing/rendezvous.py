@@ -1,6 +1,6 @@
 """Which backend a shard key belongs to: weighted rendezvous hashing.
 
-Purpose: every router, at every start, sends a key to the same backend without telling each other.
+Purpose: every router, at every start, sends a key to the same backend, and routers exchange no messages for that.
 Invariants: the same key, weights and names give the same backend. A key moves only to a backend whose weight grew, or
 away from one whose weight shrank; where one backend grows at the cost of the others alike, only to it, and no more keys
 than its weight says.

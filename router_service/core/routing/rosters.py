@@ -1,7 +1,7 @@
-"""Rosters: which replicas could have got a call, as versions of routing tables tell it.
+"""Rosters: which replicas could have got a call, by the versions of routing tables.
 
-Purpose: whether enough is known to say that nobody has executed a call. No clock is asked: what came before what is
-told by versions alone.
+Purpose: whether enough is known to prove that no replica has executed a call. Order is known from versions alone, never
+from a clock.
 Invariants: immutable. What is not known to be covered is not covered.
 Owner: the routing table; docs/guarantees.md has the reasoning.
 """
@@ -58,9 +58,9 @@ class TableRoster:
         return all(version.revision <= known.get(version.generation, -1) for version in versions)
 
     def lost_since(self, first: RosterVersion | None) -> str:
-        """Whom nobody can ask, of those who could have executed a call that was first sent under this roster.
+        """A departed replica, which cannot be asked, that could have executed a call first sent under this roster.
 
-        A replica's id, or "some replica" where it is not known who has departed; empty where there is nobody. Without a
+        Its id, or "some replica" where it is not known which ones have departed; empty where there is none. Without a
         roster all departures count.
         """
         generations = [*self._generations()]

@@ -1,8 +1,9 @@
-"""What a balancer hears of what was placed, where it wants to: pairs of `routed` and `completed` or `abandoned`.
+"""Calls a balancer's hooks, where it has any: pairs of `routed` and `completed` or `abandoned`.
 
 Invariants: every call and reservation that takes room and travels without an ordering key is placed once and ends once;
-a call that is dispatched into a slot ends the pair that its reservation began. Costs one look where nobody listens.
-Owner: pure functions; `hooks` is the balancer where it listens, else None.
+a call that is dispatched into a slot ends the pair that its reservation began. Costs one look where the balancer has no
+hooks.
+Owner: pure functions; `hooks` is the balancer where it has hooks, else None.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def placed(hooks: RoutingHooks | None, replica: Candidate, count: int) -> None:
 def answered(
     hooks: RoutingHooks | None, replica: Candidate, sent: Sent, count: int, now: float, *, is_used: bool = True
 ) -> None:
-    """The replica has answered calls of the slice; not `is_used` where it says that it has begun none of them."""
+    """The replica has answered calls of the slice; not `is_used` where it reports that it has started none of them."""
     if hooks is not None and count and is_counted(sent):
         if is_used and not sent.run.reserves:
             hooks.completed(replica, count, now - sent.sent_at)
@@ -40,5 +41,5 @@ def abandoned(hooks: RoutingHooks | None, replica: Candidate, count: int) -> Non
 
 
 def is_counted(sent: Sent) -> bool:
-    """Whether the balancer hears how it ends."""
+    """Whether the balancer's hooks are called for it."""
     return sent.run.partition is None and (sent.takes_room or isinstance(sent.run.slot, Dispatch))

@@ -32,7 +32,7 @@ class BackendRoute:
     """What should run, as far as routers read it."""
     replicas: Sequence[ReplicaRoute] = ()
     unknown_balancer: int | None = None
-    """The number of a balancer that this version does not know: `settings.balancer` stands in. None: it is known."""
+    """The number of a balancer that this version does not know: `settings.balancer` is used. None: it is known."""
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class EndpointRoute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingTable:
-    """All that a router must know."""
+    """What the controller announces to routers."""
 
     generation: str = ""
     revision: int = 0

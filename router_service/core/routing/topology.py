@@ -1,9 +1,9 @@
-"""What exists: endpoints, backends and replicas, brought in line with each new routing table.
+"""The endpoints, backends and replicas that exist, brought in line with each new routing table.
 
 Purpose: the difference between two tables, applied at once, between two runs.
-Invariants: a table never goes back; a replica stays known until it owes no answer; every run that lost its queue is
-returned, so that none is forgotten. A run that was admitted stays with its backend when the policy changes, as long as
-the backend has a replica to run it.
+Invariants: a table never goes back; a replica stays known until all its calls are answered; every run that lost its
+queue is returned, so that none is lost. A run that was admitted stays with its backend when the policy changes, as long
+as the backend has a replica to run it.
 Owner: the scheduler.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Topology:
-    """The newest table, and the state that lives and dies with what it names."""
+    """The newest table, and the state of each endpoint, backend and replica that it names."""
 
     def __init__(self, out: list[RouterCommand], counters: RouterCounters, chance: Chance) -> None:
         self._out = out
@@ -63,7 +63,7 @@ class Topology:
         return sorted((run for run in homeless if run.waiting), key=lambda run: run.age)
 
     def is_departed(self, key: ReplicaKey) -> bool:
-        """Whether this life of the replica is known to have ended. False proves nothing."""
+        """Whether this incarnation of the replica is known to have ended. False proves nothing."""
         return any(each.key == key for each in self.table.roster.departed)
 
     def partitions(self) -> Iterator[Partition]:

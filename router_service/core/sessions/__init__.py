@@ -1,1 +1,1 @@
-"""Sessions: what their clients know, and what became of their calls when they have moved."""
+"""Sessions: which rosters their clients have acknowledged, and what became of their calls when they have moved."""

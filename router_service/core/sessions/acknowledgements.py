@@ -1,8 +1,8 @@
-"""Which sessions know which roster: nothing of a session goes to a replica that its client may not know of.
+"""Which rosters clients have acknowledged: no call of a session goes to a replica that its client may not know of.
 
-Purpose: whoever serves the session next asks the replicas of rosters that its client has acknowledged. So a replica
-that joins gets nothing until the clients of all sessions have acknowledged a roster with it. Who takes longer than
-`PATIENCE_S` holds up nobody: its calls wait instead, and leave when it has caught up.
+Purpose: the next router of a session asks the replicas of rosters that its client has acknowledged. So a replica that
+joins gets nothing until the clients of all sessions have acknowledged a roster with it. A client that takes longer than
+`PATIENCE_S` does not hold up the others: its own calls wait instead, until it has acknowledged the roster.
 Invariants: every replica that does not join any more is in a roster that each session has acknowledged, unless the
 session is suspended; what waits of a suspended session is in no queue.
 Owner: the scheduler.
@@ -33,7 +33,7 @@ MAX_NAMED: Final = 1_024
 
 
 class Acknowledgements:
-    """What the clients of connected sessions know."""
+    """The rosters that the clients of connected sessions have acknowledged."""
 
     def __init__(
         self,
@@ -66,19 +66,19 @@ class Acknowledgements:
     # -- sessions --------------------------------------------------------------------------------------------------
 
     def opened(self, caller: Caller) -> None:
-        """A session has its connection here. It is suspended until it acknowledges what it was told at its opening."""
+        """A session has connected here. It is suspended until its client acknowledges the roster of the opening."""
         if caller.session is not None:
             self._connected[caller.session] = caller
 
     def left(self, session: SessionConnection) -> list[RoutedReplica]:
-        """The connection is gone. Returns the replicas that join no longer."""
+        """The connection has ended. Returns the replicas that join no longer."""
         self._connected.pop(session, None)
         session.is_suspended = True
         self._suspended.forget(session)
         return self._no_longer_lagging(session)
 
     def acknowledged(self, session: SessionConnection, version: RosterVersion, now: float) -> list[RoutedReplica]:
-        """The client knows this roster, and those before it. Returns the replicas that join no longer."""
+        """The client has acknowledged this roster, and those before it. Returns the replicas that join no longer."""
         number = self._numbers.get(version, 0)
         if number <= session.acknowledged:
             return []
@@ -123,7 +123,7 @@ class Acknowledgements:
         return self._join_by
 
     def expire(self, now: float) -> list[RoutedReplica]:
-        """Returns the replicas that join no longer: those that all know who are not suspended now."""
+        """Returns the replicas that join no longer: those that all clients of sessions not suspended know."""
         if self._join_by is None or self._join_by > now:
             return []
         first = min(self._joining.values())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SessionConnections:
-    """Tells all that keep something of a session."""
+    """Passes the start and end of a session's connection to all parts that keep state of it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class SessionConnections:
             self._sender.joined(self._acknowledgements.acknowledged(session, event.version, now), now)
 
     def disconnected(self, event: SessionDisconnected, now: float) -> None:
-        """What has not left is forgotten: it will be sent again."""
+        """Drops what no frame has carried: the client will send it again."""
         caller = event.caller
         self._uploads.left(caller)
         if caller.session is not None:

@@ -1,4 +1,4 @@
-"""What happens to sessions: their connections, what their clients know, and what is sent again.
+"""Events of sessions: connections, rosters that clients acknowledge, and calls that are sent again.
 
 Owner: the shell makes them, the scheduler reads them.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from router_service.core.routing.rosters import RosterVersion
     from router_service.core.runs import CallerBook
     from router_service.core.sessions.found_calls import FoundCalls
+    from slotmesh.wire.trace_context import Traces
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +30,7 @@ class SessionConnected(RouterEvent):
 
 @dataclass(slots=True, eq=False)
 class RosterAcknowledged(RouterEvent):
-    """The client of a session knows this roster now."""
+    """The client of a session has acknowledged this roster."""
 
     caller: Caller
     version: RosterVersion
@@ -45,7 +46,9 @@ class CallsResent(RouterEvent):
     age_s: float
     """How long ago they were sent first, seconds."""
     first_roster: RosterVersion | None
-    """The newest that their client knew by then; None where it does not say."""
+    """The newest roster that their client knew when it sent them first; None where it does not say."""
+    traces: Traces | None = None
+    """As in CallsSubmitted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,14 +60,14 @@ class AllCallsResent(RouterEvent):
 
 @dataclass(slots=True, eq=False)
 class SessionDisconnected(RouterEvent):
-    """The connection of a session is gone: what replicas have of it goes on there, the rest will be sent again."""
+    """The connection of a session has ended: its calls at replicas go on, the client will send the others again."""
 
     caller: CallerBook
 
 
 @dataclass(slots=True, eq=False)
 class SessionReconciled(RouterEvent):
-    """The replica said what it knows of the calls that AskReconcile named."""
+    """The replica has answered what it knows of the calls that AskReconcile named."""
 
     replica: RoutedReplica
     session_id: str

@@ -33,7 +33,7 @@ class FoundCalls:
     evicted: Sequence[Range] = ()
     """Executed, and the outcome no longer kept."""
     forgotten: bool = False
-    """It has forgotten calls of the session: of what it does not name it knows nothing."""
+    """The replica has forgotten calls of the session: what it does not name may have run there."""
 
 
 class Trace(NamedTuple):
@@ -86,7 +86,7 @@ class Resumption:
         """The last call that was found, where it is not known which key each of them has."""
 
     def trace(self, replica: RoutedReplica, found: FoundCalls) -> None:
-        """Keeps what the replica has said."""
+        """Keeps the replica's answer."""
         if found.forgotten:
             self.deaf = replica.replica_id
         for spans, is_evicted in ((found.evicted, True), (found.kept, False), (found.running, False)):

@@ -1,13 +1,13 @@
 """Sessions that moved here: what became of the calls that an earlier connection had sent.
 
-Purpose: a client that lost its router sends again what is unanswered. Its replicas are asked first: what they have is
-recovered from them, what provably none of them has seen runs, and what may have run where nobody can be asked is not
-run again. docs/guarantees.md says why that is proof.
+Purpose: a client that lost its router sends again what is unanswered. Its replicas are asked first: calls that they
+have are recovered from them, calls that provably no replica has seen run, and calls that may have run at a replica
+which cannot be asked are not run again. docs/guarantees.md says why that is proof.
 Invariants: a call that was sent again is held until every replica that could have got it has answered, or is known not
-to; then it is recovered, routed or failed, exactly once. Where a call was found needs no proof; that nobody has it
-does. Calls of an ordering key wait behind held ones of their key, in order; all other new calls do not wait. One that
-nobody has seen does not run where later ones of its key have: it was lost on its way, and they went on. Nothing here
-outlives the connection: the next router asks anew.
+to; then it is recovered, routed or failed, exactly once. That a call was found needs no proof; that no replica has it
+does. Calls of an ordering key wait behind held ones of their key, in order; all other new calls do not wait. A call
+that no replica has seen does not run where later ones of its key have: it was lost on its way, and they went on. No
+state here outlives the connection: the next router asks again.
 Owner: the scheduler.
 """
 
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from slotmesh.errors import Failure
 
 PATIENCE_S = 5.0
-"""What is not known by then is unknown: longer than a silent link takes to be found, and than a table takes that is on
-its way."""
+"""How long replicas have to answer: longer than it takes to find a silent link, or for a table to arrive."""
 
 
 class Resumptions:
@@ -66,7 +65,7 @@ class Resumptions:
             self._go_on(session, resumption, now)
 
     def left(self, session: SessionConnection) -> None:
-        """The connection is gone."""
+        """The connection has ended."""
         self._by_session.pop(session, None)
         self._asking.pop((session.session_id, session.epoch), None)
 
@@ -114,14 +113,14 @@ class Resumptions:
                 self._out.append(AskReconcile(replica, session))
 
     def link_down(self, replica: RoutedReplica, now: float) -> None:
-        """The replica was not heard: its process may be gone, and with it what it has done."""
+        """The replica has not answered: its process may have ended, and its records with it."""
         for session, resumption in list(self._asking.values()):
             if replica in resumption.awaited:
                 self._give_up(resumption, [replica])
                 self._go_on(session, resumption, now)
 
     def reconciled(self, event: SessionReconciled, now: float) -> None:
-        """A replica has answered. What nobody waits for any more changes nothing."""
+        """A replica has answered. An answer for a session that has left changes nothing."""
         replica = event.replica
         session, resumption = self._asking.get((event.session_id, event.epoch), (None, None))
         if session is not None and resumption is not None and replica in resumption.awaited:
@@ -179,7 +178,7 @@ class Resumptions:
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def _go_on(self, session: SessionConnection, resumption: Resumption, now: float) -> None:
-        """Ends what can be ended by what is known."""
+        """Decides about all held calls for which the answers suffice."""
         if resumption.awaited:
             return
         is_known = (resumption.is_covered or not resumption.rosters) and not resumption.awaits_calls
@@ -198,9 +197,9 @@ class Resumptions:
                 resumption.held.append((run, resent))
 
     def _settle(self, run: RouterRun, resumption: Resumption, now: float) -> None:
-        """Each call that was sent before is recovered where it was found, or goes where calls go that nobody has.
+        """Recovers each call that was sent before from the replica that has it; without one it is routed, or fails.
 
-        It is held for longer where that is not proven yet.
+        It is held for longer while that is not proven.
         """
         ids = run.ids
         at = 0
@@ -227,7 +226,7 @@ class Resumptions:
     def _who_may_have(self, run: RouterRun, resumption: Resumption) -> Failure | None:
         """Why the calls, which no replica that was asked has, may have been executed all the same; None if not."""
         if not resumption.rosters:
-            return None  # their routers could not give them to anybody
+            return None  # their routers could not send them to any replica
         if resumption.deaf:
             return failures.not_heard(resumption.deaf)
         roster = self._topology.table.roster

@@ -1,4 +1,4 @@
-"""One connection of a session: what its client has said at its opening, and which roster it knows.
+"""One connection of a session: what its client sent at the opening, and which roster it has acknowledged.
 
 Owner: made at the edge; `acknowledgements` keeps what the client knows.
 """
@@ -43,4 +43,4 @@ class SessionConnection:
         self.acknowledged = 0
         """The newest of this router's rosters that the client knows, by number."""
         self.is_suspended = True
-        """The client does not know all replicas that calls go to: its own wait."""
+        """Whether the client does not know all replicas that calls go to: its own calls wait."""

@@ -1,6 +1,6 @@
-"""What waits of sessions whose clients do not know all replicas that calls go to.
+"""Waiting calls of sessions whose clients do not know all replicas that calls go to.
 
-Invariants: a run that waits here is in no queue. Nothing here outlives its session's connection.
+Invariants: a run that waits here is in no queue. No run stays here longer than its session's connection.
 Owner: the acknowledgements; the intake brings what has to wait.
 """
 
@@ -58,7 +58,7 @@ class SuspendedRuns:
         return [(run, is_admitted) for run, _, is_admitted in waiting]
 
     def forget(self, session: SessionConnection) -> None:
-        """The connection is gone."""
+        """The connection has ended."""
         self._held.pop(session, None)
 
     def __len__(self) -> int:

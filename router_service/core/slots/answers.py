@@ -1,7 +1,7 @@
 """What the answers of replicas to slot operations mean.
 
-Invariants: every operation ends with exactly one delivery to its caller. A slot that was granted to somebody who waits
-no more is released at once.
+Invariants: every operation ends with exactly one delivery to its caller. A slot that was granted to a caller who no
+longer waits is released at once.
 Owner: the scheduler.
 """
 
@@ -87,7 +87,7 @@ class SlotAnswers:
                     if is_waited_for:
                         self._outcomes.failed(sent, 0, 1, failures.misanswered(replica))
         if capacity is None and granted:
-            # Until it tells: what it has granted is room that is taken by no call of this router's.
+            # Until the replica's next report: the slot that it granted takes room, and no call of this router does.
             capacity = replica.capacity._replace(others=replica.capacity.others + granted)
         self._answers.learn(replica, capacity)
         self._intake.put_back(returned, replica.backend, now)
@@ -110,7 +110,7 @@ class SlotAnswers:
             self._operations.release_at(replica, slot.token, now)
 
     def _failed(self, replica: RoutedReplica, sent: Sent, failure: Failure, now: float) -> list[RouterRun]:
-        """The replica says no. Returns the reservations that go elsewhere."""
+        """The replica has refused. Returns the reservations that go to other replicas."""
         run = sent.run
         parts = replica.answer(sent, 0, 1)
         if sent.takes_room or isinstance(run.slot, Dispatch):

@@ -1,4 +1,4 @@
-"""What happens to slots: what callers want with them, and what replicas answer.
+"""Events of slots: what callers ask for, and what replicas answer.
 
 Owner: the edge and the links make them, the scheduler reads them.
 """
@@ -30,7 +30,7 @@ class SlotRequested(RouterEvent):
     options: RouterCallOptions
     wanted: Reserve
     request_id: str = ""
-    """Who repeats it has the same slot, or waits with whoever was first, until all of them have left."""
+    """A caller that repeats it gets the same slot, or waits with the first one, until all of them have left."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +55,7 @@ class SlotOperationRequested(RouterEvent):
 
 @dataclass(slots=True, eq=False)
 class SlotAbandoned(RouterEvent):
-    """A slot of this replica was granted, and nobody will use it: it is released, and nobody hears of that."""
+    """A slot of this replica was granted, and no caller will use it: it is released, and nothing is delivered."""
 
     key: ReplicaKey
     token: str = field(repr=False)
@@ -68,4 +68,4 @@ class SlotOperationsAnswered(RouterEvent):
     replica: RoutedReplica
     answers: Iterable[OperationAnswer]
     capacity: ReportedCapacity | None = None
-    """The replica's load after them; None where it does not tell."""
+    """The replica's load after them; None where it does not report it."""

@@ -1,10 +1,10 @@
 """Operations on slots: which are under way, and how those go on that are bound to a replica.
 
 Purpose: a reservation is routed as a call is, and waits, goes elsewhere and is taken back as one; here is what differs.
-What is done with a slot that was given is *bound* to the replica that gave it. `wishes` has how they begin, `answers`
-what replicas say of them.
-Invariants: every operation ends with exactly one delivery to its caller. A slot that was granted to somebody who waits
-no more is released at once. Nothing bound is ever sent twice, or elsewhere.
+Operations on a slot that was granted are *bound* to the replica that granted it. `submissions` has how they begin,
+`answers` what replicas answer.
+Invariants: every operation ends with exactly one delivery to its caller. A slot that was granted to a caller who no
+longer waits is released at once. Nothing bound is ever sent twice, or elsewhere.
 Owner: the scheduler, which pumps afterwards.
 """
 
@@ -62,7 +62,7 @@ class RoutedSlotOperations:
         self._deadlines = deadlines
         self._sender = sender
         self._nobody = Caller(Window(0, 0))
-        """Who releases the slots that nobody waits for any more."""
+        """The caller in whose name slots are released that no client waits for."""
         self._unknown: deque[tuple[float, RouterRun, ReplicaKey]] = deque()
         """What waits for a table that names its replica, and until when; oldest first. Some may have ended."""
         self.requests = Requests()
@@ -71,9 +71,9 @@ class RoutedSlotOperations:
     # -- how they begin ----------------------------------------------------------------------------------------------
 
     def find(self, caller: Caller, request_id: str, wish: RequestedSlot, timeout_s: float, now: float) -> Caller | None:
-        """Whose reservation begins under this id: one for all who may join it.
+        """The caller under which the reservation of this id begins: one for all that may join it.
 
-        None where nothing begins: the caller was told of the slot, or has joined those who wait for it.
+        None where no reservation begins: the caller has got the slot, or has joined those that wait for it.
         """
         request = self.requests.find(request_id, now)
         if request is not None and request.wish != wish:
@@ -92,9 +92,9 @@ class RoutedSlotOperations:
         return None
 
     def bind(self, run: RouterRun, key: ReplicaKey, now: float) -> None:
-        """Hands the replica what only it can do, or ends it where that replica is known to have ended.
+        """Hands the replica an operation that is bound to it, or fails it where that replica is known to have ended.
 
-        Where the table neither names the replica nor says that it has left, a newer one may: it is waited for.
+        Where the table neither names the replica nor lists it as departed, the operation waits for a newer table.
         """
         work, replica = run.slot, self._topology.replicas.get(key)
         if isinstance(work, Dispatch | Release):
@@ -108,7 +108,7 @@ class RoutedSlotOperations:
         if replica is not None:
             self._bind(run, replica, now)
         elif not self._topology.table.revision:
-            # Nobody can say yet that it is gone, nor give back what may be held there.
+            # It is not known that the replica has ended, and the slot that it may hold cannot be given back.
             self._outcomes.fail_waiting(run, failures.NO_TABLE)
         elif self._topology.is_departed(key):
             self._gone(run, key)
@@ -144,7 +144,7 @@ class RoutedSlotOperations:
             self._deadlines.watch(when, run)
 
     def abandoned(self, event: SlotAbandoned, now: float) -> None:
-        """Releases a slot that nobody will use. Nobody hears of it."""
+        """Releases a slot that no caller will use; nothing is delivered."""
         self.bind(self._release(event.token, now), event.key, now)
 
     def release_at(self, replica: RoutedReplica, token: str, now: float) -> None:
@@ -171,7 +171,7 @@ class RoutedSlotOperations:
     # -- request ids and time ------------------------------------------------------------------------------------------
 
     def left(self, caller: Caller) -> Caller | None:
-        """The caller does not wait any more for what others may wait for; returns whose reservation ends with it."""
+        """The caller no longer waits for a reservation that others may wait for; returns the one that ends with it."""
         request = self.requests.leave(caller)
         return request.caller if request is not None else None
 
@@ -203,7 +203,7 @@ class RoutedSlotOperations:
         return min(due for due in (asked, over, waited) if due is not None)
 
     def expire(self, now: float) -> list[Caller]:
-        """Ends what is over; returns whose reservation nobody waits for any more."""
+        """Ends what is over; returns the reservations for which no caller waits any more."""
         for replica in self.routed.pop_due(now):
             routing_hooks.abandoned(replica.backend.hooks, replica, 1)
         while self._unknown and self._unknown[0][0] <= now:

@@ -1,8 +1,8 @@
-"""Reservations under a request id: whoever repeats the id has the same one.
+"""Reservations by request id: a caller that repeats the id gets the same one.
 
 Purpose: a reply that was lost on the way is asked for again, and does not take a second slot.
 Invariants: an id stands for one reservation, from when it is asked for until it has failed, or its lease is over as far
-as this router knows. Each caller that waits for one hears of it exactly once. When the last of them has left, the
+as this router knows. Each caller that waits for one gets its outcome exactly once. When the last of them has left, the
 reservation ends. What is over is forgotten at its time: entries live no longer than the longest lease, and of slots
 that were granted at most `MAX_GRANTED` are known, the newest: ids take memory also where their slots ended elsewhere.
 Owner: the scheduler. Pure; `now` is monotonic seconds.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from router_service.core.slots.slot import LeasedSlot, SlotWork
 
 MAX_GRANTED = 65_536
-"""Slots that an id brings once more. Whoever repeats an older id takes another slot."""
+"""Granted slots that are found again by their ids. Repeating an older id takes another slot."""
 
 
 class RequestedSlot(NamedTuple):
@@ -36,7 +36,7 @@ class RequestedSlot(NamedTuple):
 
     @classmethod
     def of(cls, endpoint: str, options: RouterCallOptions, work: SlotWork) -> RequestedSlot:
-        """Not how long to wait: whoever asks again has less time."""
+        """How long to wait is left out: a caller that asks again has less time."""
         return cls(endpoint, work, options.shard_key)
 
 
@@ -62,19 +62,19 @@ class SlotRequest:
         self.request_id = request_id
         self.wish = wish
         self.caller = Caller(Window(0, 0), first.flow)
-        """Whose reservation it is, in place of all that wait for it. It queues among those of the first."""
+        """The caller that owns the reservation, for all that wait for it. It queues in the flow of the first."""
         self.waiters: dict[Caller, float] = {}
         """Until when each wants to wait."""
         self.lease: Lease | None = None
         """None until the slot is granted."""
         self.replica: RoutedReplica | None = None
-        """Who grants it."""
+        """The replica that grants it."""
         self.alarm = inf
-        """When it must be looked at; infinite while it is not watched."""
+        """When its next deadline is, monotonic seconds; infinite while there is none."""
 
 
 class Requests:
-    """All ids that stand for something."""
+    """All request ids whose reservation waits, or whose slot is known."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, SlotRequest] = {}
@@ -84,7 +84,7 @@ class Requests:
         self._deadlines: DeadlineHeap[SlotRequest] = DeadlineHeap()
 
     def find(self, request_id: str, now: float) -> SlotRequest | None:
-        """What the id stands for."""
+        """The request of this id, if there is one."""
         request = self._by_id.get(request_id)
         if request is None or request.lease is None:
             return request
@@ -94,13 +94,13 @@ class Requests:
         return request
 
     def begin(self, request_id: str, wish: RequestedSlot, first: Caller) -> SlotRequest:
-        """The id stands for a new reservation, which nobody has joined yet."""
+        """Records a new reservation under the id, which no caller has joined yet."""
         request = self._by_id[request_id] = SlotRequest(request_id, wish, first)
         self.pending[request.caller] = request
         return request
 
     def join(self, request: SlotRequest, caller: Caller, deadline: float) -> None:
-        """The caller hears of it, too."""
+        """Adds a caller that gets the outcome, too."""
         request.waiters[caller] = deadline
         caller.request_id = request.request_id
         self._deadlines.watch(deadline, request)
@@ -110,7 +110,7 @@ class Requests:
         return self._by_id.get(caller.request_id) if caller.request_id else None
 
     def leave(self, caller: Caller) -> SlotRequest | None:
-        """The caller does not wait any more; returns what nobody waits for now, and must be cancelled."""
+        """The caller no longer waits; returns the request if no other caller waits for it: it must be cancelled."""
         request = self.waited_for_by(caller)
         caller.request_id = ""
         if request is None:
@@ -122,7 +122,7 @@ class Requests:
         return request
 
     def ended(self, request: SlotRequest, lease: Lease | None) -> list[Caller]:
-        """It was granted, or has failed (None); returns who is to hear of it."""
+        """The reservation was granted, or has failed (None); returns the callers that get the outcome."""
         waiters = list(request.waiters)
         request.waiters.clear()
         for each in waiters:

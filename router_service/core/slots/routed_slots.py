@@ -1,4 +1,4 @@
-"""Slots whose balancer wants to hear what became of them, from the grant until a call ends in them or they are over.
+"""Slots of balancers with hooks, from the grant until a call ends in them or they are over.
 
 Purpose: the second half of the pair `routed` and `completed` or `abandoned`, for reservations.
 Invariants: each slot leaves exactly once: taken, by what ends it here, or returned by `pop_due` when its lease, as far
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Routed:
-    """A slot that was granted here, by a replica whose balancer listens. Compared by identity."""
+    """A slot that was granted here, by a replica whose balancer has hooks. Compared by identity."""
 
     __slots__ = ("__weakref__", "alarm", "replica", "token")
 

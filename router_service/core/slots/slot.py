@@ -1,4 +1,4 @@
-"""What callers want with slots, and what they get: the values of reservations and of what follows them.
+"""Operations on slots, and their results, as values: reserve, dispatch, renew, release.
 
 Purpose: each operation on a slot is a run of one call, whose options say what it is. A reservation goes wherever there
 is room; the others are *bound*: only the replica that gave the slot can do them.
@@ -67,7 +67,7 @@ SlotWork = Reserve | Dispatch | Renew | Release
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasedSlot:
-    """A slot that was leased, as its replica says."""
+    """A leased slot, as its replica describes it."""
 
     token: str = field(repr=False)
     backend: str

@@ -1,4 +1,4 @@
-"""What callers want with slots: how operations begin.
+"""Submitted operations on slots: how they begin.
 
 Owner: the scheduler.
 """
@@ -46,7 +46,7 @@ class SlotSubmissions:
         self._operations = operations
 
     def requested(self, event: SlotRequested, now: float) -> None:
-        """A reservation begins, unless the request id stands for one."""
+        """Begins a reservation, unless there is one of this request id."""
         caller, endpoint, options, wanted = event.caller, event.endpoint, event.options, event.wanted
         owner: Caller | None = caller
         if event.request_id:

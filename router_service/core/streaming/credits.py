@@ -6,7 +6,7 @@ many get less.
 Invariants: together `n` calls of a caller have at most `SHARED_BYTES` under way for each time that `n` can be halved,
 and once more, and each of them one value besides. That holds whichever of them end: of those that are left, the n-th
 oldest was at least the n-th when it was sent.
-Owner: the caller has the books (`callers.py`); replicas are told when calls are sent (`frames.py`).
+Owner: the caller counts (`callers.py`); calls carry their credit to the replica (`frames.py`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class CallCredit(NamedTuple):
 
 
 ALONE: Final = CallCredit(MAX_VALUES_AHEAD, MAX_BYTES_AHEAD)
-"""Of a call that is its caller's only one. No handler is further ahead of who takes in the end."""
+"""Credit of a call that is its caller's only one. No handler gets further ahead of its caller."""
 HALF: Final = CallCredit(ALONE.values // 2, ALONE.bytes // 2)
-"""Who takes says so at the latest when it has taken so much."""
+"""A consumer acknowledges at the latest when it has taken so much."""
 SHARED_BYTES: Final = 2 * 1024 * 1024
 """What the second and third call have together at most, the next four, the next eight, …"""
 SMALL_BYTES: Final = 128

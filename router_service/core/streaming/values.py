@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def pass_on(
     replica: RoutedReplica, values: Iterable[Results], outcomes: CallerOutcomes, out: list[RouterCommand]
 ) -> None:
-    """Hands values to their callers. A run id stands once for each value. One that is too large ends its call."""
+    """Hands values to their callers. A run id appears once for each value. A value that is too large ends its call."""
     for ids, payloads, content_type in values:
         deliveries: dict[CallerBook, DeliverValues] = {}
         at, end = 0, len(ids)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class UploadArrivals:
-    """Lets calls begin, or fail, whose payloads are under way."""
+    """Starts calls whose payloads have arrived, and fails those whose payloads will not arrive."""
 
     def __init__(self, outcomes: CallerOutcomes, uploads: HeldUploads, submissions: Submissions) -> None:
         self._outcomes = outcomes

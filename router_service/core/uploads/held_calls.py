@@ -3,7 +3,7 @@
 Purpose: calls whose payloads come in chunks keep their place among those of their ordering key; all others pass
 them.
 Invariants: of one key, items are released in the order in which they were added. An item without a key waits for itself
-alone. What is taken out keeps nobody waiting.
+alone. An item that is taken out keeps no other item waiting.
 Owner: the uploads, one for each caller.
 """
 

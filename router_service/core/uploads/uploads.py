@@ -3,9 +3,9 @@
 Purpose: such a call keeps its place among those of its ordering key; all other calls pass it. A call begins when its
 payload is complete.
 Invariants: calls of one caller and ordering key begin in the order in which they came. A call that ends before, by its
-deadline or because it was taken back, keeps nobody waiting. Nothing here outlives the caller. What all callers together
-have announced, and what waits behind that, is bounded in bytes, and of this no caller has all; who brings nothing more
-loses what is under way.
+deadline or because it was cancelled, keeps no other call waiting. No state here outlives the caller. What all callers
+together have announced, and what waits behind that, is bounded in bytes, and no caller can take all of this; a caller
+that sends no more chunks loses what is under way.
 Owner: the scheduler.
 """
 
@@ -33,7 +33,7 @@ RESERVE = 0.125
 """Of the bound, beyond it, for callers that have nothing here and announce no more than `FLOOR_BYTES`."""
 FLOOR_BYTES = 1024 * 1024
 STALL_S = 30.0
-"""A caller that brings nothing for so long brings nothing any more."""
+"""A caller that has sent no chunk for so long is given up."""
 CROWDED = 0.5
 """Where more than this part of the bound has come of payloads under way, callers have to bring something every
 `CROWDED_STALL_S`."""
@@ -78,7 +78,7 @@ class HeldUploads:
 
     def __init__(self, max_bytes: int = MAX_UPLOAD_BYTES) -> None:
         self.lines: dict[CallerBook, Line] = {}
-        """Of callers that bring any; empty while nobody does."""
+        """Callers with payloads under way; empty while there are none."""
         self.size = 0
         """Bytes of everything in the lines, announced or here."""
         self.here = 0
@@ -121,7 +121,7 @@ class HeldUploads:
         return True
 
     def brought(self, caller: CallerBook, call_id: int, size: int, now: float) -> None:
-        """The caller has brought so many bytes of a payload. Those of calls that have ended do not count."""
+        """The caller has sent so many bytes of a payload. Those of calls that have ended do not count."""
         line = self.lines.get(caller)
         if line is not None and (run := line.incomplete.get(call_id)) is not None:
             line.heard_at = now
@@ -155,7 +155,7 @@ class HeldUploads:
         return [each for each in released if each.waiting]
 
     def left(self, caller: CallerBook) -> None:
-        """The caller is gone."""
+        """The caller has left."""
         line = self.lines.pop(caller, None)
         for entry in line.entries.values() if line is not None else ():
             self.size -= entry.size
@@ -173,7 +173,7 @@ class HeldUploads:
         return self._due if self.lines else None
 
     def pop_stalled(self, now: float) -> list[tuple[RouterRun, Failure]]:
-        """The calls whose callers have brought nothing for too long, and what these hear: they are to fail."""
+        """The calls whose callers have sent no chunk for too long, each with the failure that it gets."""
         if now < self._due:
             return []
         patience_s = self._patience_s

@@ -1,1 +1,1 @@
-"""Whom the router serves: streams, single calls, and what they are told."""
+"""The clients that the router serves: streams, single calls, and their answers."""

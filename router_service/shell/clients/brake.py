@@ -1,6 +1,6 @@
 """The brake of the router's queues, for as long as clients have too many results unread (`core/unread_results.py`).
 
-Invariants: nobody waits for the brake for longer than `BRAKE_S` at a time, whether any client reads or not.
+Invariants: no call waits for the brake for longer than `BRAKE_S` at a time, whether any client reads or not.
 Owner: the router's servicer.
 """
 

@@ -21,6 +21,7 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2, router_service_pb2
 from slotmesh.wire.chunks import Announced
 from slotmesh.wire.limits import MAX_INLINE_BYTES
+from slotmesh.wire.trace_context import TraceContext
 
 MAX_STEP = 512
 """Batches, runs or ranges of a frame that are dealt with before others have their turn on the event loop."""
@@ -41,7 +42,7 @@ class CallReader:
         deliver: Callable[[Delivery], None],
         max_payload_bytes: int,
     ) -> None:
-        """`reject` tells the client of a batch, `deliver` of calls."""
+        """`reject` answers the client for a whole batch, `deliver` for calls."""
         self._caller = caller
         self._default_options = convert.options_from_wire(default_options)
         self._defaults_by_key = convert.options_by_key(default_options)
@@ -51,11 +52,14 @@ class CallReader:
         self._reject = reject
         self._deliver = deliver
         self._max_payload_bytes = max_payload_bytes
+        self.traces: dict[int, TraceContext] | None = None
+        """Of the calls of the newest frame, as far as it was admitted; None where none has a trace context."""
 
     def admitted(
         self, frame: router_service_pb2.CallFrame
     ) -> Iterator[tuple[router_service_pb2.CallBatch, list[Batch], int]]:
         """The calls of each batch, of a large one in parts; none of one that is rejected. And what groups were seen."""
+        self.traces = None
         for batch in frame.batches:
             columns = self._columns(batch)
             if isinstance(columns, Failure):
@@ -75,9 +79,17 @@ class CallReader:
         payloads = convert.payloads_of(batch)
         if isinstance(payloads, Failure):
             return payloads
+        traces = convert.traces_of(batch, ids) if batch.traceparents or batch.trace_starts else None
+        if isinstance(traces, Failure):
+            return traces
         sizes = list(map(len, payloads))
-        failure = self._mistake(batch) or self._not_reading() or self._caller.admit(ids, sum(sizes))
-        return failure or (ids, payloads, max(sizes))
+        if failure := self._mistake(batch) or self._not_reading() or self._caller.admit(ids, sum(sizes)):
+            return failure
+        if traces and self.traces is None:
+            self.traces = traces
+        elif traces and self.traces is not None:
+            self.traces.update(traces)  # runs look up what is theirs, and have hold of it already
+        return ids, payloads, max(sizes)
 
     def _mistake(self, batch: router_service_pb2.CallBatch) -> Failure | None:
         if batch.ordering_keys and len(batch.ordering_keys) != len(batch.payloads):

@@ -32,7 +32,7 @@ class DroppedResults:
         return bool(self._dropped)
 
     def drop(self, outcome: DeliverResults, size: int) -> None:
-        """Its call counts on, the bytes of its arguments do not: nobody has them any more."""
+        """The call still counts in the window, the bytes of its arguments do not: they are freed."""
         self._caller.released(0, outcome.size)
         outcome.payloads, outcome.size = (), 0
         self._dropped.append((outcome, size))

@@ -25,6 +25,7 @@ from router_service.core.unread_results import Unread
 from router_service.shell.clients.dropped_results import DroppedResults
 from router_service.shell.clients.frame_timing import FrameTiming
 from router_service.shell.clients.outcome_sizes import bytes_of, held_by
+from router_service.shell.clients.result_batches import add_chunked, add_values, name_executor
 from router_service.shell.clients.single_deliveries import results_singly, singly, values_singly
 from router_service.shell.clients.taken_values import Taking
 from router_service.shell.clients.unacknowledged import UnacknowledgedRuns
@@ -46,7 +47,7 @@ MIN_DROPPED_BYTES = 512
 
 
 class ResultOutbox:
-    """What one client is to be told."""
+    """What is to be written to one client."""
 
     def __init__(
         self,
@@ -58,11 +59,14 @@ class ResultOutbox:
         *,
         takes_chunks: bool = False,
         takes_items: bool = False,
+        names_executors: bool = False,
     ) -> None:
         """`unread` is what all streams hold.
 
-        `takes_chunks`: the client puts large results together. `takes_items`: it says which values it has taken.
+        `takes_chunks`: the client takes large results in chunks. `takes_items`: it acknowledges values.
+        `names_executors`: it is told which replica has executed what.
         """
+        self._names_executors = names_executors
         self.taking = Taking(dispatcher, caller.streams, by_caller=takes_items)
         self._lines: Lines[Delivery] = Lines()
         """Calls with a large value under way, and what waits behind each."""
@@ -117,13 +121,13 @@ class ResultOutbox:
             self._unread.written()
 
     def close(self) -> None:
-        """Nobody is left to be told anything."""
+        """The client has left: what is queued is dropped."""
         self._is_closed = True
         self._unread.left(self)
         self._leaves(-self._leaving)
 
     def shed(self, *, is_stuck: bool) -> None:
-        """Drops results that replicas keep; where nobody keeps them, and the client is stuck, they are lost."""
+        """Drops results that replicas keep; those that no replica keeps are lost where the client is stuck."""
         in_session = self._caller.session is not None
         if not (in_session or is_stuck):
             return
@@ -184,7 +188,7 @@ class ResultOutbox:
             self._dropped.fetch()
         if not self._outcomes:
             return None
-        # Where it is the only call, nobody is left whom it could wait for.
+        # Where it is the only call, there is no other answer to wait for.
         most = self._timing.most_calls(self._outcomes, MAX_FRAME_CALLS) if self._caller.calls > 1 else MAX_FRAME_CALLS
         if not most:
             return self._chunk_frame() if self._large else None
@@ -197,7 +201,7 @@ class ResultOutbox:
         batch: call_pb2.ResultBatch | None = None
         values: call_pb2.ResultBatch | None = None
         keeps, streams = self._caller.session is not None, self._caller.streams
-        chunked, unacknowledged = self._chunked, self.unacknowledged.runs
+        chunked, unacknowledged, names = self._chunked, self.unacknowledged.runs, self._names_executors
         most_bytes = min(MAX_FRAME_BYTES, self._unread.frame_bytes)
         while self._outcomes and calls < most and size + value_bytes < most_bytes:
             outcome = self._take_next(most_bytes)
@@ -216,14 +220,13 @@ class ResultOutbox:
                 kept = (outcome.replica, outcome.links, outcome.first, len(outcome.ids))
                 unacknowledged.append((self._frame_no, kept))
             if chunked and isinstance(outcome, DeliverResults) and outcome in chunked:
-                sizes = [chunked.pop(outcome)]
-                frame.batches.add(
-                    call_ids=outcome.ids, payloads=[b""], chunked_sizes=sizes, content_type=outcome.content_type
-                )
+                add_chunked(frame, outcome, chunked.pop(outcome), names_executors=names)
                 batch = None
             elif isinstance(outcome, DeliverResults):
                 if batch is None or batch.content_type != outcome.content_type:
                     batch = frame.batches.add(content_type=outcome.content_type)
+                if names:
+                    name_executor(batch, outcome)
                 batch.call_ids.extend(outcome.ids)
                 batch.payloads.extend(outcome.payloads)  # type: ignore[arg-type]  # parts leave in chunks
             elif isinstance(outcome, DeliverDone):
@@ -277,19 +280,12 @@ class ResultOutbox:
         self.taking.leave(values)
         large = values.payloads[0]
         if isinstance(large, Announced):
-            sizes = [len(large)]
-            frame.batches.add(
-                call_ids=values.ids, payloads=[b""], chunked_sizes=sizes, content_type=values.content_type, partial=True
-            )
+            add_chunked(frame, values, len(large), names_executors=self._names_executors)
             # Not before: two payloads of one call are never in chunks at once.
             for each in self._lines.end(values.ids[0]):
                 self.add(each)
             return None
-        if batch is None or batch.content_type != values.content_type:
-            batch = frame.batches.add(content_type=values.content_type, partial=True)
-        batch.call_ids.extend(values.ids)
-        batch.payloads.extend(values.payloads)  # type: ignore[arg-type]  # what is larger was joined, or cut
-        return batch
+        return add_values(frame, batch, values, names_executors=self._names_executors)
 
     def _append(self, outcome: Delivery, size: int) -> None:
         """`size`: what the client is to read before it may send more."""

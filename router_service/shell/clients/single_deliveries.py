@@ -1,7 +1,7 @@
 """Deliveries of several calls, or values, one by one.
 
 Purpose: where a call or a value has to be treated by itself.
-Owner: who writes to the client.
+Owner: the caller's stream, or its unary call.
 """
 
 from __future__ import annotations

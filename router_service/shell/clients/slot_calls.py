@@ -1,9 +1,9 @@
 """Operations on slots: each a caller of its own, as unary calls are.
 
-Purpose: hands operations to the core and awaits what becomes of them.
-Invariants: a caller that goes away takes its operation back; a slot that was granted to one that is gone is given back
-at once, unless a request id lets it ask again. Where much is pending reservations are refused, like calls; what is done
-with slots that were given, and so frees them, is refused where twice as much is: whoever makes up tokens costs memory.
+Purpose: hands operations to the core and awaits their outcomes.
+Invariants: the operation of a caller that leaves is cancelled; a slot that was granted to it meanwhile is released at
+once, unless a request id lets the caller ask again. Where too much is pending reservations are refused, like calls;
+operations on granted slots, which free them, only at twice as much: invented tokens cost memory, too.
 Owner: the servicer of slots.
 """
 
@@ -54,7 +54,7 @@ class UnarySlotOperations:
             raise
 
     def give_back(self, slot: LeasedSlot) -> None:
-        """Nobody will hear of this slot."""
+        """No caller will get this slot."""
         token = parse_token(slot.token)
         if token is not None:
             self._dispatcher.post(SlotAbandoned(token.replica_key, slot.token))
@@ -107,7 +107,7 @@ class _PendingSlot:
     def __init__(self) -> None:
         self.outcome: asyncio.Future[LeasedSlot | ReleasedSlot | Failure] = asyncio.get_running_loop().create_future()
         self.answer: LeasedSlot | ReleasedSlot | Failure | None = None
-        """What came, also where nobody awaits it any more."""
+        """The outcome, if it has come, also where the caller no longer awaits it."""
 
     def deliver(self, delivery: Delivery) -> None:
         if isinstance(delivery, DeliverFailure):

@@ -1,8 +1,8 @@
 """One StreamCalls stream: the router's side of a conversation with a client.
 
 Purpose: reads frames of calls, writes frames of results; the stream lives on through every failure of a call.
-Invariants: the reader never waits for the writer. After half-close the stream ends once all are answered. What of a
-session's calls replicas have goes on when the stream breaks.
+Invariants: the reader never waits for the writer. After half-close the stream ends once all are answered. Calls of a
+session that are at replicas go on when the stream breaks.
 Owner: the servicer's task of this stream.
 """
 
@@ -32,7 +32,7 @@ from slotmesh.runtime.pump import StreamPump
 from slotmesh.status import to_wire
 from slotmesh.telemetry.names import DIRECTION_IN
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.features import CHUNKS, TAKE_ITEMS
+from slotmesh.wire.features import CHUNKS, EXECUTORS, TAKE_ITEMS
 from slotmesh.wire.limits import MAX_CALL_ID, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 Response = router_service_pb2.StreamCallsResponse
@@ -74,6 +74,7 @@ class ClientStream:
             unread,
             takes_chunks=CHUNKS in features,
             takes_items=TAKE_ITEMS in features,
+            names_executors=EXECUTORS in features,
         )
         self._uploads = ClientUploads(self.caller, dispatcher)
         self._calls = CallReader(
@@ -98,15 +99,15 @@ class ClientStream:
         self._echo = 0
         """The client's newest stamp that was not echoed; 0 where there is none."""
         self._roster: RosterVersion | None = None
-        """The newest roster, where the client was not told of it."""
+        """The newest roster, where the client has not been sent it."""
 
     # -- in --------------------------------------------------------------------------------------------------------
 
     def accept(self, frame: router_service_pb2.CallFrame) -> Iterator[Failure | None]:
         """Admits each batch of a frame of calls, or rejects it as a whole.
 
-        In steps: whoever iterates lets others have the event loop between two of them. A failure says why the stream
-        must end, and is the last step.
+        In steps: the caller yields to the event loop between two of them. A failure is the last step: the stream must
+        end.
         """
         self._dispatcher.counts.client_frames[DIRECTION_IN,] += 1
         self._is_accepting = True
@@ -152,20 +153,20 @@ class ClientStream:
         self.pump.wake()
 
     async def finish(self) -> None:
-        """The client says no more: returns once all its calls were answered and the answers were written."""
+        """The client has half-closed: returns once all its calls were answered and the answers were written."""
         self._uploads.end()
         self._results.taking.take_all()
-        self._all_answered.clear()  # it was so when the router was told to stop; more calls may have come since
+        self._all_answered.clear()  # it was so when the router was asked to stop; more calls may have come since
         await self.all_answered()
 
     async def all_answered(self) -> None:
-        """The client makes no more calls, but may have more to say of those it made. Returns as `finish` does."""
+        """The client makes no more calls, but may still acknowledge and cancel. Returns as `finish` does."""
         self._is_ending = True
         self.pump.wake()
         await self._all_answered.wait()
 
     def ended(self) -> None:
-        """The stream is gone, however: nobody is left to be answered."""
+        """The stream has ended, in order or not: nothing more can be answered."""
         self._pacer.stop()
         self._results.close()
         self._all_answered.set()
@@ -178,7 +179,7 @@ class ClientStream:
     # -- out -------------------------------------------------------------------------------------------------------
 
     def name_roster(self, version: RosterVersion) -> None:
-        """The client is told of the roster, or of a newer one that comes before it was."""
+        """Sends the roster to the client, or a newer one that comes before it was written."""
         self._roster = version
         self.pump.wake()
 
@@ -225,7 +226,9 @@ class ClientStream:
                 fresh = []
                 age_s = max(0.0, batch.age.ToNanoseconds() / 1e9)
                 first_roster = convert.first_roster_of(batch)
-                self._dispatcher.post(CallsResent(self.caller, self._endpoint, calls, age_s, first_roster))
+                self._dispatcher.post(
+                    CallsResent(self.caller, self._endpoint, calls, age_s, first_roster, self._calls.traces)
+                )
             else:
                 fresh += calls
             if work >= MAX_STEP:
@@ -243,7 +246,7 @@ class ClientStream:
 
     def _submit(self, calls: list[Batch]) -> None:
         if calls:
-            self._dispatcher.post(CallsSubmitted(self.caller, self._endpoint, calls))
+            self._dispatcher.post(CallsSubmitted(self.caller, self._endpoint, calls, self._calls.traces))
 
     def _reject(self, batch: router_service_pb2.CallBatch, failure: Failure) -> None:
         # An honest batch has no more ids than the window has calls; of others the ids are not worth keeping.

@@ -1,12 +1,12 @@
-"""How handlers that yield get to go on: what one caller has taken of the values of its calls.
+"""Counts the values that one caller has taken, by which handlers that yield may go on.
 
 Purpose: a replica lets a handler run a credit ahead of what was taken of its values (`core/streaming/credits.py`). Here
-the values of one caller are counted, and taken: once they were written, for a client that does not say so itself;
-else when it says so. Where it has many such calls these have smaller credits, which are for the way to the router:
+the values of one caller are counted: they are taken when written, for a client that does not acknowledge them; else
+when it acknowledges them. Where it has many such calls these have smaller credits, which are for the way to the router:
 their values are taken when they leave it, as long as the client is not far behind.
-Invariants: whatever a caller says, no more is taken of a call than was written to it; so what waits here is at most the
-credits of its calls. A handler is never further ahead of a client that says what it has taken than a call alone may be.
-Nothing is remembered of a call that has ended.
+Invariants: however much a caller acknowledges, no more is taken of a call than was written to it; so what waits here is
+at most the credits of its calls. A handler is never further ahead of a client that acknowledges values than a call
+alone may be. A call that has ended leaves no state.
 Owner: the caller's stream, or its unary call.
 """
 
@@ -23,15 +23,15 @@ from router_service.shell.dispatcher import Dispatcher
 
 TAKE_VALUES: Final = ALONE.values // 4
 TAKE_BYTES: Final = ALONE.bytes // 4
-"""Replicas hear of values that are taken here when either is reached, or half of a smaller credit: frames are few, and
-no handler waits for what was written long ago."""
+"""The replica is informed of values taken here when either is reached, or half of a smaller credit: frames are few, and
+no handler waits for values that were written long ago."""
 
 
 class Taking:
     """The calls of one caller whose values have begun to leave."""
 
     def __init__(self, dispatcher: Dispatcher, levels: Mapping[int, int], *, by_caller: bool = False) -> None:
-        """`levels`: of the credits of calls, by id; 0 for others. `by_caller`: it says itself what it has taken."""
+        """`levels`: of the credits of calls, by id; 0 for others. `by_caller`: the caller acknowledges values."""
         self._dispatcher = dispatcher
         self._levels = levels
         self._by_caller = by_caller
@@ -54,7 +54,7 @@ class Taking:
                 call = self.calls[call_id] = self._begin(values, call_id, values.run_ids[begin])
             if not by_caller:
                 continue
-            # Counted before the write has ended: the caller may say that it has taken them before this side knows.
+            # Counted before the write has ended: the caller may acknowledge them before this side knows that.
             call.values += at - begin
             if call.lead is not None and call.lead.left(values.payloads[begin:at]):
                 self._tell(call, call.lead.told())
@@ -89,7 +89,7 @@ class Taking:
                 self._tell(call, call.lead.told())
 
     def take_all(self) -> None:
-        """The caller can say no more: from now on values are taken when they were written."""
+        """The caller has half-closed: from now on values are taken when they were written."""
         if self._by_caller:
             self._by_caller = False
             for call in self.calls.values():
@@ -127,16 +127,16 @@ class _Call:
         self.take_at = take_at
         """When values are taken for the caller."""
         self.lead = lead
-        """Where the caller says what it takes, and the credit is for the way to here."""
+        """Calls whose caller acknowledges values, and whose credit is for the way from the replica to this router."""
         self.values = 0
         self.size = 0
         """Bytes of these values; counted only where they are taken for the caller."""
 
 
 class _Lead:
-    """By how much the replica is told to be ahead of one call's caller: half of what a call alone may be.
+    """How far the replica may be ahead of one call's caller: half of what a call alone may be.
 
-    The caller says at the latest then what it has taken; so one that takes all that comes never holds up its handler.
+    The caller acknowledges at the latest then; so one that takes all that comes never holds up its handler.
     """
 
     __slots__ = ("_bytes", "_due", "_due_bytes", "_held", "_passed", "_take_at")
@@ -150,10 +150,10 @@ class _Lead:
         self._held: deque[int] = deque()
         """Sizes of those after them, which are not."""
         self._due = self._due_bytes = 0
-        """Of what is taken the replica has not heard of so many values, and bytes."""
+        """Values, and bytes of them, that were taken and of which the replica is not yet informed."""
 
     def left(self, values: Iterable[Sized]) -> bool:
-        """Values leave. Returns whether the replica should hear what is taken."""
+        """Values leave. Returns whether the replica should be informed of what was taken."""
         sizes = list(map(len, values))
         size = sum(sizes)
         if self._held or len(self._passed) + len(sizes) > HALF.values or self._bytes + size > HALF.bytes:
@@ -177,13 +177,13 @@ class _Lead:
         return self._pass()
 
     def told(self) -> int:
-        """How many values the replica is told of now."""
+        """Returns how many values the replica is informed of now."""
         due, self._due, self._due_bytes = self._due, 0, 0
         return due
 
     @property
     def rest(self) -> int:
-        """Values that the replica has not heard of."""
+        """Taken values of which the replica is not yet informed."""
         return self._due + len(self._held)
 
     def _pass(self) -> bool:

@@ -22,6 +22,7 @@ from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.receivers import CallerSink
 from slotmesh.errors import Failure, Reason
 from slotmesh.wire.limits import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from slotmesh.wire.trace_context import TraceContext
 
 _IDS = range(1, 2)
 Answer = DeliverResults | DeliverDone | Failure
@@ -44,24 +45,32 @@ class UnaryCalls:
         """Returns when no call is pending."""
         await self._is_idle.wait()
 
-    async def call(self, peer: str, endpoint: str, options: RouterCallOptions, payload: bytes) -> Answer:
+    async def call(
+        self, peer: str, endpoint: str, options: RouterCallOptions, payload: bytes, trace: TraceContext | None = None
+    ) -> Answer:
         """The outcome of one call; `peer` tells connections apart."""
         if failure := self.full():
             return failure
         pending = PendingAnswer()
         with self.under_way(peer, pending) as caller:
-            self._submit(caller, endpoint, options, payload)
+            self._submit(caller, endpoint, options, payload, trace)
             return await pending.outcome
 
     async def stream(
-        self, peer: str, endpoint: str, options: RouterCallOptions, payload: bytes, write: WriteValue
+        self,
+        peer: str,
+        endpoint: str,
+        options: RouterCallOptions,
+        payload: bytes,
+        write: WriteValue,
+        trace: TraceContext | None = None,
     ) -> Failure | None:
         """Writes the values of one call as they come; returns why it failed, if it did."""
         if failure := self.full():
             return failure
         streaming = StreamedCall(self._dispatcher, write)
         with self.under_way(peer, streaming, max_value_bytes=MAX_INLINE_BYTES) as caller:
-            self._submit(caller, endpoint, options, payload)
+            self._submit(caller, endpoint, options, payload, trace)
             return await streaming.run()
 
     def full(self, *, for_slots: bool = False) -> Failure | None:
@@ -80,10 +89,13 @@ class UnaryCalls:
             retry_delay_s=0.1,
         )
 
-    def _submit(self, caller: Caller, endpoint: str, options: RouterCallOptions, payload: bytes) -> None:
+    def _submit(
+        self, caller: Caller, endpoint: str, options: RouterCallOptions, payload: bytes, trace: TraceContext | None
+    ) -> None:
         if options.slo_at is not None:
             options = convert.with_relative_slo(options, self._dispatcher.clock.time_of_day())
-        self._dispatcher.post(CallsSubmitted(caller, endpoint, [(options, _IDS, [payload])]))
+        traces = None if trace is None else {_IDS[0]: trace}
+        self._dispatcher.post(CallsSubmitted(caller, endpoint, [(options, _IDS, [payload])], traces))
 
     @contextmanager
     def under_way(self, peer: str, sink: CallerSink, *, max_value_bytes: int = MAX_PAYLOAD_BYTES) -> Iterator[Caller]:
@@ -120,7 +132,7 @@ class _Peer:
 
 
 class PendingAnswer:
-    """The outcome of one call, which somebody awaits."""
+    """The outcome of one call, which an rpc awaits."""
 
     __slots__ = ("outcome",)
 

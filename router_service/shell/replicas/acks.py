@@ -1,6 +1,6 @@
-"""What a replica need not keep any longer: gathered for a while, told in one frame.
+"""Acknowledgements for a replica: gathered for a while, sent in one frame.
 
-Purpose: clients acknowledge frames of results; a replica hears of its own runs in them, as few ranges of run ids.
+Purpose: clients acknowledge frames of results; each replica gets the runs of its own in them, as few ranges of run ids.
 Invariants: ids are those of the link that is up; what was gathered for an earlier link is dropped with it.
 Owner: the link to that replica.
 """
@@ -49,7 +49,7 @@ class RunAcks:
             self._fall_due()
 
     def drop(self) -> None:
-        """The link is gone, and its run ids mean nothing any more."""
+        """The link has ended, and its run ids have no meaning any more."""
         self._ranges.clear()
         self._is_due = False
         if self._timer is not None:

@@ -188,13 +188,14 @@ class LinkFrames:
     def _run_frame(self) -> Request | None:
         replica = self._replica
         is_alone = not replica.has_unanswered
-        if not is_alone and self._holds_back():
+        if self._holds_back(is_alone=is_alone):
             return None
         batches = self._dispatcher.cut_frame(replica, MAX_FRAME_CALLS, MAX_FRAME_BYTES)
         if not batches:
             return None
         if not is_alone:
             self._pacer.left()
+        self._pacer.gathered(sum([len(batch.payloads) for batch in batches]), is_alone=is_alone)
         self._dispatcher.counts.replica_frames[replica.backend.name, DIRECTION_OUT] += 1
         request = Request()
         now = self._clock.now()
@@ -203,12 +204,17 @@ class LinkFrames:
                 self._chunks.add(run_id, payload)
         return request
 
-    def _holds_back(self) -> bool:
-        """Whether what is pending is little, and better waits for more: for the answers to quick calls, where it is."""
+    def _holds_back(self, *, is_alone: bool) -> bool:
+        """Whether what is pending is little, and better waits for more: for the answers to quick calls, where it is.
+
+        `is_alone`: nothing else is unanswered. It waits for calls of other callers then.
+        """
         if is_full(self._replica):
             return False
         calls, unanswered, are_quick = pending(self._replica)
-        return self._pacer.holds(calls, unanswered, are_quick=are_quick)
+        if not is_alone and self._pacer.holds(calls, unanswered, are_quick=are_quick):
+            return True
+        return self._pacer.gathers(calls)
 
 
 def _run_ids_of(command: CancelRun) -> Range:

@@ -85,7 +85,7 @@ class ReplicaLink:
         self._clock = clock
         self._up = False
         self._leaving = False
-        """The replica has said that it starts nothing any more: nothing more is sent on this stream."""
+        """Whether the replica has sent go_away: no more runs are sent on this stream."""
         self._closing = False
         self._pump: StreamPump[Request] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -104,7 +104,7 @@ class ReplicaLink:
         self._wake()
 
     def cancel(self, command: CancelRun) -> None:
-        """Tells the replica that nobody waits for these calls any more."""
+        """Cancels these calls at the replica."""
         self._frames.cancel(command)
 
     def reconcile(self, session: SessionConnection) -> None:
@@ -124,7 +124,7 @@ class ReplicaLink:
         self._frames.take(run_id, count)
 
     async def finish(self) -> None:
-        """Says what there is to say, then half-closes: returns when the replica has answered and ended the stream."""
+        """Writes what is queued, then half-closes: returns when the replica has answered and ended the stream."""
         self._closing = True
         if self._up and self._task is not None:
             self._frames.flush()
@@ -303,18 +303,17 @@ class ReplicaLink:
                 router_id=self._router_id,
                 replica_id=replica_id,
                 incarnation=incarnation,
-                version=VERSION,
                 features=OF_ROUTERS_TO_REPLICAS,
                 stream_id=self._stream_id,
             )
         )
 
     def _half_close(self) -> None:
-        """Nothing more comes from here: the replica ends the stream once it has answered, and handed back, everything.
+        """Half-closes: the replica ends the stream once it has answered, and handed back, everything.
 
-        Not before it says that it needs no more: until then acknowledgements and questions go to it as ever.
+        This waits until the replica needs no more: until then acknowledgements and questions go to it as before.
 
-        Ended by the replica alone, the stream would take runs with it that were still on their way.
+        If the replica alone ended the stream, runs that were still on their way would be lost with it.
         """
         self._leaving = True
         self._frames.hurry()
@@ -330,7 +329,7 @@ class ReplicaLink:
 
 
 async def _is_serving(health: Any) -> bool:
-    """Whether the replica answers, and says that it takes work."""
+    """Whether the replica answers the health check with SERVING."""
     try:
         answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=HEALTH_TIMEOUT_S)
     except grpc.aio.AioRpcError:

@@ -1,4 +1,4 @@
-"""What the controller is told of the links to replicas: which work, and which replicas have ended in order.
+"""The report to the controller on links to replicas: which links work, and which replicas have ended in order.
 
 Owner: the app. Links write it, the table watch reads it.
 """
@@ -22,7 +22,7 @@ class LinkReport:
         """Called when a replica was linked or lost, or has ended."""
 
     def ended(self, replica: RoutedReplica) -> None:
-        """The replica has said that it starts nothing any more, and has ended its stream in order."""
+        """The replica has sent go_away, and has ended its stream in order."""
         self._ended.add(replica.key)
         self.on_change()
 

@@ -33,7 +33,7 @@ class OpenLinks:
             link.take(run_id, count)
 
     async def finish(self) -> None:
-        """Nothing more is wanted of replicas, which hear what clients have acknowledged. Returns when they have."""
+        """Sends replicas the last acknowledgements of clients and ends their streams. Returns when they have ended."""
         await asyncio.gather(*(link.finish() for link in self.by_replica.values()))
 
     def close_all(self) -> None:

@@ -16,7 +16,7 @@ from slotmesh.codec import JSON
 from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
 
 _SLACK_S: Final = 1.0
-"""What the router gets to tell that a deadline passed, before the transport gives up."""
+"""How much later than the router's deadline the transport's is, so that the router's answer can arrive."""
 
 
 Slo = Annotated[

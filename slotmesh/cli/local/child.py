@@ -1,7 +1,7 @@
 """One process of a local mesh: started, announced, ended.
 
 Invariants: a child is in a process group of its own, so that Ctrl-C in a terminal reaches the launcher only, which then
-ends all in order; it holds the launcher's pipe, so that it ends when the launcher is gone, however it went; its output
+ends all in order; it holds the launcher's pipe, so that it ends when the launcher has ended, however it did; its output
 goes to stderr, because stdout belongs to the `ready` line.
 Owner: `LocalMesh`, on one event loop.
 """
@@ -30,7 +30,7 @@ class Child:
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, pipe: AnnouncePipe) -> None:
         self.name = name
-        """For people, as `router-1`."""
+        """The name in messages, as `router-1`."""
         self.address = ""
         """Where it serves, `HOST:PORT`; empty until it does."""
         self._process = process
@@ -86,7 +86,7 @@ class Child:
 
 
 def environment() -> Mapping[str, str]:
-    """What children inherit: everything, and the working directory is importable whatever the interpreter was told."""
+    """What children inherit: everything, and the working directory is importable whatever the interpreter's flags."""
     variables = dict(os.environ)
     if variables.get("PYTHONSAFEPATH"):
         path = variables.get("PYTHONPATH")

@@ -1,8 +1,8 @@
 """The processes of a local mesh, from the first to the last.
 
-Order of start: the handler is looked at; controller; routers; then the controller is told what should run, and launches
+Order of start: the handler is described; controller; routers; then the controller gets the configuration, and launches
 replicas. Order of stop: routers, which let calls end that run; then the controller, which drains its replicas first.
-Invariants: nothing is left behind: each child is waited for, and ends by itself when this process is killed.
+Invariants: no process is left over: each child is waited for, and ends by itself when this process is killed.
 Owner: the `run` command, on one event loop.
 """
 
@@ -94,7 +94,7 @@ class LocalMesh:
             raise CommandFailed(f"not ready within {limit}: {still}; give it more time with --start-timeout") from None
 
     async def wait_for_loss(self) -> None:
-        """Returns never: raises CommandFailed when a process ends that nobody asked to."""
+        """Never returns: raises CommandFailed when a process ends that was not asked to."""
         await self._lost.wait()
         raise CommandFailed(self._loss)
 

@@ -10,7 +10,7 @@ from typing import Final
 from slotmesh.spec.model import Backend, Endpoint, JsonValue, Mesh, TrafficPolicy
 
 GRACEFUL_TIMEOUT_S: Final = 10.0
-"""What calls that run get to end when the mesh is taken down. Shorter than elsewhere: somebody sits there and waits."""
+"""The grace of running calls when the mesh is taken down. Shorter than elsewhere: the user waits at the terminal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Order:
 
     @property
     def mesh(self) -> Mesh:
-        """What the controller is told."""
+        """The configuration for the controller."""
         return Mesh(
             backends=(
                 Backend(

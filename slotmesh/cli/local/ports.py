@@ -13,9 +13,9 @@ HOST: Final = "127.0.0.1"
 
 
 def port_mistakes(ports: Mapping[str, int]) -> list[str]:
-    """What is wrong with the ports, by the option that asked for each. 0 is always right.
+    """Errors of the ports, by the option of each. 0 is always right.
 
-    A port that is free now can be taken a moment later: then the server that wanted it says so.
+    A port that is free now can be taken a moment later: then the server that needs it reports it.
     """
     mistakes = []
     for option, port in ports.items():

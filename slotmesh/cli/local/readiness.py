@@ -1,7 +1,7 @@
 """When a local mesh is ready, and what it still lacks. Pure.
 
-Ready means that the first call meets the whole mesh: all replicas take calls, and each router knows so and is linked to
-each of them.
+Ready means that the first call meets the whole mesh: all replicas take calls, and each router has their table and a
+link to each of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def lacks(order: Order, members: Members) -> str:
 
 
 def first_failure(order: Order, members: Members) -> ReplicaStatus | None:
-    """A replica whose handler could not start; one that says why goes before one that does not."""
+    """A replica whose handler could not start; one with an error text goes before one without."""
     failed = [replica for replica in members.replicas if replica.backend == order.name and replica.state == FAILED]
     return max(failed, key=says_why, default=None)
 

@@ -1,6 +1,6 @@
 """`python -m slotmesh.cli.local.tether FD MODULE ARGUMENTS…`: runs a module that ends when its launcher does.
 
-For a module that knows nothing of launchers and may hang, such as one that imports users' code. FD is the launcher's
+For a module that does not watch its launcher and may hang, such as one that imports users' code. FD is the launcher's
 `ParentPipe`; when its other end is closed, by SIGKILL of the launcher too, the process ends at once.
 """
 
@@ -13,7 +13,7 @@ import threading
 from typing import Final
 
 ORPHANED: Final = 3
-"""Exit status of a process whose launcher is gone."""
+"""Exit status of a process whose launcher has ended."""
 
 
 def _end_with(fd: int) -> None:

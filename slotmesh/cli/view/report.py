@@ -15,12 +15,12 @@ from slotmesh.cli.view.troubles import is_long, troubles_of
 from slotmesh.spec.model import Backend, Endpoint
 
 _PIPED_WIDTH: Final = 200
-"""Columns where nobody's terminal says how many there are."""
+"""Columns where the output is no terminal."""
 _STYLES: Final = {READY: "green", FAILED: "red", "SUSPECT": "yellow", "DRAINING": "yellow", "STARTING": "cyan"}
 
 
 def print_tables(address: str, snapshot: Snapshot, out: TextIO, *, tracebacks: bool = False) -> None:
-    """Writes the tables, then what replicas tell at length. Colours only where `out` is a terminal.
+    """Writes the tables, then the long error texts of replicas. Colours only where `out` is a terminal.
 
     Of an error that is a traceback, the gist is written once for all replicas of a backend that have the same; with
     `tracebacks` each as a whole.
@@ -90,6 +90,9 @@ def as_json(address: str, snapshot: Snapshot) -> dict[str, Any]:
                 "start_time": _iso(replica.start_time),
                 "metrics_address": replica.metrics_address,
                 "warning": replica.warning,
+                "restart_count": replica.restart_count,
+                "last_exit": replica.last_exit,
+                "version": replica.version,
             }
             for replica in members.replicas
         ],
@@ -103,6 +106,7 @@ def as_json(address: str, snapshot: Snapshot) -> dict[str, Any]:
                 "linked_replica_ids": sorted(router.linked_replica_ids),
                 "start_time": _iso(router.start_time),
                 "metrics_address": router.metrics_address,
+                "version": router.version,
             }
             for router in members.routers
         ],
@@ -148,7 +152,8 @@ def _backends(backends: Iterable[Backend], members: Members) -> Table:
 
 
 def _replicas(members: Members) -> Table:
-    table = new_table("Replicas", "replica", "backend", "state", "address", "pid", "slots", "since", "error or warning")
+    columns = ("replica", "backend", "state", "address", "pid", "slots", "since", "version", "restarts")
+    table = new_table("Replicas", *columns, "error or warning")
     for replica in members.replicas:
         table.add_row(
             replica.replica_id,
@@ -158,13 +163,15 @@ def _replicas(members: Members) -> Table:
             str(replica.pid or ""),
             str(replica.max_ongoing or ""),
             _clock(replica.start_time),
+            replica.version,
+            _restarts(replica),
             _trouble(replica),
         )
     return table
 
 
 def _routers(members: Members) -> Table:
-    table = new_table("Routers", "router", "address", "table", "links", "since")
+    table = new_table("Routers", "router", "address", "table", "links", "since", "version")
     ready = members.ready()
     for router in members.routers:
         current = members.is_current(router)
@@ -175,6 +182,7 @@ def _routers(members: Members) -> Table:
             Text(f"{router.revision} {'current' if current else 'behind'}", style="green" if current else "yellow"),
             Text(f"{linked}/{len(ready)}", style="green" if linked == len(ready) else "yellow"),
             _clock(router.start_time),
+            router.version,
         )
     return table
 
@@ -183,8 +191,15 @@ def _shares(shares: Any) -> str:
     return ", ".join(f"{name} {share:.6g}" for name, share in sorted(shares.items()))
 
 
+def _restarts(replica: ReplicaStatus) -> str:
+    """How many, and how the latest came about; nothing where there was none."""
+    if not replica.restart_count:
+        return ""
+    return f"{replica.restart_count}: {replica.last_exit}" if replica.last_exit else str(replica.restart_count)
+
+
 def _trouble(replica: ReplicaStatus) -> Text:
-    """What is wrong, in a line; else what people should know."""
+    """What is wrong, in a line; else the warning."""
     if error := _last_line(replica):
         return Text(error, style="red")
     return Text(_first_line(replica), style="yellow")

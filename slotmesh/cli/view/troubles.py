@@ -1,4 +1,4 @@
-"""What replicas say is wrong with them, in short: once for all of a backend that say the same. Pure."""
+"""The errors of replicas, in short: once for all replicas of a backend that have the same. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slotmesh.cli.snapshot import ReplicaStatus
 
 _FRAME: Final = re.compile(r'^ +File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.MULTILINE)
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python", "/lib64/python", "<frozen ")
-"""What the names of files contain that are nobody's here."""
+"""Parts of names of files that are not the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Trouble:
 
 
 def troubles_of(replicas: Iterable[ReplicaStatus]) -> list[Trouble]:
-    """Of those whose errors have more to tell than a line, in the order in which they come."""
+    """The errors of more than one line, in the order in which they come."""
     counts: dict[tuple[str, str, str], int] = {}
     for replica in replicas:
         if is_long(replica.error):

@@ -12,6 +12,7 @@ from typing import Any
 
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.calls.traced_payload import traced_encode, traced_payloads
 from slotmesh.codec import (
     OCTET_STREAM,
     PROTOBUF,
@@ -40,6 +41,7 @@ class CallSpec:
         "queue",
         "stop_generation",
         "streaming",
+        "traced",
         "wanted",
         "wire",
     )
@@ -63,7 +65,9 @@ class CallSpec:
         """Which calls of the lane fail after a failure; 0 for those that go on."""
         self.wire = options.to_wire(method, self.stop_generation)
         """Shared by all batches; never changed."""
-        self.group = None if queue.groups is None else queue.groups.of(self.wire, wanted)
+        self.traced = options.traced
+        """Whether payloads may say in which span their calls were made."""
+        self.group = None if queue.groups is None else queue.groups.of(self.wire, (wanted, options.traced))
         """Of a lane's calls: the lanes with which they share batches."""
         self.encode: Callable[[tuple[Any, ...], Mapping[str, Any]], bytes] = self._encode
         """Raises EncodeError, a TypeError."""
@@ -72,7 +76,7 @@ class CallSpec:
         self.decode_each: Callable[[list[bytes]], list[Any]] = list
         """As `decode`, for neighbours."""
         if self.content_type == OCTET_STREAM:
-            decoder(OCTET_STREAM, wanted)  # says no to types that bytes never become
+            decoder(OCTET_STREAM, wanted)  # refuses types that bytes cannot be decoded into
             self.encode = self._encode_bytes
         elif not options.reply:
             pass  # there is no result to decode
@@ -81,6 +85,8 @@ class CallSpec:
         else:
             self.decode = decoder(self.content_type, wanted)
             self.decode_each = decoder_of_each(self.content_type, wanted)
+        if self.traced:
+            self.encode = traced_encode(self.encode)
 
     def streamed(self) -> CallSpec:
         """The same, for calls whose values are taken one by one. In line with the others.
@@ -103,7 +109,8 @@ class CallSpec:
         """The payloads of a call for each row of `columns`."""
         if self.content_type == PROTOBUF and self.wanted is Any and self.options.reply:
             self._refuse((), {})
-        return encode_arguments_of_each(self.content_type, columns)
+        payloads = encode_arguments_of_each(self.content_type, columns)
+        return traced_payloads(payloads) if self.traced else payloads
 
     def undecodable(self, error: DecodeError) -> DecodeError:
         """The error of a result that is not what was asked for."""

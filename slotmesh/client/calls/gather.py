@@ -1,7 +1,7 @@
 """The outcome of a `map`: one list and one future for any number of calls.
 
-Invariants: the future is done only when every call has its outcome (or when somebody cancelled it). Of several failures
-the first by input order is raised, whichever came first.
+Invariants: the future is done only when every call has its outcome (or when it was cancelled). Of several failures the
+first by input order is raised, whichever came first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Gather:
     __slots__ = ("_failed_at", "_failure", "_keeps_failures", "_left", "_results", "future")
 
     def __init__(self, count: int, future: asyncio.Future[list[Any]], *, keeps_failures: bool) -> None:
-        """`keeps_failures`: exceptions stand in the list, and nothing is raised."""
+        """`keeps_failures`: exceptions are entries of the list, and nothing is raised."""
         self.future = future
         self._keeps_failures = keeps_failures
         self._results: list[Any] = [None] * count
@@ -26,16 +26,16 @@ class Gather:
         self._failed_at = count
 
     def done(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether the future is done or cancelled."""
         return self.future.done()
 
     def put(self, at: int, results: list[Any]) -> None:
-        """Results of calls that stand side by side."""
+        """Results of neighbouring calls."""
         self._results[at : at + len(results)] = results
         self._settled(len(results))
 
     def fail(self, at: int, failures: Sequence[Exception]) -> None:
-        """Failures of calls that stand side by side."""
+        """Failures of neighbouring calls."""
         if self._keeps_failures:
             self._results[at : at + len(failures)] = failures
         elif at < self._failed_at:

@@ -1,9 +1,9 @@
-"""Lanes that stop at a failure: which generation of a lane has failed, as far as the client has heard.
+"""Lanes that stop at a failure: which generation of a lane has failed, as far as the client knows.
 
-Purpose: what the mesh enforces, enforced here, too: for what was not sent, and for what a new connection would send
-again, to a router that cannot know.
+Purpose: the mesh enforces the stop, and the client does for calls that were not sent, and for calls that a new
+connection would send again, to a router that does not know of the failure.
 Invariants: generations of a lane go up. A generation that is new is above all that ever failed in the session, so that
-a lane that nobody held for a while begins anew. What was made before the failed call is not touched. Pure.
+a lane object that was dropped for a while begins anew. Calls before the failed one are not touched. Pure.
 Owner: the endpoint's `CallStream`; a `LaneStop` belongs to its lane's queue.
 """
 
@@ -102,7 +102,7 @@ class LaneStop(Generic[QueueT]):
         return any(generation <= failed and call_id > failed_id for failed, failed_id in self._failed_ids.items())
 
     def refusal(self, *, was_sent: bool = False) -> Failure:
-        """What calls after the failed one are told.
+        """The failure of calls after the failed one.
 
         Those that were sent may have run: before the one that failed was known to have, or with it in one batch.
         """

@@ -15,6 +15,7 @@ import grpc
 from slotmesh.call_options.model import OptionChanges
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.queues import CallQueue
+from slotmesh.client.calls.traced_payload import trace_metadata
 from slotmesh.client.calls.unary_rpcs import payload_of, rpc_timeout_s
 from slotmesh.client.stream.call_stream import CLOSED, CallSink, CallStream
 from slotmesh.client.stream.rpc_failures import refusal_of
@@ -88,7 +89,8 @@ class Method(Generic[ResultT]):
         request = router_service_pb2.CallRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
         address = self._stream.address
         try:
-            response = await self._stream.stub.Call(request, timeout=rpc_timeout_s(spec.options.timeout_s))
+            timeout_s = rpc_timeout_s(spec.options.timeout_s)
+            response = await self._stream.stub.Call(request, timeout=timeout_s, metadata=trace_metadata(payload))
         except grpc.RpcError as error:
             failure = refusal_of(error, address)
             raise to_exception(failure, endpoint=spec.endpoint, method=spec.method) from None
@@ -136,7 +138,8 @@ class Method(Generic[ResultT]):
         spec = self._spec.streamed()
         payload = payload_of(spec, args, kwargs)
         request = router_service_pb2.CallStreamingRequest(endpoint=spec.endpoint, options=spec.wire, payload=payload)
-        call = self._stream.stub.CallStreaming(request, timeout=rpc_timeout_s(spec.options.timeout_s))
+        timeout_s = rpc_timeout_s(spec.options.timeout_s)
+        call = self._stream.stub.CallStreaming(request, timeout=timeout_s, metadata=trace_metadata(payload))
         return RpcValues(spec, call, self._stream.address)
 
     def options(self, **changes: Unpack[OptionChanges]) -> Method[ResultT]:

@@ -1,7 +1,7 @@
-"""The options of a view of an endpoint: what it says about all of its calls.
+"""The options of a view of an endpoint, which all of its calls have.
 
-Invariants: options never change once made. What every router would refuse is refused here, where it is said, by the
-same reason and before anything is sent. Options themselves are declared in `slotmesh.call_options.model`.
+Invariants: options never change once made. What every router would refuse is refused here, by the same reason, before
+anything is sent. Options themselves are declared in `slotmesh.call_options.model`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ class BadOption(BadRequest, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewOptions(StatedOptions):
-    """What a view of an endpoint says about all of its calls. Raises BadOption where no call may have it."""
+    """The options of a view of an endpoint, for all of its calls. Raises BadOption where no call may have one."""
 
     content_type: str = MSGPACK
     after_failure: AfterFailure = "continue"
     """What calls of a lane do after one of them has failed."""
+    traced: bool = False
+    """Calls say in which OpenTelemetry span they were made."""
     reply: bool = field(init=False)
-    """False: callers hear only that the call has ended. The opposite of `no_reply`."""
+    """False: the outcome is only that the call has ended. The opposite of `no_reply`."""
 
     def __post_init__(self) -> None:
         for option, default, value in zip(_CHECKED, _DEFAULTS, _values_of(self), strict=True):
@@ -94,7 +96,7 @@ def seconds(time: float | timedelta | None) -> float | None:
     return time.total_seconds() if isinstance(time, timedelta) else time
 
 
-# -- what callers give: each check is told the name of the argument, and raises BadOption ------------------------------
+# -- checks of arguments: each takes the name of the argument, and raises BadOption ------------------------------------
 
 
 def _check_text(name: str, value: Any) -> None:

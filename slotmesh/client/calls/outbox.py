@@ -73,6 +73,10 @@ class CallOutbox:
         for queue in self._rota:
             for run in queue.runs:
                 calls += len(run)
+                for follower in run.followers:
+                    calls += sum(map(len, follower.runs))
+                    if calls >= most:
+                        return calls
                 if calls >= most:
                     return calls
         return calls

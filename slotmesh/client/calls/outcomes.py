@@ -1,8 +1,8 @@
-"""Outcomes reach those who wait: payloads become results, failures typed exceptions, ends without either None.
+"""Outcomes become results of futures: payloads decoded results, failures typed exceptions, ends without either None.
 
-One failure for many calls tells each of them to come again at a time of its own, so that they do not come together.
-Invariants: a future that is done already (somebody cancelled it) is left alone. Where one failure meets many calls
-whose futures were dropped, asyncio reports one of them as never retrieved, not all.
+One failure for many calls gives each of them a retry delay of its own, so that they are not retried together.
+Invariants: a future that is done already (it was cancelled) is left alone. Where one failure meets many calls whose
+futures were dropped, asyncio reports one of them as never retrieved, not all.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def deliver_scattered(part: SentPart, places: list[int], payloads: list[bytes], 
 
 
 def finish(part: SentPart, at: int, count: int) -> None:
-    """Neighbouring calls of a part have ended, and that is all there is to know."""
+    """Neighbouring calls of a part have ended, without results of their own."""
     if part.gather is not None:
         if not part.gather.done():
             part.gather.put(part.offset + at, [None] * count)
@@ -90,7 +90,7 @@ def fail(part: SentPart, at: int, count: int, failure: Failure, *, told: bool = 
         if not sink.done():
             sink.set_exception(_exception(part, index, failure, spread))
             if told:
-                sink.exception()  # as far as asyncio knows, somebody looked at it
+                sink.exception()  # marks it as retrieved for asyncio
             told = True
 
 
@@ -113,7 +113,7 @@ def refuse_sent(part: SentPart, place: int) -> None:
 
 
 def _stop_lanes(part: SentPart, at: int, count: int, failure: Failure) -> None:
-    """Tells the lanes of these calls of the failure, each of the first one."""
+    """Records the failure in the lanes of these calls, in each the first one."""
     specs = [part.spec] * count if part.specs is None else part.specs[at : at + count]
     told: set[CallSpec] = set()
     for index, spec in enumerate(specs, at):
@@ -124,7 +124,7 @@ def _stop_lanes(part: SentPart, at: int, count: int, failure: Failure) -> None:
 
 
 def give_up(part: SentPart, failure: Failure) -> None:
-    """The failure for all calls of a part that have no outcome. One that comes later reaches nobody."""
+    """Fails all calls of a part that have no outcome. Outcomes that come later are dropped."""
     for told, (at, count) in enumerate(part.open_spans()):
         fail(part, at, count, failure, told=told > 0)
     part.forsake()

@@ -1,4 +1,4 @@
-"""How large a payload may be, and what is said of one that is larger."""
+"""How large a payload may be, and the failure of a larger one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MAX_UNARY_BYTES: Final = MAX_INLINE_BYTES
 """Of a call by a unary rpc, which has no chunks."""
 
 MAX_BYTES_UNTIL_KNOWN: Final = MAX_PAYLOAD_BYTES
-"""Until the router has said how large a payload may be."""
+"""The limit until the router has stated its own."""
 
 
 def limit_of(stated: int, *, cuts: bool) -> int:
-    """What a router takes that has stated this limit. `cuts`: it knows chunks."""
+    """The largest payload for a router with this stated limit. `cuts`: it takes chunks."""
     limit = stated or MAX_INLINE_BYTES
     return limit if cuts else min(limit, MAX_INLINE_BYTES)
 

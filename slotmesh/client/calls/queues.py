@@ -18,7 +18,7 @@ from slotmesh.client.calls.lane_stops import LaneStop
 from slotmesh.v1 import call_pb2
 
 RunT = TypeVar("RunT")
-"""What waits: a `WaitingRun`, which knows of its queue."""
+"""A `WaitingRun`, which knows its queue."""
 
 
 class CallQueue(Generic[RunT]):
@@ -60,7 +60,7 @@ class CallQueue(Generic[RunT]):
             self.tell_if_idle()
 
     def tell_if_idle(self) -> None:
-        """Looks whether someone waits for this moment."""
+        """Calls the functions that wait for the queue to be idle."""
         if self._on_idle and self.idle:
             waiting, self._on_idle = self._on_idle, []
             for function in waiting:
@@ -94,7 +94,7 @@ class LaneGroups:
         key = (shared.SerializeToString(deterministic=True), wanted)
         try:
             group = self._groups.get(key)
-        except TypeError:  # an annotation that has no hash: nobody shares it
+        except TypeError:  # an annotation that has no hash: it is not shared
             return LaneGroup(shared)
         if group is None:
             group = self._groups[key] = LaneGroup(shared)

@@ -19,7 +19,7 @@ _is_done = methodcaller("done")
 
 
 class _Nobody:
-    """Stands where the future of a call was that somebody took back: whatever comes is unwanted."""
+    """Replaces the future of a call that was cancelled: its outcome is dropped."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ _NOBODY: Final = _Nobody()
 
 
 class SentPart:
-    """Calls that left together, as one batch of a frame. Lives until each has its outcome.
+    """Calls that left together, as one batch of a frame. Kept until each has its outcome.
 
     Keeps their payloads, as a session sends again what its router has not answered.
     """
@@ -106,7 +106,7 @@ class SentPart:
         return self.spec.wire if self.specs is None or group is None else group.wire
 
     def settled(self, at: int, count: int) -> None:
-        """Tells the queues of neighbours that these have their outcome. Not of calls that never were in the outbox."""
+        """Informs the queues of neighbours that these have outcomes. Not for calls that never were in an outbox."""
         if self.specs is None:
             self.spec.queue.settled(count)
             return
@@ -120,7 +120,7 @@ class SentPart:
         return stop is not None and stop.is_after_failure(spec.stop_generation, self.first + place)
 
     def is_wanted(self, place: int) -> bool:
-        """Whether the call has no outcome, and somebody waits for it."""
+        """Whether the call has no outcome, and is not cancelled."""
         if not self.left or (self.answered is not None and self.answered[place]):
             return False
         waiting: Any = self.gather or self.sinks[place]
@@ -150,25 +150,25 @@ class SentPart:
             at = -1 if end < 0 else answered.find(0, end)
 
     def forsake(self) -> None:
-        """Nobody waits for any of the calls any more, and nobody has to be told so."""
+        """Gives all the calls up, without cancels to the router."""
         self.sinks, self.gather = [_NOBODY] * self.count, None
 
     def unwanted(self) -> list[int]:
-        """Places of the calls that have no outcome, and that nobody waits for any more."""
+        """Places of the calls that have no outcome, and were cancelled."""
         places = [place for at, many in self.open_spans() for place in range(at, at + many)]
         if self.gather is not None:
             return places if self.gather.done() else []
         return [place for place in places if self.sinks[place].done()]
 
     def untold(self) -> list[int]:
-        """Places of the calls that have no outcome, and that `take_unwanted` has not told."""
+        """Places of the calls that have no outcome, and that `take_unwanted` has not returned."""
         if self._taken_back:
             return []
         places = [place for at, many in self.open_spans() for place in range(at, at + many)]
         return places if self.gather is not None else [each for each in places if self.sinks[each] is not _NOBODY]
 
     def take_unwanted(self) -> list[int]:
-        """As `unwanted`, but tells each once."""
+        """As `unwanted`, but returns each once."""
         answered, sinks = self.answered, self.sinks
         if self.gather is not None:
             if self._taken_back or not self.gather.done():

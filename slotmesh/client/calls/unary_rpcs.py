@@ -11,10 +11,10 @@ from slotmesh.codec import EncodeError
 from slotmesh.status import to_exception
 
 _SLACK_S: Final = 1.0
-"""What the router gets to tell that a deadline passed, before the transport gives up."""
+"""How much later than the router's deadline the transport's is, so that the router's answer can arrive."""
 
 _LONGEST_RPC_S: Final = 10**8
-"""Far longer ones the transport takes for deadlines that have passed. The router knows the true one."""
+"""The transport takes far longer timeouts for deadlines that have passed. The router has the true one."""
 
 
 def payload_of(spec: CallSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:

@@ -3,8 +3,8 @@
 Columnar: lists of payloads and of sinks, no object a call. Pure: a sink is an asyncio future, of which only `done()` is
 asked here.
 Invariants: a run takes more calls only until its first one has left. Where many lanes have few calls each, these wait
-together in one run, a *column*: its `specs` say whose each is, and share everything but their ordering key. What a lane
-has besides waits until that column has left.
+together in one run, a *column*: its `specs` name the lane of each, and share everything but the ordering key. What a
+lane has besides waits until that column has left.
 Owner: the endpoint's `CallStream`.
 """
 
@@ -65,7 +65,7 @@ class WaitingRun:
         return timeout_s is not None and self.made_at is not None and self.made_at + timeout_s <= now
 
     def sizes(self, count: int) -> list[int]:
-        """Payload bytes of the next calls, at most `count` of them, without those that nobody waits for any more."""
+        """Payload bytes of the next calls, at most `count` of them, without cancelled ones."""
         if self.gather is not None:
             if self.gather.done():
                 self._at = len(self.payloads)
@@ -95,7 +95,7 @@ class WaitingRun:
         return part
 
     def cancelled_specs(self) -> list[CallSpec]:
-        """Specs of the calls that nobody waits for any more, each once."""
+        """Specs of the cancelled calls, each once."""
         if self.gather is not None:
             return [self.spec] if self and self.gather.done() else []
         sinks = self.sinks[self._at :]
@@ -159,4 +159,4 @@ class WaitingRun:
 
 
 WaitingRunQueue = CallQueue[WaitingRun]
-"""A queue, to whoever takes calls out of it."""
+"""A queue, for the code that takes calls out of it."""

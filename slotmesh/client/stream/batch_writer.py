@@ -13,6 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from slotmesh.client.calls.traced_payload import write_traces
 from slotmesh.client.stream.outgoing_chunks import OutgoingChunks
 from slotmesh.v1 import call_pb2, router_service_pb2
 from slotmesh.wire.features import CHUNKS, LARGE_BESIDE, ORDERING_KEYS
@@ -49,7 +50,7 @@ class BatchWriter:
                 self._shorten(batch, part)
             return
         first, payloads = part.first, part.payloads
-        if self.cuts and part.nbytes > CHUNK_BYTES:
+        if part.spec.traced or (self.cuts and part.nbytes > CHUNK_BYTES):
             ids: Sequence[int] = range(first, first + part.count)
             self._add(frame, part, ids, payloads, part.specs)
         elif part.specs is None:
@@ -123,4 +124,6 @@ class BatchWriter:
             batch.payloads.extend(b"" if len(each) > CHUNK_BYTES else each for each in payloads)
         else:
             batch.payloads.extend(payloads)
+        if part.spec.traced:
+            write_traces(batch, payloads)
         return batch

@@ -1,8 +1,8 @@
 """The outcome of a call, for threads.
 
-Invariants: done once, by the client's thread or by whoever cancels it, whichever comes first; the other is too late and
-changes nothing. A single call's future is the very sink of the asyncio client: no other future stands behind it. Those
-of maps and tasks follow an asyncio one. Waiting that could never end raises instead.
+Invariants: done once, by the client's thread or by the thread that cancels it, whichever comes first; the other is too
+late and changes nothing. A single call's future is the very sink of the asyncio client: there is no other future behind
+it. Those of maps and tasks follow an asyncio one. Waiting that could never end raises instead.
 Owner: the thread that made the call; the `ClientThread` settles it.
 """
 
@@ -49,7 +49,7 @@ class CallFuture(Future[ResultT]):
     _inner: asyncio.Future[Any] | None = None
     """What it follows. Class attributes: a single call has neither."""
     _is_told = False
-    """Whether those heard of the cancel who wait for several futures."""
+    """Whether waits for several futures were informed of the cancel."""
 
     def __init__(self, thread: SettlingThread) -> None:
         super().__init__()

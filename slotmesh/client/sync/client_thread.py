@@ -1,9 +1,9 @@
 """The thread in which the asyncio client lives.
 
-Purpose: does what any thread hands it, from its begin to its end; says no where waiting would never end.
+Purpose: does what other threads hand over, from its begin to its end; refuses where waiting would never end.
 Invariants: every future handed over gets done, also where the mesh is closed meanwhile. Handing over takes no lock.
-`lock` is for making endpoints, lanes and methods, which all threads may do; nobody waits for the client's thread with
-it.
+`lock` is for making endpoints, lanes and methods, which all threads may do; no thread waits for the client's thread
+while it has it.
 Owner: the `SyncMesh`. The thread begins with the first endpoint, so that a mesh may be made before a process forks.
 """
 
@@ -108,7 +108,7 @@ class ClientThread:
         self._work.put(future, self._go_on, function)
 
     def outcome(self, start: Start, argument: Any, timeout: float | None = None) -> Any:
-        """Hands over, and waits. Whoever is interrupted, or waits no longer, takes the call back.
+        """Hands over, and waits. An interrupt, or the end of the timeout, cancels the call.
 
         Raises:
             RuntimeError: as `hand_over` and `check_may_wait`. Nothing was made.
@@ -172,7 +172,7 @@ class ClientThread:
         atexit.unregister(self._exit)
 
     def forget_after_fork(self) -> None:
-        """In a child: the thread is not there, and whoever held the lock neither."""
+        """In a forked child: neither the client's thread exists there, nor one that held the lock."""
         self.lock = threading.RLock()
         if self._thread is not None and not self._work.ended:
             self._refusal = FORKED
@@ -180,7 +180,7 @@ class ClientThread:
             self._work.forget()
 
     def _too_late(self, future: CallFuture[Any], start: Start, argument: Any) -> None:
-        """Work that nobody takes over any more: what belongs to calls that have ended waits for nothing."""
+        """Settles work that is not taken over any more: that of calls that have ended runs here, other work fails."""
         if start == self._go_on:
             _run_without_loop(future, argument())
         else:
@@ -194,7 +194,7 @@ class ClientThread:
             self._loop.call_soon_threadsafe(self._begin_to_close, grace_s)
 
     def _exit(self) -> None:
-        """The program ends, and nobody has closed the mesh."""
+        """The program ends, and the mesh was not closed."""
         self._refusal = self._refusal or CLOSED
         if self._thread is not None and self._refusal != FORKED:
             self._ask_to_close(0.0)

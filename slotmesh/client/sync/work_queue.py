@@ -24,7 +24,7 @@ Start = Callable[[CallFuture[Any], Any], object]
 """Begins what a future stands for, in the client's thread. What it raises is the outcome."""
 
 TooLate = Callable[[CallFuture[Any], Start, Any], object]
-"""Gets a future done whose work nobody begins any more. In any thread."""
+"""Fails a future whose work will not begin any more. In any thread."""
 
 
 class ThreadWorkQueue:
@@ -42,7 +42,7 @@ class ThreadWorkQueue:
 
     @property
     def ended(self) -> bool:
-        """Whether nobody takes work over any more."""
+        """Whether work is not taken over any more."""
         return self._ended
 
     def put(self, future: CallFuture[Any], start: Start, argument: Any) -> None:
@@ -52,7 +52,7 @@ class ThreadWorkQueue:
             self._wake()
 
     def end(self) -> None:
-        """Nobody takes work over any more: the loop has ended."""
+        """The loop has ended: work is not taken over any more."""
         self._ended = True
         self._end_rest()
 
@@ -69,14 +69,14 @@ class ThreadWorkQueue:
                 loop.call_soon_threadsafe(self._take_over)
             except RuntimeError:
                 pass  # it is closed, and the end is near
-            except BaseException:  # Ctrl-C in between: nobody would wake it again
+            except BaseException:  # Ctrl-C in between: nothing would wake it again
                 loop.call_soon_threadsafe(self._take_over)
                 raise
         if self._ended:
             self._end_rest()
 
     def _end_rest(self) -> None:
-        """Whoever finds out that work came too late does this, also for the others."""
+        """Fails all work that came too late; any thread that finds that out calls it."""
         self._woken = False
         while self._work:
             try:
@@ -92,7 +92,7 @@ class ThreadWorkQueue:
         self._loop = loop
 
     def take_all(self) -> None:
-        """Takes over whatever was put until now."""
+        """Takes over all work that was put until now."""
         while self._work:
             self._take_over()
 

@@ -1,9 +1,9 @@
 """The values of one call of a handler that yields, between the stream that brings them and the loop that takes them.
 
-Purpose: stands where an ordinary call has its future, so that correlation, windows and cancels need not know of it.
+Purpose: takes the place of an ordinary call's future, so that correlation, windows and cancels need not know of it.
 Invariants: values are taken in the order in which they came, and a failure comes after those before it. Nothing is kept
-once the taker has given up. What is here is at most the handler's credit: it goes on only as values are taken, and
-that is told only of those that were taken.
+once the taker has given up. What is here is at most the handler's credit: the handler goes on only as values are taken
+and acknowledged.
 Owner: the call's part until its outcome is there, and the `ValueStream` that takes.
 """
 
@@ -18,14 +18,14 @@ from slotmesh.wire.limits import MAX_BYTES_AHEAD, MAX_VALUES_AHEAD
 
 TAKE_VALUES: Final = MAX_VALUES_AHEAD // 2
 TAKE_BYTES: Final = MAX_BYTES_AHEAD // 2
-"""The router hears of values that were taken when either is reached: half of what a handler may be ahead."""
+"""Values are acknowledged to the router when either is reached: half of what a handler may be ahead."""
 
 
 class CreditReceiver(Protocol):
-    """Where values come from, which is to hear of those that were taken."""
+    """Where values come from, and where they are acknowledged."""
 
     def taken(self, values: CallValues) -> None:
-        """So many were taken of these that the router should hear of it."""
+        """So many values of these calls were taken that they should be acknowledged."""
 
 
 class CallValues:
@@ -39,9 +39,9 @@ class CallValues:
         self._over = False
         self._waiter: asyncio.Future[None] | None = None
         self._router: CreditReceiver | None = None
-        """Who tells the router what was taken; None while nothing has come."""
+        """Acknowledges values to the router; None while none has come."""
         self._untold = 0
-        """Values that were taken, and of which the router has not heard."""
+        """Values that were taken, and not acknowledged yet."""
         self._untold_bytes = 0
         self.call_id = 0
         """0 while nothing has come."""
@@ -49,7 +49,7 @@ class CallValues:
     # -- what a call's future does ---------------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Whether nothing more is wanted: the call has ended, or its taker has gone."""
+        """Whether nothing more is wanted: the call has ended, or its iterator was given up."""
         return self._over
 
     def set_result(self, _nothing: None) -> None:
@@ -58,7 +58,7 @@ class CallValues:
         self._tell_taker()
 
     def set_exception(self, failure: SlotmeshError) -> None:
-        """The call has failed, or its values are of no use: the taker hears so after those that are here."""
+        """The call has failed, or its values cannot be decoded: the iterator raises after the values that are here."""
         self._failure = failure
         self.set_result(None)
 
@@ -89,9 +89,7 @@ class CallValues:
     async def take(self) -> bytes:
         """The next value, once it is there. Of one taker at a time.
 
-        Raises:
-            StopAsyncIteration: there are no more.
-            SlotmeshError: the call failed. Told once.
+        Raises: StopAsyncIteration: there are no more. SlotmeshError: the call failed. Raised once.
         """
         while not self._arrived:
             if self._over:
@@ -118,13 +116,13 @@ class CallValues:
         return 0 if self._over else untold
 
     def give_up(self) -> None:
-        """Nobody takes any more. Whoever owns the call finds out that it is `done`. Safe in a finalizer."""
+        """Gives the call up: its owner finds it `done`. Safe in a finalizer."""
         self._over = True
         self._failure = None
         self._arrived.clear()
 
     def close(self) -> None:
-        """As `give_up`; a task that waits for a value hears that there are no more."""
+        """As `give_up`; a task that waits for a value gets the end of the iteration."""
         self.give_up()
         self._tell_taker()
 

@@ -1,9 +1,8 @@
 """Values of handlers that yield, as one stream brings them.
 
-Purpose: brings each to its call; tells the router, gathered, what was taken, so that handlers go on.
-Invariants: a value settles nothing, its call is unanswered until it ends. What comes for a call that has ended, that
-nobody waits for, or that asked for one result, is passed over. Such calls do not outlive the stream, so nothing here
-does.
+Purpose: brings each to its call; acknowledges values to the router, gathered, so that handlers go on.
+Invariants: a value settles nothing, its call is unanswered until it ends. Values for a call that has ended, was
+cancelled, or asked for one result, are ignored. Such calls do not outlive the stream, and no state here does.
 Owner: the `RouterLink` of one connection.
 """
 
@@ -33,7 +32,7 @@ class ArrivingValues:
         self._taken: dict[CallValues, None] = {}
 
     def accept(self, ids: list[int], payloads: list[bytes], content_type: str) -> None:
-        """The next values of these calls; an id stands once for each value."""
+        """The next values of these calls; an id appears once for each value."""
         before, values = 0, None
         for call_id, payload in zip(ids, payloads, strict=True):
             if call_id != before:
@@ -48,12 +47,12 @@ class ArrivingValues:
             _fail(*found, call_id, failure)
 
     def taken(self, values: CallValues) -> None:
-        """So many were taken of these that the router should hear of it."""
+        """So many values of these calls were taken that they should be acknowledged."""
         self._taken[values] = None
         self._wake()
 
     def take_frame(self) -> call_pb2.TakeItems | None:
-        """What was taken and not told."""
+        """Values that were taken and not acknowledged, by call."""
         if not self._taken:
             return None
         taken, self._taken = self._taken, {}
@@ -71,7 +70,7 @@ class ArrivingValues:
         return values
 
     def _find(self, call_id: int) -> tuple[SentPart, CallValues] | None:
-        """Of a call whose values somebody waits for."""
+        """The values of a call, if they are wanted."""
         found = self._pending.find(call_id)
         if found is None or not found[0].spec.streaming:
             return None

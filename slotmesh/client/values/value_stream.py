@@ -95,10 +95,10 @@ class ValueStream(AsyncIterator[ResultT], Generic[ResultT]):
 
     @abstractmethod
     def _give_up(self) -> None:
-        """Nobody takes values any more. May come from any thread, and again."""
+        """Gives the call up. May be called from any thread, and again."""
 
     def _close(self) -> None:
-        """As `_give_up`; who waits for a value hears that there are no more."""
+        """As `_give_up`; a task that waits for a value gets the end of the iteration."""
         self._give_up()
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
 """Chunks on their way to become a payload again.
 
-Invariants: chunks of a payload come in order, without gap and without overlap, and not in crumbs; anything else is the
+Invariants: chunks of a payload come in order, without gap and without overlap, and not too small; anything else is the
 sender's mistake and raises. Memory is taken as bytes arrive, not as they are announced.
-Owner: who reads the stream.
+Owner: the reader of the stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Assembly(ABC):
     __slots__ = ("least", "received", "total")
 
     def __init__(self, total: int, *, least: int = MIN_CHUNK_BYTES) -> None:
-        """`least`: bytes of each chunk but the last. Who trusts the sender need not ask for any."""
+        """`least`: bytes of each chunk but the last; 0 for a sender that is trusted."""
         self.total = total
         self.least = least
         self.received = 0
@@ -58,7 +58,7 @@ class Assembly(ABC):
 
 
 class JoinedAssembly(Assembly):
-    """For who reads the payload: it grows in one buffer, and taking it copies nothing."""
+    """For an end that decodes the payload: it grows in one buffer, and taking it copies nothing."""
 
     __slots__ = ("_buffer",)
 
@@ -75,7 +75,7 @@ class JoinedAssembly(Assembly):
 
 
 class PartsAssembly(Assembly):
-    """For who passes the payload on: the parts stay as they came."""
+    """For an end that passes the payload on: the parts stay as they came."""
 
     __slots__ = ("_parts",)
 

@@ -2,7 +2,7 @@
 
 Invariants: chunks of one payload leave in order; of several payloads none waits for another one to be complete. A chunk
 is cut when it leaves, so that a payload is in memory once.
-Owner: who writes the stream.
+Owner: the writer of the stream.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class OutgoingChunk(NamedTuple, Generic[OwnerT]):
     """What the next chunk carries."""
 
     owner: OwnerT
-    """Whose payload it is."""
+    """What the payload belongs to, as the caller has named it."""
     offset: int
     total: int
     data: bytes

@@ -1,10 +1,10 @@
 """What waits behind a large payload of its own call.
 
-Purpose: a payload that leaves in chunks takes its time. All others pass it; but what its own call has to say after it
-comes after it.
-Invariants: what one call has to say leaves in the order in which it came; of one call, one payload at a time is in
-chunks. Calls without a large payload cost nothing here.
-Owner: who writes the stream.
+Purpose: a payload that leaves in chunks takes its time. All others pass it; but later items of its own call come after
+it.
+Invariants: items of one call leave in the order in which they came; of one call, one payload at a time is in chunks.
+Calls without a large payload cost nothing here.
+Owner: the writer of the stream.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Lines(Generic[EntryT]):
         self._lines[call_id] = deque()
 
     def wait(self, call_id: int, entry: EntryT) -> bool:
-        """What the call has to say next. Returns whether it waits here."""
+        """Adds the next item of the call. Returns whether it waits here."""
         line = self._lines.get(call_id)
         if line is None:
             return False

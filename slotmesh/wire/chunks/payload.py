@@ -1,6 +1,7 @@
 """A payload, whole or in the parts in which it came.
 
-Who only passes a payload on never joins its parts: a copy of 64 MiB would hold everybody up for tens of milliseconds.
+A router that only passes a payload on never joins its parts: a copy of 64 MiB would block the loop for tens of
+milliseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class PayloadParts:
 
 
 class Announced:
-    """Stands where a payload will be. Its length is that of the payload, bytes."""
+    """Takes the place of a payload that is to come. Its length is that of the payload, bytes."""
 
     __slots__ = ("_size",)
 

@@ -1,4 +1,4 @@
-"""What only the replica's own SlotService has to see to: whose time is over, who has left, who asks twice."""
+"""What only the replica's own SlotService has to handle: deadlines, callers that leave, repeated request ids."""
 
 from __future__ import annotations
 

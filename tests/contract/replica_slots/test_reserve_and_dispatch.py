@@ -170,7 +170,7 @@ async def test_routers_hear_of_the_load_with_each_slot(replica: RunningReplica) 
         slots = [await door.reserve() for _ in range(2)]
         assert [each.others for each in stream.capacities] == [0, 1, 2]
         async with replica.router("router-2") as other:
-            assert (other.capacities[0].ongoing, other.capacities[0].others) == (2, 2)
+            assert other.capacities[0].others == 2
         await door.dispatch(slots[0].token)
         await wait_until(lambda: stream.capacities[-1].others == 1)
         await door.release(slots[1].token)

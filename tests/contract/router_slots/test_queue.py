@@ -1,4 +1,4 @@
-"""Reservations that wait for room: back pressure, and what the controller hears of them."""
+"""Reservations that wait for room: back pressure, and the load that is reported to the controller."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Leased slots through the router, over real gRPC, with replicas that a test tells what to say."""
+"""Leased slots through the router, over real gRPC, with scripted replicas."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,19 @@ from tests.support.wait import wait_until
 
 
 class TestReserveAndDispatch:
+    @pytest.mark.asyncio
+    async def test_the_controller_hears_of_calls_in_slots(self, mesh: RouterBench, client: SlotCaller) -> None:
+        replica = await one_replica(mesh)
+        slot = await client.slot()
+        replica.answer = hold
+        running = asyncio.ensure_future(client.dispatch(slot, b"x"))
+        (reports,) = mesh.controller.reports_of.values()
+        await wait_until(lambda: reports[-1].loads[0].slot_calls == 1, what="a report")
+        load = reports[-1].loads[0]
+        assert (load.backend, load.ongoing) == ("b", 0)
+        assert abs(load.sample_time.ToSeconds() - time.time()) < 600
+        running.cancel()
+
     @pytest.mark.asyncio
     async def test_a_slot_is_reserved_and_a_call_runs_in_it_without_a_release(
         self, mesh: RouterBench, client: SlotCaller

@@ -1,1 +1,1 @@
-"""What every server of the mesh does, whatever it serves."""
+"""What all servers of the mesh have in common."""

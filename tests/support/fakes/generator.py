@@ -1,4 +1,4 @@
-"""A handler that yields, behind the fake router: runs ahead of who takes its values by a credit, and waits then.
+"""A handler that yields, behind the fake router: it runs ahead of its caller by a credit, and waits then.
 
 Invariant: it is stepped only while it is less than 256 values and 1 MiB ahead.
 Owner: the `FakeStream` of its call.

@@ -33,6 +33,9 @@ SNAPSHOT = Snapshot(
                 max_ongoing=64,
                 start_time=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
                 warning=WARNING,
+                restart_count=3,
+                last_exit="was killed by SIGKILL",
+                version="0.1.0",
             ),
             ReplicaStatus(replica_id="v1-ghijkl", backend="v1", state="FAILED", error=TRACEBACK),
         ),
@@ -76,6 +79,8 @@ def test_tables_tell_who_does_what_and_who_is_missing() -> None:
     assert table["v1"] == ["app:Digits", "1/2"]
     assert table["v2"] == ["app:Digits", "0/any"]
     assert table["v1-abcdef"][:5] == ["v1", "READY", "[::1]:7072", "4711", "64"]
+    assert table["v1-abcdef"][-3:-1] == ["0.1.0", "3: was killed by SIGKILL"]
+    assert table["v1-ghijkl"][-3:-1] == ["", ""]
     assert table["v1-abcdef"][-1] == WARNING.splitlines()[0]
     assert f"\nv1-abcdef:\n{WARNING}" in text
     assert table["v1-ghijkl"][-1] == TRACEBACK.splitlines()[-1]
@@ -108,6 +113,7 @@ def test_json_says_the_same() -> None:
     ready, failed = document["replicas"]
     assert (ready["state"], ready["pid"], ready["start_time"]) == ("READY", 4711, "2026-01-02T03:04:05+00:00")
     assert (ready["warning"], failed["warning"]) == (WARNING, "")
+    assert (ready["restart_count"], ready["last_exit"], ready["version"]) == (3, "was killed by SIGKILL", "0.1.0")
     assert (failed["state"], failed["error"], failed["start_time"]) == ("FAILED", TRACEBACK, None)
     assert [router["current"] for router in document["routers"]] == [False, True]
     assert document["routers"][0]["linked_replica_ids"] == ["v1-abcdef"]

@@ -1,4 +1,4 @@
-"""The values of one call between the stream and the loop: order, credit, and who hears of the end."""
+"""The values of one call between the stream and the loop: order, credit, and the end of the iteration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a controller that does not remember takes over from tables that routers bring: who is there."""
+"""What a controller without state takes over from tables that routers bring: the replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a controller that does not remember takes over from tables that routers bring: who owns what."""
+"""What a controller without state takes over from tables that routers bring: the owners of partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator may tell the controller."""
+"""The settings of the controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes that meet: nobody's is lost, and none is refused for another's sake."""
+"""Concurrent changes: none is lost, and none is refused because of another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of replicas: every replica once, whatever their number, their errors, and who comes and goes meanwhile."""
+"""Pages of replicas: every replica once, whatever their number and errors, and while others come and go."""
 
 from __future__ import annotations
 

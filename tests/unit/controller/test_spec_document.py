@@ -78,7 +78,7 @@ def test_all_mistakes_are_told_at_once_with_their_paths() -> None:
     balancers = [repr(each.name.lower()) for each in BalancerName]
     assert mistakes("""
         backends:
-          v1: {handler: "no module", num_replicas: two, max_ongoing: 0, typo: 1, max_queue_time: 30,
+          v1: {handler: "no module", num_replicas: two, max_ongoing: 0, typo: 1, max_queue_time: 30, max_batch_size: 7,
                max_queued_bytes: 12KX, balancer: random, graceful_timeout: -1s, user_config: {day: 2024-01-01, x: .nan}}
           1: {}
           -bad: []
@@ -97,6 +97,7 @@ def test_all_mistakes_are_told_at_once_with_their_paths() -> None:
         "backends.v1.max_queue_time": "write it with its unit, as 250ms, 30s or 2m",
         "backends.v1.max_queued_bytes": "expected a size such as 64KiB or 4MiB, got '12KX'",
         "backends.v1.num_replicas": "must be a valid integer, is 'two'",
+        "backends.v1.max_batch_size": "is called max_wire_batch_size now",
         "backends.v1.typo": "there is no such setting",
         "backends.v1.user_config.day": "a date is no JSON value: make it a string",
         "backends.v1.user_config.x": "must be finite, is nan",

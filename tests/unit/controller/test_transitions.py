@@ -9,6 +9,7 @@ import pytest
 from controller_service.core import transitions
 from controller_service.core.observed import Observed, ObservedReplica, ReplicaState, Restarts
 from controller_service.core.partitions import Incarnation
+from controller_service.core.replacements import EXITS_KEPT
 from controller_service.core.transitions import AttachRefused, Hello, NamesakeLives, ObservedReport
 
 A = Hello(replica_id="a", incarnation="1" * 32, backend="v1", pid=7)
@@ -148,3 +149,50 @@ def test_what_was_asked_to_end_does_not_count() -> None:
     assert not observed.restarts
     assert the_replica(observed).state is ReplicaState.STOPPED
     assert not the_replica(observed).error
+
+
+def start(observed: Observed, replica_id: str, template: str = "t") -> Observed:
+    return transitions.launched(observed, replica_id, "v1", template=template, pid=9, now=0.0).observed
+
+
+def end(observed: Observed, replica_id: str, how: str) -> Observed:
+    return transitions.exited(observed, replica_id, how, failed=True, now=1.0).observed
+
+
+def history(observed: Observed, replica_id: str) -> tuple[int, str]:
+    replica = the_replica(observed, replica_id)
+    return replica.restarts, replica.last_exit
+
+
+def test_who_is_started_in_place_of_another_counts_on_and_knows_how_that_one_ended() -> None:
+    observed = end(start(Observed(), "a"), "a", "was killed by SIGKILL")
+    assert history(observed, "a") == (0, "was killed by SIGKILL")
+    observed = start(observed.without_replica("a"), "b")
+    assert history(observed, "b") == (1, "was killed by SIGKILL")
+    observed = transitions.launch_failed(observed, "c", "v1", "no such file", now=2.0, template="t").observed
+    assert history(observed, "c") == (0, "no such file"), "nobody's place was free"
+    observed = start(end(observed, "b", "exited with status 1"), "d")
+    assert history(observed, "d") == (1, "no such file"), "the oldest first"
+    assert history(start(observed, "e"), "e") == (2, "exited with status 1")
+
+
+def test_who_was_told_to_end_leaves_no_place_and_a_new_configuration_counts_anew() -> None:
+    observed = transitions.told_to_drain(start(Observed(), "a"), "a", "enough").observed
+    observed = end(observed, "a", "exited with status 0")
+    assert history(observed, "a") == (0, "exited with status 0")
+    assert history(start(observed, "b"), "b") == (0, "")
+    observed = end(start(observed, "c"), "c", "was killed by SIGSEGV")
+    assert history(start(observed, "d", template="another"), "d") == (0, "")
+
+
+def test_places_are_bounded() -> None:
+    observed = Observed()
+    for number in range(EXITS_KEPT + 10):
+        observed = end(start(observed, str(number), template=str(number)), str(number), "gone")
+    assert len(observed.unreplaced) == EXITS_KEPT
+
+
+def test_an_incarnation_that_replaces_another_counts_on() -> None:
+    newer = replace(A, incarnation="2" * 32, version="9.9")
+    replica = the_replica(attached(newer, reported(attached(), READY)))
+    assert (replica.restarts, replica.version) == (1, "9.9")

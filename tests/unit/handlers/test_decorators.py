@@ -66,6 +66,24 @@ def test_a_batch_function_carries_its_settings() -> None:
     assert batch_settings(lambda: None) is None
 
 
+def test_sizes_may_be_floats_that_are_whole_numbers_and_getters_tell_what_is_in_force() -> None:
+    @batch(max_batch_size=7.0, max_concurrent_batches=2.0)
+    def handle(items: list[int]) -> list[int]:
+        return items
+
+    settings = batch_settings(handle)
+    assert settings is not None
+    assert [type(each) for each in (settings.max_batch_size, settings.max_concurrent_batches)] == [int, int]
+    assert (handle.get_max_batch_size(), handle.get_max_concurrent_batches()) == (7, 2)
+    assert handle.get_batch_wait_timeout_s() == 0.01
+    handle.set_max_batch_size(8.0)
+    handle.set_max_concurrent_batches(3)
+    handle.set_batch_wait_timeout_s(1)
+    now = handle.get_max_batch_size(), handle.get_max_concurrent_batches(), handle.get_batch_wait_timeout_s()
+    assert now == (8, 3, 1)
+    assert type(handle.get_max_batch_size()) is int
+
+
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
@@ -84,7 +102,7 @@ def test_a_batch_function_carries_its_settings() -> None:
         (lambda: deployment(blocked_after_s=True), TypeError, "must be a number of seconds, got True"),
         (lambda: deployment(3), TypeError, "class or a function, got 3"),  # type: ignore[call-overload]
         (lambda: batch(max_batch_size=0), ValueError, "max_batch_size must be 1"),
-        (lambda: batch(max_batch_size=2.5), TypeError, "got 2.5"),  # type: ignore[call-overload]
+        (lambda: batch(max_batch_size=2.5), TypeError, "got 2.5"),
         (lambda: batch(max_concurrent_batches=0), ValueError, "max_concurrent_batches"),
         (lambda: batch(batch_wait_timeout_s=-1), ValueError, "batch_wait_timeout_s must be finite and not neg"),
         (lambda: batch(batch_wait_timeout_s=float("nan")), ValueError, "got nan"),
@@ -94,7 +112,7 @@ def test_a_batch_function_carries_its_settings() -> None:
         (lambda: batch(batch_size_fn=3), TypeError, "batch_size_fn must be a function of an item, or None, got 3"),  # type: ignore[call-overload]
         (lambda: batch(max_batch_size=100_001), ValueError, "max_batch_size must be 1 … 100,000, got 100001"),
         (lambda: batch(max_batch_size=2**53 + 1, batch_size_fn=len), ValueError, "max_batch_size must be 1 … 9,"),
-        (lambda: batch(max_batch_size=2.5, batch_size_fn=len), TypeError, "got 2.5"),  # type: ignore[call-overload]
+        (lambda: batch(max_batch_size=2.5, batch_size_fn=len), TypeError, "got 2.5"),
         (lambda: batch(staticmethod(len)), TypeError, "below @staticmethod"),
         (lambda: batch(object), TypeError, "@batch goes on a function"),  # type: ignore[arg-type]
     ],
@@ -139,14 +157,14 @@ def _as_they_were() -> Iterator[None]:
     [
         (lambda method: method.set_max_batch_size(0), ValueError, "max_batch_size must be 1 … 100,000, got 0"),
         (lambda method: method.set_max_batch_size(100_001), ValueError, "got 100001"),
-        (lambda method: method.set_max_batch_size(2.0), TypeError, "max_batch_size must be an integer, got 2.0"),
+        (lambda method: method.set_max_batch_size(2.5), TypeError, "max_batch_size must be an integer, got 2.5"),
         (lambda method: method.set_max_batch_size(True), TypeError, "got True"),
         (lambda method: method.set_max_batch_size(None), TypeError, "got None"),
         (lambda method: method.set_batch_wait_timeout_s(-0.1), ValueError, "finite and not negative, got -0.1"),
         (lambda method: method.set_batch_wait_timeout_s(float("inf")), ValueError, "got inf"),
         (lambda method: method.set_batch_wait_timeout_s("1"), TypeError, "a number of seconds, got '1'"),
         (lambda method: method.set_max_concurrent_batches(0), ValueError, "max_concurrent_batches must be 1"),
-        (lambda method: method.set_max_concurrent_batches(1.0), TypeError, "got 1.0"),
+        (lambda method: method.set_max_concurrent_batches(1.5), TypeError, "got 1.5"),
     ],
 )
 def test_a_setter_refuses_wrong_values_and_changes_nothing(

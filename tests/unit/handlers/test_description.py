@@ -118,8 +118,6 @@ def handler(*kinds: str, size: int = 10, concurrent: int = 1) -> type:
         "async yield": yields_on_loop,
         "yield": yields_in_thread,
     }
-    if "batch" not in kinds:
-        del on_loop.__slotmesh_batch__  # type: ignore[attr-defined]
     return type("Handler", (), {f"m{index}": methods[kind] for index, kind in enumerate(kinds)})
 
 

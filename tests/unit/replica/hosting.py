@@ -1,4 +1,4 @@
-"""An engine with a handler and a router that only remembers what it is told."""
+"""An engine with a handler and a router that records the answers."""
 
 from __future__ import annotations
 

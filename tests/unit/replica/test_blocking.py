@@ -1,4 +1,4 @@
-"""A loop that is kept, told from one that only was not run."""
+"""A loop that is blocked, distinguished from one whose thread did not get a processor."""
 
 from __future__ import annotations
 

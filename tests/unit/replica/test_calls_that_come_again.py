@@ -1,4 +1,4 @@
-"""Calls of a session that come again while they wait here: they wait for whoever asked last, and start once."""
+"""Calls of a session that come again while they wait here: they wait for the link that asked last, and start once."""
 
 from __future__ import annotations
 

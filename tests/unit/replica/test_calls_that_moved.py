@@ -1,4 +1,4 @@
-"""Calls of a session that went on at another router: nobody hears that they were cancelled, unless they were there."""
+"""Calls of a session that went on at another router: which of them a cancel of the earlier router still ends."""
 
 from __future__ import annotations
 

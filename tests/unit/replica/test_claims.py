@@ -1,4 +1,4 @@
-"""Which calls may start: each reason why not, and what a claim means to whoever holds a turn up."""
+"""Which calls may start: each reason why not, and what a claim means to a hold of its turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Direct slots at each moment in which their caller may leave, and who shares a request id."""
+"""Direct slots at each moment in which their caller may leave, and callers that share a request id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes on their way back, and what routers hear of the load."""
+"""Outcomes on their way back, and reports of the load to routers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generators in the engine: who begins, whose context it is, and what becomes of those that do not begin."""
+"""Generators in the engine: which of them begin, in which context, and the outcome of those that do not."""
 
 from __future__ import annotations
 

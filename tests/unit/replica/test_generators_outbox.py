@@ -19,7 +19,7 @@ BROKEN = Failure(reason=Reason.HANDLER_ERROR, message="no", executed=Executed.YE
 
 
 def outbox(*, cuts: bool = True) -> Outbox:
-    made = Outbox(lambda: PermitCapacity(0, 8, 0, 0, 4096, False, 0), Issuer(FakeClock()), cuts=cuts)
+    made = Outbox(lambda: PermitCapacity(8, 0, 4096, False, 0), Issuer(FakeClock()), cuts=cuts)
     assert made.next_frame() is not None, "capacity comes first"
     return made
 

@@ -23,7 +23,7 @@ class Desk:
     def __init__(self) -> None:
         self.about_to_end = 500
         self.outbox = Outbox(
-            lambda: PermitCapacity(0, 8, 0, 2, 100, False, 1),
+            lambda: PermitCapacity(8, 2, 100, False, 1),
             Issuer(FakeClock()),
             about_to_end=lambda: self.about_to_end,
             are_quick=lambda: True,

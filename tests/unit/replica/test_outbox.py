@@ -23,9 +23,9 @@ class Desk:
     """An outbox whose capacity can be set, and that counts how often it would be woken."""
 
     def __init__(self) -> None:
-        self.ongoing = 0
+        self.others = 1
         self.woken = 0
-        self.outbox = Outbox(lambda: PermitCapacity(self.ongoing, 8, 0, 2, 100, False, 1), Issuer(FakeClock()))
+        self.outbox = Outbox(lambda: PermitCapacity(8, 2, 100, False, self.others), Issuer(FakeClock()))
         self.outbox.connect(self.wake)
         self.first = self.outbox.next_frame()
 
@@ -54,7 +54,7 @@ def test_the_first_frame_is_the_capacity(desk: Desk) -> None:
 
 
 def test_answers_about_slots_leave_together_but_not_before_the_first_capacity() -> None:
-    outbox = Outbox(lambda: PermitCapacity(1, 8, 0, 2, 100, False, 1), Issuer(FakeClock()))
+    outbox = Outbox(lambda: PermitCapacity(8, 2, 100, False, 1), Issuer(FakeClock()))
     for op_id in (1, 2):
         outbox.slot_answer(op_id, SlotReleased(1, 8))
     first, second = outbox.next_frame(), outbox.next_frame()
@@ -73,7 +73,7 @@ def test_results_of_many_runs_leave_together_with_the_newest_capacity(desk: Desk
     desk.outbox.results(1, [b"a", b"b"], 2, OCTET_STREAM)
     desk.outbox.results(3, [b"c"], 1, OCTET_STREAM)
     desk.outbox.results(9, [b"{}"], 2, JSON)
-    desk.ongoing = 5
+    desk.others = 5
     frame = desk.frame()
     assert desk.woken == 3
     assert frame.frame_no == 1
@@ -81,7 +81,7 @@ def test_results_of_many_runs_leave_together_with_the_newest_capacity(desk: Desk
         ([1, 2, 3], [b"a", b"b", b"c"], OCTET_STREAM),
         ([9], [b"{}"], JSON),
     ]
-    assert frame.capacity.ongoing == 5
+    assert frame.capacity.others == 5
     desk.outbox.results(10, [b""], 0, OCTET_STREAM)
     assert desk.frame().frame_no == 2
 
@@ -166,7 +166,7 @@ class CuttingDesk(Desk):
 
     def __init__(self) -> None:
         super().__init__()
-        self.outbox = Outbox(lambda: PermitCapacity(0, 8, 0, 2, 100, False, 1), Issuer(FakeClock()), cuts=True)
+        self.outbox = Outbox(lambda: PermitCapacity(8, 2, 100, False, 1), Issuer(FakeClock()), cuts=True)
         self.outbox.connect(self.wake)
         self.first = self.outbox.next_frame()
 

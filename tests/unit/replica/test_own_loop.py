@@ -1,4 +1,4 @@
-"""Methods that run on a loop of the handler's own: everything as on the engine's loop, and nobody waits for them."""
+"""Methods that run on a loop of the handler's own: everything as on the engine's loop, which never waits for them."""
 
 from __future__ import annotations
 

@@ -52,8 +52,7 @@ def test_a_router_that_heard_full_hears_of_room() -> None:
     core, mine, other = scheduler(max_ongoing=2), RouterPeer(), RouterPeer()
     theirs = run(other, 1, 2)
     core.step(RunsCame([theirs]), 0.0)
-    capacity = core.capacity(mine)
-    assert (capacity.ongoing, capacity.others) == (2, 2)
+    assert (core.in_use, core.capacity(mine).others) == (2, 2)
     assert core.capacity(other).others == 0
     assert told(core.step(CallsEnded(theirs, 1), 0.0)) == []
     told_at = core.next_deadline()

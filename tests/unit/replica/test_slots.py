@@ -1,4 +1,4 @@
-"""Slots at the engine: who waits for the last of them hears of its end, whichever event brings that."""
+"""Slots at the engine: waits for the end of the last one return, whichever event brings that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who hears of room, in which order, and when. Times are seconds; the gap is one."""
+"""Which routers are told of room, in which order, and when. Times are seconds; the gap is one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The world of the scheduler's tests, with callers that want slots."""
+"""The world of the scheduler's tests, with callers that reserve slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas that join, and clients of sessions that have not heard of them."""
+"""Replicas that join, and clients of sessions that have not acknowledged a roster with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lanes that stop: whether a call that a replica has was in time is decided where it runs; then its caller hears."""
+"""Lanes that stop: the replica that has a call decides whether it was in time; then its caller gets the outcome."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from router_service import convert
+from router_service.convert.runs import MAX_WAITED_US
 from router_service.core.calls import RouterCallOptions
 from router_service.core.replicas.frames import KeyColumns, OutgoingBatch
 from router_service.core.sessions.found_calls import FoundCalls
@@ -64,6 +65,18 @@ def test_how_far_handlers_may_be_ahead_is_said_where_it_is_less_than_all(level: 
     frame = replica_service_pb2.RunFrame()
     convert.add_batch(frame, OutgoingBatch(7, "e", options, [b"a"], -1, 0, 0, inf, level=level), 100.0)
     assert (frame.batches[0].values_ahead, frame.batches[0].bytes_ahead) == credit
+
+
+@pytest.mark.parametrize(
+    ("arrived", "waited_us"), [(99.5, 500_000), (100.0, 1), (101.0, 1), (-1e19, MAX_WAITED_US), (inf, 0)]
+)
+def test_how_long_calls_have_waited_is_said_where_it_is_known(arrived: float, waited_us: int) -> None:
+    options = convert.options_from_wire(call_pb2.CallOptions())
+    assert isinstance(options, RouterCallOptions)
+    frame = replica_service_pb2.RunFrame()
+    convert.add_batch(frame, OutgoingBatch(7, "e", options, [b"a"], -1, 0, 0, inf, arrived=arrived), 100.0)
+    assert frame.batches[0].waited_us == waited_us
+    assert not frame.batches[0].HasField("origins")
 
 
 def test_calls_of_several_keys_have_a_column_of_keys_in_place_of_the_one() -> None:

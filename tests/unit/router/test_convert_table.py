@@ -69,10 +69,10 @@ def test_settings_of_a_backend_have_their_defaults() -> None:
 
 def test_settings_of_a_backend_are_taken_over() -> None:
     said: dict[str, Any] = {"max_queued_calls": 5, "max_queued_bytes": 7, "max_queue_time": Duration(nanos=5 * 10**8)}
-    wire = table(1, {}, **said, max_batch_size=9)
-    expected = Backend(name="b", max_queued_calls=5, max_queued_bytes=7, max_queue_time_s=0.5, max_batch_size=9)
+    wire = table(1, {}, **said, max_wire_batch_size=9)
+    expected = Backend(name="b", max_queued_calls=5, max_queued_bytes=7, max_queue_time_s=0.5, max_wire_batch_size=9)
     assert convert.table_from_wire(wire).backends["b"].settings == expected
-    older = membership_service_pb2.BackendRoute(name="b", **said, max_batch_size=9)
+    older = membership_service_pb2.BackendRoute(name="b", **said, max_wire_batch_size=9)
     wire = membership_service_pb2.RoutingTable(backends=[older])
     assert convert.table_from_wire(wire).backends["b"].settings == expected, "as controllers of older versions say it"
 

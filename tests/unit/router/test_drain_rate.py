@@ -1,4 +1,4 @@
-"""How fast a queue drains, and what those hear who find it full."""
+"""How fast a queue drains, and the retry delays of calls that find it full."""
 
 from __future__ import annotations
 

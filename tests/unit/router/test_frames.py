@@ -85,7 +85,7 @@ def test_equal_timeouts_of_different_arrivals_are_different_deadlines() -> None:
 @pytest.mark.parametrize(("size", "sizes"), [(1, [1] * 7), (3, [3, 3, 1]), (7, [7]), (1024, [7])])
 def test_a_batch_has_the_backends_max_batch_size_at_most(size: int, sizes: list[int]) -> None:
     for parts in ([7], [2, 5], [1] * 7):
-        world = lazy_world(settings={"max_batch_size": size})
+        world = lazy_world(settings={"max_wire_batch_size": size})
         calls = iter(range(7))
         for count in parts:
             world.submit([next(calls) for _ in range(count)])
@@ -95,7 +95,7 @@ def test_a_batch_has_the_backends_max_batch_size_at_most(size: int, sizes: list[
 
 
 def test_run_ids_are_consecutive_in_the_order_of_the_frame() -> None:
-    world = lazy_world(settings={"max_batch_size": 2})
+    world = lazy_world(settings={"max_wire_batch_size": 2})
     world.submit([1], method="m")
     world.submit([2, 3], method="n")
     world.submit([4, 5], method="m")
@@ -118,7 +118,7 @@ def test_run_ids_are_consecutive_in_the_order_of_the_frame() -> None:
 def test_calls_of_one_key_keep_their_order_whatever_their_options(batch_size: int) -> None:
     draw = random.Random(batch_size)
     for _ in range(100):
-        world = lazy_world(settings={"max_batch_size": batch_size})
+        world = lazy_world(settings={"max_wire_batch_size": batch_size})
         keys = {call_id: draw.choice(("red", "green", "")) for call_id in range(30)}
         for call_id, key in keys.items():
             world.submit([call_id], ordering_key=key, method=draw.choice("ab"), timeout_s=draw.choice((5.0, 9.0)))
@@ -148,7 +148,7 @@ def test_a_batch_of_one_key_has_no_columns() -> None:
 
 
 def test_columns_are_cut_with_the_batch() -> None:
-    world = lazy_world(settings={"max_batch_size": 2})
+    world = lazy_world(settings={"max_wire_batch_size": 2})
     for call_id, key in enumerate("abc"):
         world.submit([call_id], ordering_key=key)
     first, second = world.cut("r")
@@ -192,6 +192,18 @@ def test_a_copy_of_a_keyed_call_travels_without_its_key_and_never_with_the_prima
     primary, copies = world.cut("r")
     assert (calls_of(primary), primary.partition >= 0) == ([1, 2], True)
     assert (calls_of(copies), copies.partition, copies.owner_epoch) == ([1, 2], -1, 0)
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_copies_that_replicas_of_their_primary_get_are_a_batch_of_their_own(between: bool) -> None:
+    world = lazy_world(shadows={"b": 1.0})
+    world.submit([1])
+    if between:
+        world.submit([2], method="n")
+    world.submit([3])
+    batches = world.cut("r")
+    assert [each for batch in batches if not batch.is_shadow for each in calls_of(batch)] == [1, 3, *[2] * between]
+    assert [each for batch in batches if batch.is_shadow for each in calls_of(batch)] == [1, 3, *[2] * between]
 
 
 @pytest.mark.parametrize("between", [[], ["f"]])

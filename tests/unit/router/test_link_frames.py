@@ -1,4 +1,4 @@
-"""What a replica is told besides calls is cut into frames, however much of it has gathered."""
+"""Cancels and acknowledgements to a replica are cut into frames, however many have gathered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More than fits: what is refused, what is not, and what the refused ones hear."""
+"""More calls than fit: which are refused, which are not, and with which failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy changes between two runs: what was admitted stays, as long as there is somebody to run it."""
+"""A policy changes between two runs: admitted calls stay, as long as there is a replica to run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replica that refuses whatever it gets, and says that it has room: its calls end all the same."""
+"""A replica that refuses all calls, and reports room: its calls end all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of rosters: whether a router covers them, and who of them has departed."""
+"""What is known of rosters: whether a router covers them, and which replicas have departed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots whose balancer listens: what is remembered of them."""
+"""Slots of balancers with hooks: what is kept of them."""
 
 from __future__ import annotations
 

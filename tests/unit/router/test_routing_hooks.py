@@ -1,4 +1,4 @@
-"""What a balancer hears that wants to: what was placed, and what came of it."""
+"""Hooks of balancers: what was placed, and how it ended."""
 
 from __future__ import annotations
 

@@ -8,7 +8,9 @@ import pytest
 
 from router_service.core.queueing.run_queues import SloQueue
 from router_service.core.runs import RouterRun
-from tests.unit.router.parts import run
+from slotmesh.spec.model import SloScope
+from tests.unit.router.parts import caller, run
+from tests.unit.router.world import World
 
 
 def in_turn(queue: SloQueue) -> list[int]:
@@ -104,3 +106,36 @@ def test_runs_that_were_taken_back_do_not_pile_up() -> None:
         each.cursor = 1
     assert len(gone) < 2_000
     assert [each.seq for each in queue.drain()] == [0]
+
+
+@pytest.mark.parametrize(("scope", "order"), [(SloScope.CLIENT, [1, 2, 3, 5, 4]), (SloScope.BACKEND, [1, 5, 2, 3, 4])])
+def test_slos_order_among_clients_where_the_backend_says_so(scope: SloScope, order: list[int]) -> None:
+    world = World({"b": ["r"]}, slots=1, settings={"slo_scope": scope})
+    mine, theirs = caller(), caller()
+    world.submit([1], by=mine)
+    world.submit([2], by=mine)
+    world.submit([3], by=mine)
+    world.submit([4], by=theirs)
+    world.submit([5], by=theirs, slo_s=0.1)
+    for _ in order:
+        world.complete("r")
+    assert world.got("r") == order
+
+
+def test_a_backend_that_changes_its_scope_takes_along_what_waits() -> None:
+    world = World({"b": ["r"]}, slots=1)
+    mine, theirs = caller(), caller()
+    world.submit([1], by=mine)
+    world.submit([2], by=mine)
+    world.submit([3], by=mine)
+    world.submit([4], by=theirs, slo_s=0.1)
+    world.settings = {"slo_scope": SloScope.BACKEND}
+    world.push()
+    assert world.queued == {"b": 3}
+    world.complete("r")
+    assert world.at_replica("r") == [4]
+    world.settings = {}
+    world.push()
+    world.complete("r")
+    world.complete("r")
+    assert sorted(world.got("r")) == [1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Who leaves at the very moment in which its slot is granted: the slot is given back, and never stays for nobody."""
+"""A caller that leaves at the very moment in which its slot is granted: the slot is released."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_too_many_at_once_are_refused() -> None:
     assert isinstance(failure, Failure)
     assert failure.reason is Reason.QUEUE_FULL
 
-    async def unwanted(_payload: bytes, _content_type: str) -> None:
+    async def unwanted(*_: str | bytes) -> None:
         raise AssertionError
 
     key = router.replica.key

@@ -1,4 +1,4 @@
-"""What clients do not read is bounded over all streams: who has most of it lets go first."""
+"""Unread results are bounded over all streams: the streams with most of them drop theirs first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the router's scheduler wants done, as a world does it."""
+"""Commands of the router's scheduler, carried out by a world in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fails while nobody waits for it is logged: by name and traceback, without the values that it held."""
+"""Errors that no code awaits are logged: by name and traceback, without the values that were held."""
 
 from __future__ import annotations
 

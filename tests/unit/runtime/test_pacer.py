@@ -68,3 +68,16 @@ async def test_once_stopped_it_wakes_nobody() -> None:
     pacer.stop()
     pacer.hurry()
     assert woken == []
+
+
+async def test_a_frame_that_gathers_is_looked_at_again_in_the_next_turn() -> None:
+    woken: list[bool] = []
+    pacer = Pacer(lambda: woken.append(True), still)
+    assert not pacer.gathers(1)
+    pacer.gathered(2, is_alone=True)
+    assert pacer.gathers(1)
+    assert not woken
+    await asyncio.sleep(0)
+    assert woken == [True]
+    pacer.hurry()
+    assert not pacer.gathers(1)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_the_message_has_the_type_of_the_setting(setting: Setting) -> None:
     if field.message_type is not None:
         assert field.message_type.full_name == MESSAGES[setting.kind]
     elif field.enum_type is not None:
-        prefix = f"{field.enum_type.name.upper()}_"
+        prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", field.enum_type.name).upper() + "_"
         numbers = {each.name.removeprefix(prefix): each.number for each in field.enum_type.values if each.number}
         assert numbers == {each.name: each.value for each in type(setting.default)}
     elif setting.kind is not SettingKind.HANDLER:

@@ -1,4 +1,4 @@
-"""The heap of moments at which somebody must look at something."""
+"""The heap of deadlines: items come out when they are due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets the next unkeyed calls: one policy a file, each one non-blocking method over the replicas' loads.
+"""Balancers choose the replica of the next unkeyed calls: a policy a file, each one non-blocking method over the loads.
 
 Purpose: what a balancer is, and which ones there are. Each registers itself, by its name in `slotmesh/spec/model.py`;
 all modules of this package are imported when it is.
@@ -50,7 +50,7 @@ class Balancer(Protocol[CandidateT]):
     """Picks among the replicas of one backend. None of them looks at more than a few replicas."""
 
     def changed(self, replica: CandidateT) -> None:
-        """The replica's load, capacity or link changed; it may be new, or gone (`free` is 0)."""
+        """The replica's load, capacity or link changed; it may be new, or have left (`free` is 0)."""
 
     def pick(self) -> CandidateT | None:
         """The replica for the next calls: one with `free > 0`, or None. Changes nothing but the order of turns."""
@@ -58,9 +58,10 @@ class Balancer(Protocol[CandidateT]):
 
 @runtime_checkable
 class RoutingHooks(Protocol):
-    """A balancer that wants to hear what became of what was placed. Each `routed` has one of the others, later.
+    """A balancer with hooks for the end of what was placed. Each `routed` is followed by one of the others, later.
 
-    Calls and reservations without an ordering key. One that comes into force hears the end of what others placed.
+    The hooks are for calls and reservations without an ordering key. A new balancer also gets the ends of what the one
+    before it placed.
     """
 
     def routed(self, replica: Candidate, count: int) -> None:
@@ -70,7 +71,7 @@ class RoutingHooks(Protocol):
         """It has answered calls, `latency_s` after they were placed, or dispatched into their slot."""
 
     def abandoned(self, replica: Candidate, count: int) -> None:
-        """It never ran them, or nobody will know: refused, taken back, lost; a slot released, or its lease over."""
+        """Refused, cancelled or lost: they may never have run. Or a slot that was released, or whose lease is over."""
 
 
 MakeBalancer = Callable[["Chance"], Balancer[Any]]

@@ -1,9 +1,9 @@
-"""The replica with the smallest share of its permits in use; among equals turns, or whose news is surest.
+"""The replica with the smallest share of its permits in use; among equals in turn, or the one whose load is known best.
 
-A router that has the replicas to itself knows all of their loads, and gives equals their turns. Where others send too,
-room that it once heard of may be taken by now. Then a replica that has just ended one of its calls comes first, because
-others hear of that slot later than this router does; what it heard otherwise comes last. So routers keep out of each
-other's way without a word between them.
+A router that has the replicas to itself knows all of their loads, and gives equals their turns. Where other routers
+send too, room that a replica reported may be taken by now. Then a replica that has just ended one of this router's
+calls comes first, because other routers learn later that its permit is free; replicas whose room is known from reports
+only come last. So routers avoid each other without exchanging messages.
 Invariants: every replica with room stands in the level of its load; `_order` has every level that is not empty. A
 change costs O(1), and O(log levels) where a level appears or vanishes; there are as many levels as different loads,
 however many replicas.

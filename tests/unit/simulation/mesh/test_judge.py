@@ -74,6 +74,18 @@ def test_one_that_ended_after_its_deadline_has_failed() -> None:
     assert run.invariants(is_calm=False) == {"stopped lane"}
 
 
+def test_what_is_left_of_a_timeout_counts_from_the_arrival_at_the_replica() -> None:
+    run = Run()
+    run.now = 1.0
+    run.recorder.came_to_replica("0", 1.9)
+    run.execute("0", 1.0, 2.9)
+    run.execute("1", 2.9, 3.0)
+    run.hear("0", 3.2, "DEADLINE_RUNNING", "UNKNOWN")
+    run.hear("1", 3.2)
+
+    assert run.invariants(is_calm=False) == set()
+
+
 def test_after_a_reset_the_lane_goes_on() -> None:
     run = Run()
     run.hear("0", 1.0, "QUEUE_TIMEOUT", "NO")

@@ -1,0 +1,95 @@
+"""Which trace calls belong to, in the form of W3C Trace Context, and the columns of a batch that say so. Pure.
+
+Purpose: metadata is the same for all calls of a batch, and a `traceparent` there would split every batch. So batches
+have columns for it, of stretches of calls that share one; a batch without any has nothing.
+Owner: pure functions, for clients, routers and replicas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Final, NamedTuple
+
+MAX_TRACEPARENT_CHARS: Final = 128
+MAX_TRACESTATE_CHARS: Final = 512
+
+_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
+_TRACESTATE: Final = re.compile(r"[ -~]*")
+
+
+class TraceContext(NamedTuple):
+    """The span that a call was made in."""
+
+    traceparent: str
+    tracestate: str = ""
+
+
+Traces = Mapping[int, TraceContext]
+"""Of calls that have one, by their ids."""
+
+
+class TraceColumns(NamedTuple):
+    """What a batch says. See `CallBatch` for what each column means."""
+
+    starts: Sequence[int]
+    traceparents: Sequence[str]
+    tracestates: Sequence[str]
+
+    def mistake(self, count: int) -> tuple[str, str] | None:
+        """Which column of a batch with so many calls is wrong, and why."""
+        starts = self.starts
+        if len(self.traceparents) != len(starts):
+            return "traceparents", f"{len(self.traceparents)} of them for {len(starts)} trace_starts"
+        if self.tracestates and len(self.tracestates) != len(starts):
+            return "tracestates", f"{len(self.tracestates)} of them for {len(starts)} trace_starts"
+        last = -1
+        for start in starts:
+            if not last < start < count:
+                return "trace_starts", f"must be ascending places in {count} payloads, got {start}"
+            last = start
+        for traceparent in self.traceparents:
+            if traceparent and not is_traceparent(traceparent):
+                return "traceparents", (
+                    "must be empty or a W3C traceparent, as 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01, "
+                    f"got {traceparent[:64]!r}"
+                )
+        for tracestate in self.tracestates:
+            if not is_tracestate(tracestate):
+                return "tracestates", f"must be at most {MAX_TRACESTATE_CHARS} characters of printable ASCII"
+        return None
+
+    def by_id(self, ids: Sequence[int]) -> dict[int, TraceContext]:
+        """The trace contexts of the calls with these ids, which are those of the whole batch. The columns are sound."""
+        traces: dict[int, TraceContext] = {}
+        stops = [*self.starts, len(ids)][1:]
+        states = self.tracestates or [""] * len(self.starts)
+        for start, stop, traceparent, tracestate in zip(self.starts, stops, self.traceparents, states, strict=True):
+            if traceparent:
+                traces.update(dict.fromkeys(ids[start:stop], TraceContext(traceparent, tracestate)))
+        return traces
+
+
+def columns_of(traces: Sequence[TraceContext | None]) -> TraceColumns:
+    """The columns of a batch whose calls have these."""
+    starts: list[int] = []
+    contexts: list[TraceContext] = []
+    at = 0
+    for trace, neighbours in groupby(traces):
+        if trace is not None or starts:
+            starts.append(at)
+            contexts.append(trace or TraceContext(""))
+        at += sum(1 for _ in neighbours)
+    states = [each.tracestate for each in contexts]
+    return TraceColumns(starts, [each.traceparent for each in contexts], states if any(states) else ())
+
+
+def is_traceparent(text: str) -> bool:
+    """Whether this may be a `traceparent`, of this version of Trace Context or a later one."""
+    return len(text) <= MAX_TRACEPARENT_CHARS and _TRACEPARENT.fullmatch(text) is not None
+
+
+def is_tracestate(text: str) -> bool:
+    """Whether this may be a `tracestate`."""
+    return len(text) <= MAX_TRACESTATE_CHARS and _TRACESTATE.fullmatch(text) is not None
