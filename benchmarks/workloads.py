@@ -27,13 +27,15 @@ MAPS_IN_FLIGHT = 2
 
 Workload = Callable[[float], Awaitable[Sample]]
 """Runs for about that many seconds."""
+Made = Callable[[bytes], asyncio.Future[bytes]]
+"""A method whose calls are futures."""
 _now = time.perf_counter
 
 
-async def futures(methods: Sequence[slotmesh.Method[bytes]], in_flight: int, seconds: float) -> Sample:
+async def futures(methods: Sequence[Made], in_flight: int, seconds: float) -> Sample:
     """A future a call; the calls go round the methods, one after another."""
     latencies_s = array("d")
-    pending: deque[tuple[float, slotmesh.Method[bytes], asyncio.Future[bytes]]] = deque()
+    pending: deque[tuple[float, Made, asyncio.Future[bytes]]] = deque()
     turn = [methods[i % len(methods)] for i in range(in_flight)]
     started = _now()
     until = started + seconds

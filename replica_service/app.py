@@ -12,6 +12,7 @@ import random
 
 from replica_service.config import ReplicaSettings
 from replica_service.convert import Issuer
+from replica_service.direct_servicer import DirectServicer
 from replica_service.servicer import Identity, ReplicaServicer
 from replica_service.shell.engine import Engine
 from replica_service.shell.handler.handler_loop import HandlerLoop
@@ -34,6 +35,7 @@ from slotmesh.runtime.signals import stop_signals
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.telemetry.setup import setup_metrics
 from slotmesh.v1 import (
+    direct_service_pb2_grpc,
     info_service_pb2,
     info_service_pb2_grpc,
     membership_service_pb2,
@@ -41,7 +43,7 @@ from slotmesh.v1 import (
     slot_service_pb2_grpc,
 )
 from slotmesh.version import VERSION
-from slotmesh.wire.features import OF_ROUTERS_TO_REPLICAS
+from slotmesh.wire.features import OF_DIRECT_STREAMS, OF_ROUTERS_TO_REPLICAS
 
 EXIT_LOST_CALLS = 1
 """Exit status of a replica whose calls ran on when they were cancelled at the end of the grace."""
@@ -92,16 +94,18 @@ class ReplicaApp:
         )
         self.servicer = ReplicaServicer(self.identity, self._clock)
         self._slot_servicer = ReplicaSlotServicer(self._clock)
+        self._direct_servicer = DirectServicer(self._clock)
         self.server = server or GrpcServer(
             "replica", host=settings.host, port=settings.port, insecure=settings.insecure
         )
         self.server.add(replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server, self.servicer)
         self.server.add(slot_service_pb2_grpc.add_SlotServiceServicer_to_server, self._slot_servicer)
+        self.server.add(direct_service_pb2_grpc.add_DirectServiceServicer_to_server, self._direct_servicer)
         self._info = InfoServicer(
             info_service_pb2.SERVER_KIND_REPLICA,
             server_id=self.identity.replica_id,
             incarnation=self.identity.incarnation,
-            features=OF_ROUTERS_TO_REPLICAS,
+            features=(*OF_ROUTERS_TO_REPLICAS, *OF_DIRECT_STREAMS),
         )
         self.server.add(info_service_pb2_grpc.add_InfoServiceServicer_to_server, self._info)
         self.replica = HostedReplica(
@@ -151,6 +155,7 @@ class ReplicaApp:
             await replica.stop_asked.wait()
             self.server.set_serving(False)
             is_complete = await replica.finish()
+            self._direct_servicer.end_streams()
             await self.servicer.end_streams(ROUTER_GRACE_S, answers=is_complete)
             await self.server.stop(STREAM_GRACE_S)
         replica.stopped()
@@ -199,5 +204,6 @@ class ReplicaApp:
         observe(self._metrics, engine, self.identity.backend)
         self.servicer.engine = engine
         self._slot_servicer.serve(engine)
+        self._direct_servicer.serve(engine)
         self.server.set_serving()
         return engine

@@ -60,6 +60,8 @@ from slotmesh.version import VERSION
 
 if TYPE_CHECKING:
     from slotmesh.client import (
+        DirectLanes,
+        DirectMethod,
         Endpoint,
         Lane,
         Mesh,
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
         connect,
     )
     from slotmesh.client.sync import (
+        SyncDirectLanes,
+        SyncDirectMethod,
         SyncEndpoint,
         SyncLane,
         SyncMesh,
@@ -91,6 +95,8 @@ if TYPE_CHECKING:
 _LATER = {
     "BatchState": "slotmesh.handlers",
     "CallContext": "slotmesh.handlers.context",
+    "DirectLanes": "slotmesh.client",
+    "DirectMethod": "slotmesh.client",
     "Endpoint": "slotmesh.client",
     "Lane": "slotmesh.client",
     "Mesh": "slotmesh.client",
@@ -101,6 +107,8 @@ _LATER = {
     "RunningBatch": "slotmesh.handlers",
     "Slot": "slotmesh.client",
     "SlotMethod": "slotmesh.client",
+    "SyncDirectLanes": "slotmesh.client.sync",
+    "SyncDirectMethod": "slotmesh.client.sync",
     "SyncEndpoint": "slotmesh.client.sync",
     "SyncLane": "slotmesh.client.sync",
     "SyncMesh": "slotmesh.client.sync",
@@ -138,6 +146,8 @@ __all__ = [
     "DeadlineExceeded",
     "DeadlineInQueue",
     "DeadlineRunning",
+    "DirectLanes",
+    "DirectMethod",
     "Draining",
     "DuplicateCallId",
     "Endpoint",
@@ -178,6 +188,8 @@ __all__ = [
     "SlotUsed",
     "SlotmeshError",
     "StaleTable",
+    "SyncDirectLanes",
+    "SyncDirectMethod",
     "SyncEndpoint",
     "SyncLane",
     "SyncMesh",

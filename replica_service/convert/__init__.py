@@ -13,6 +13,13 @@ from replica_service.convert.answers import (
 from replica_service.convert.issuer import Issuer
 from replica_service.convert.questions import questions_of
 from replica_service.convert.runs import Arrived, RejectedRun, runs_of
+from replica_service.convert.slot_streams import (
+    attached_to_wire,
+    attachment_of,
+    detached_to_wire,
+    slot_call_of,
+    slot_failure,
+)
 from replica_service.convert.slots import (
     DispatchOp,
     Granted,
@@ -44,7 +51,10 @@ __all__ = [
     "SlotAnswer",
     "SlotReleased",
     "add_answers",
+    "attached_to_wire",
+    "attachment_of",
     "capacity_to_wire",
+    "detached_to_wire",
     "lanes_stopped_to_wire",
     "questions_of",
     "reconciled_to_wire",
@@ -52,6 +62,8 @@ __all__ = [
     "reservation_run",
     "runs_of",
     "service_times_to_wire",
+    "slot_call_of",
     "slot_call_options",
+    "slot_failure",
     "slot_ops_of",
 ]

@@ -103,6 +103,28 @@ class AnswerRenewal:
 
 
 @dataclass(slots=True, eq=False)
+class AnswerAttach:
+    """Answer a client who handed a slot over to its direct stream."""
+
+    link: RouterPeer
+    number: int
+    """What the stream calls the slot."""
+    failure: Failure | None
+    """Why the stream does not hold it; None where it does."""
+
+
+@dataclass(slots=True, eq=False)
+class TellDetached:
+    """A direct stream holds a slot no longer."""
+
+    link: RouterPeer
+    number: int
+    """What the stream has called it."""
+    failure: Failure | None
+    """Why; None where it was given back."""
+
+
+@dataclass(slots=True, eq=False)
 class TellCapacity:
     """Tell a router that was told of no room that there is room now."""
 
@@ -111,4 +133,4 @@ class TellCapacity:
 
 WorkCommand = StartCalls | StartTurn | StartBatch
 """What executors take."""
-ReplicaCommand = WorkCommand | Refuse | Fail | Grant | AnswerRenewal | TellCapacity
+ReplicaCommand = WorkCommand | Refuse | Fail | Grant | AnswerRenewal | AnswerAttach | TellDetached | TellCapacity

@@ -108,6 +108,48 @@ class ReleaseCame:
     secret: bytes
 
 
+# -- direct streams ------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class AttachCame:
+    """A client hands a leased slot over to its direct stream. Answered by `AnswerAttach`."""
+
+    link: RouterPeer
+    number: int
+    """What the stream calls the slot; at least 1."""
+    secret: bytes
+    endpoint: str
+    """The endpoint that the client means; empty where it does not say."""
+    lease_s: float
+    """What the lease lasts, from now, from each renewal, and from the end of each call."""
+
+
+@dataclass(slots=True, eq=False)
+class SlotCallCame:
+    """A client has sent a call for a slot that its stream holds. `run.slot` says afterwards whether the call has it."""
+
+    run: ReplicaRun
+    """One call without ordering key."""
+    number: int
+    """What the stream calls the slot."""
+
+
+@dataclass(slots=True, eq=False)
+class StreamRenewed:
+    """A client lives: the leases of all slots that its stream holds start anew."""
+
+    link: RouterPeer
+
+
+@dataclass(slots=True, eq=False)
+class DetachCame:
+    """A client gives a slot back that its stream holds. A call that runs in it goes on."""
+
+    link: RouterPeer
+    number: int
+
+
 # -- executors -----------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +261,10 @@ ReplicaEvent = (
     | DispatchCame
     | RenewalCame
     | ReleaseCame
+    | AttachCame
+    | SlotCallCame
+    | StreamRenewed
+    | DetachCame
     | Ended
     | ReplicaTimePassed
     | BatchSettingsChanged

@@ -84,6 +84,21 @@ SLOT_USED = Failure(
     reason=Reason.SLOT_USED, message="token: a call was dispatched in this slot before; reserve another for each call"
 )
 
+SLOT_HELD = Failure(
+    reason=Reason.SLOT_USED, message="token: a direct stream holds this slot; reserve another for each other call"
+)
+SLOT_NOT_HELD = Failure(
+    reason=Reason.SLOT_UNKNOWN, message="slot_id: the stream does not hold this slot, or does so no longer"
+)
+SLOT_BUSY = Failure(
+    reason=Reason.BAD_REQUEST,
+    message="slot_id: a call runs in this slot; send one at a time, or attach another slot",
+    metadata={"field": "slot_id"},
+)
+SLOT_LAPSED = Failure(
+    reason=Reason.SLOT_EXPIRED, message="slot_id: the lease of the slot has ended; reserve another, or renew in time"
+)
+
 
 def slot_of_another(reserved: str, meant: str) -> Failure:
     return Failure(
@@ -91,6 +106,10 @@ def slot_of_another(reserved: str, meant: str) -> Failure:
         message=f"token: the slot was reserved for endpoint {reserved!r}, not for {meant!r}",
         metadata={"endpoint": reserved},
     )
+
+
+def bad_slot_number(problem: str) -> Failure:
+    return Failure(reason=Reason.BAD_REQUEST, message=f"slot_id: {problem}", metadata={"field": "slot_id"})
 
 
 def hands_back(failure: Failure) -> bool:

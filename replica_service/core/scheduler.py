@@ -23,9 +23,11 @@ from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.commands import Part, ReplicaCommand
 from replica_service.core.ended_work import Endings
 from replica_service.core.events import (
+    AttachCame,
     BatchEnded,
     BatchSettingsChanged,
     CallsEnded,
+    DetachCame,
     DispatchCame,
     DrainBegan,
     EpochFenced,
@@ -42,7 +44,9 @@ from replica_service.core.events import (
     RunsCame,
     RunsCancelled,
     SessionsMoved,
+    SlotCallCame,
     StampEchoed,
+    StreamRenewed,
     TurnEnded,
     TurnsEnded,
     WorkReturned,
@@ -52,6 +56,7 @@ from replica_service.core.permits.capacity import PermitCapacity
 from replica_service.core.permits.service_times import ServiceTimes
 from replica_service.core.permits.vacancies import CAPACITY_GAP_S
 from replica_service.core.scheduler_state import SchedulerState
+from replica_service.core.slots.held_slots import HeldSlots
 from replica_service.core.slots.slot_operations import GrantedSlotOperations
 from replica_service.core.slots.slot_table import SlotTable
 from replica_service.core.starting.parking import Parking
@@ -93,12 +98,15 @@ class ReplicaScheduler:
         # From those that only answer up to those that start.
         unstarted = UnstartedCalls(state)
         self._parking = parking = Parking(state, unstarted)
-        self._settle = Starting(state, new_secret, unstarted, parking).settle
+        operations = GrantedSlotOperations(state, methods, unstarted)
+        held = HeldSlots(state, operations)
+        self._settle = Starting(state, new_secret, unstarted, parking, held).settle
         self._intake = RunIntake(state, methods, keyed_window, unstarted)
         self._endings = Endings(state, unstarted)
         self._handlers = self._table(
-            RunWithdrawals(state, parking, unstarted),
-            GrantedSlotOperations(state, methods, unstarted),
+            RunWithdrawals(state, parking, unstarted, held),
+            operations,
+            held,
             HandingBack(state, parking, unstarted),
         )
         self._out = state.out
@@ -120,7 +128,7 @@ class ReplicaScheduler:
         self._state.batching.limit(event.max_ongoing)
 
     def _table(
-        self, withdrawals: RunWithdrawals, slots: GrantedSlotOperations, handing_back: HandingBack
+        self, withdrawals: RunWithdrawals, slots: GrantedSlotOperations, held: HeldSlots, handing_back: HandingBack
     ) -> dict[type[ReplicaEvent], Callable[[Any, float], None]]:
         """The handlers of events, by class."""
         return {
@@ -134,6 +142,10 @@ class ReplicaScheduler:
             DispatchCame: slots.dispatch_came,
             RenewalCame: slots.renewal_came,
             ReleaseCame: slots.release_came,
+            AttachCame: held.attach_came,
+            SlotCallCame: held.slot_call_came,
+            StreamRenewed: held.stream_renewed,
+            DetachCame: held.detach_came,
             CallsEnded: self._endings.calls_ended,
             TurnEnded: self._endings.turn_ended,
             TurnsEnded: self._endings.turns_ended,
@@ -221,7 +233,7 @@ class ReplicaScheduler:
     @property
     def is_quiet(self) -> bool:
         """Whether no call runs, nor waits with a permit."""
-        return self.in_use == self.slots.reserved
+        return self.in_use == self.slots.reserved - self.slots.busy
 
     @property
     def is_idle(self) -> bool:

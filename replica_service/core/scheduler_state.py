@@ -52,7 +52,7 @@ class SchedulerState:
         self.permits = Permits(max_ongoing, prefetch)
         self.lanes = Lanes()
         self.batching = Batching(methods, weigh, self.permits, self.lanes)
-        self.slots = ReservedSlotCalls()
+        self.slots = ReservedSlotCalls(self.permits)
         self.payloads = AwaitedPayloads()
         self.ownership = ServedEpochs()
         self.vacancies = Vacancies(capacity_gap_s, chance)

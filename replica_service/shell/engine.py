@@ -16,6 +16,7 @@ from itertools import repeat
 from replica_service.convert import Issuer
 from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.commands import (
+    AnswerAttach,
     AnswerRenewal,
     Fail,
     Grant,
@@ -24,6 +25,7 @@ from replica_service.core.commands import (
     StartBatch,
     StartCalls,
     TellCapacity,
+    TellDetached,
 )
 from replica_service.core.events import (
     BatchSettingsChanged,
@@ -113,6 +115,8 @@ class Engine:
         )
         self._timer = DeadlineTimer(clock.now, partial(self.post, ReplicaTimePassed()))
         self._links: dict[RouterPeer, Outbox] = {}
+        self.at_drain: list[Callable[[], None]] = []
+        """Called when the replica begins to drain, for clients that speak to it themselves."""
         self.at_end: list[Callable[[], None]] = []
         """Called when the drain gives up calls that still run, for callers that are connected without a router."""
 
@@ -193,10 +197,18 @@ class Engine:
         if outbox is not None:
             outbox.discard()
             self.sessions.close(link)
-            self.post(LinkClosed(link))
-            self._recalls.abandon(link)
-            if self._waiters:
-                self._conditions.look_around()
+            self.leave(link)
+
+    def leave(self, link: RouterPeer) -> None:
+        """Nobody reads on this link any more: nothing of it starts, what runs is cancelled, its slots go back."""
+        self.post(LinkClosed(link))
+        self._recalls.abandon(link)
+        if self._waiters:
+            self._conditions.look_around()
+
+    async def answered(self, link: RouterPeer) -> None:
+        """Returns when all calls of a direct stream have been answered."""
+        await self._conditions.until(lambda: not link.unkeyed)
 
     # -- the replica -----------------------------------------------------------------------------------------------
 
@@ -214,6 +226,8 @@ class Engine:
         self._recalls.recall(lambda run: run.slot is None)
         for outbox in self._links.values():
             outbox.go_away(_GOING)
+        for tell in self.at_drain:
+            tell()
         self._conditions.look_around()
 
     def cut_off(self) -> None:
@@ -316,6 +330,8 @@ class Engine:
                     self.slots.granted(command)
                 case AnswerRenewal():
                     self.slots.renewed(command)
+                case AnswerAttach(link=link) | TellDetached(link=link):
+                    link.outbox.slot_changed(command)
                 case TellCapacity(link=link):
                     link.outbox.tell_capacity()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from slotmesh.errors import Failure, Reason
 from slotmesh.slots.limits import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.slots.token import SlotToken, parse_token, redacted
-from slotmesh.v1 import slot_service_pb2
+from slotmesh.v1 import direct_service_pb2, slot_service_pb2
 from slotmesh.wire.limits import MAX_INLINE_BYTES
 
 MAX_REQUEST_ID_BYTES = 1024
@@ -53,16 +53,21 @@ def dispatch_mistake(
         return _bad("options.stop_generation", "must be 0: it is for calls with an ordering key")
     if options.no_reply:
         return _bad("options.no_reply", "must be false: the reply says that the slot is free again")
-    if (size := len(wire.payload)) > MAX_INLINE_BYTES:
-        return Failure(
-            reason=Reason.PAYLOAD_TOO_LARGE,
-            message=f"the payload has {size} bytes; at most {MAX_INLINE_BYTES} bytes are allowed here",
-            metadata={"actual": str(size), "limit": str(MAX_INLINE_BYTES)},
-        )
-    return None
+    return oversized(size) if (size := len(wire.payload)) > MAX_INLINE_BYTES else None
 
 
-def ttl_of(wire: slot_service_pb2.ReserveSlotRequest | slot_service_pb2.RenewSlotRequest) -> float | Failure:
+def oversized(size: int) -> Failure:
+    """The failure of a call whose payload does not fit into its message."""
+    return Failure(
+        reason=Reason.PAYLOAD_TOO_LARGE,
+        message=f"the payload has {size} bytes; at most {MAX_INLINE_BYTES} bytes are allowed here",
+        metadata={"actual": str(size), "limit": str(MAX_INLINE_BYTES)},
+    )
+
+
+def ttl_of(
+    wire: slot_service_pb2.ReserveSlotRequest | slot_service_pb2.RenewSlotRequest | direct_service_pb2.AttachSlot,
+) -> float | Failure:
     """Seconds that the lease is wanted to last."""
     if not wire.HasField("ttl"):
         return DEFAULT_LEASE_S

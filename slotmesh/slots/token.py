@@ -8,10 +8,10 @@ the secret they open nothing.) A token is a secret: its `repr` does not show it,
 
 from __future__ import annotations
 
-import base64
 import binascii
-from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
+from typing import NamedTuple
 
 SECRET_BYTES = 16
 """128 random bits, drawn by the replica for each slot."""
@@ -22,21 +22,27 @@ SHOWN_CHARS = 4
 
 _VERSION = 1
 _CHECKSUM_BYTES = 4
+_SECRET_AT = -SECRET_BYTES - _CHECKSUM_BYTES
+_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
+"""The alphabet of URLs is another one than that of the standard library's C code."""
+_FROM_STANDARD = bytes.maketrans(b"+/", b"-_")
 
 
-@dataclass(frozen=True, slots=True)
-class SlotToken:
+class SlotToken(NamedTuple):
     """The content of a token."""
 
     replica_id: str
     incarnation: str
-    secret: bytes = field(repr=False)
+    secret: bytes
     """Known to the replica and to the caller that got the slot."""
 
     @property
     def replica_key(self) -> tuple[str, str]:
         """The incarnation of a replica that grants slots."""
         return self.replica_id, self.incarnation
+
+    def __repr__(self) -> str:
+        return f"SlotToken(replica_id={self.replica_id!r}, incarnation={self.incarnation!r})"
 
 
 def format_token(replica_id: str, incarnation: str, secret: bytes) -> str:
@@ -47,8 +53,7 @@ def format_token(replica_id: str, incarnation: str, secret: bytes) -> str:
     """
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret has {SECRET_BYTES} bytes, got {len(secret)}")
-    names = [name.encode() for name in (replica_id, incarnation)]
-    body = bytes([_VERSION]) + b"".join(len(name).to_bytes(2) + name for name in names) + secret
+    body = _head_of(replica_id, incarnation) + secret
     text = _encode(body + _checksum(body))
     if len(text) > MAX_TOKEN_CHARS:
         raise ValueError(f"replica id and incarnation make a token of {len(text)} characters, over {MAX_TOKEN_CHARS}")
@@ -60,21 +65,16 @@ def parse_token(text: str) -> SlotToken | None:
     if len(text) > MAX_TOKEN_CHARS:
         return None
     try:
-        raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        raw = binascii.a2b_base64(text.encode("ascii").translate(_TO_STANDARD) + b"=" * (-len(text) % 4))
     except (UnicodeEncodeError, binascii.Error):
         return None
-    body, checksum = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
-    # The last character may have bits that nothing reads: only one way to write a token is right.
-    if checksum != _checksum(body) or _encode(raw) != text or body[:1] != bytes([_VERSION]):
+    # The decoder passes over much, and there may be bits that nothing reads: only one way to write a token is right.
+    if _encode(raw) != text or _checksum(raw[:-_CHECKSUM_BYTES]) != raw[-_CHECKSUM_BYTES:]:
         return None
-    replica_id, rest = _taken(body[1:])
-    incarnation, secret = _taken(rest)
-    if len(secret) != SECRET_BYTES:
+    replica = _replica_of(raw[:_SECRET_AT])
+    if replica is None:
         return None
-    try:
-        return SlotToken(replica_id.decode(), incarnation.decode(), secret)
-    except UnicodeDecodeError:
-        return None
+    return SlotToken(*replica, raw[_SECRET_AT:-_CHECKSUM_BYTES])
 
 
 def redacted(text: str) -> str:
@@ -84,6 +84,27 @@ def redacted(text: str) -> str:
     return shown if token is None else f"{shown} of replica {token.replica_id}"
 
 
+@lru_cache(maxsize=64)
+def _head_of(replica_id: str, incarnation: str) -> bytes:
+    """A token's first bytes: version and names. A replica has one."""
+    names = [name.encode() for name in (replica_id, incarnation)]
+    return bytes([_VERSION]) + b"".join(len(name).to_bytes(2) + name for name in names)
+
+
+@lru_cache(maxsize=4096)
+def _replica_of(head: bytes) -> tuple[str, str] | None:
+    """Replica id and incarnation, by a token's first bytes; None where they are not those of a token."""
+    if head[:1] != bytes([_VERSION]):
+        return None
+    replica_id, rest = _taken(head[1:])
+    incarnation, rest = _taken(rest)
+    try:
+        names = replica_id.decode(), incarnation.decode()
+    except UnicodeDecodeError:
+        return None
+    return names if _head_of(*names) == head else None
+
+
 def _taken(body: bytes) -> tuple[bytes, bytes]:
     """A name with its length before it, and what follows."""
     size = int.from_bytes(body[:2])
@@ -91,7 +112,7 @@ def _taken(body: bytes) -> tuple[bytes, bytes]:
 
 
 def _encode(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+    return binascii.b2a_base64(raw, newline=False).rstrip(b"=").translate(_FROM_STANDARD).decode()
 
 
 def _checksum(body: bytes) -> bytes:

@@ -95,7 +95,10 @@ REPLICA_ONGOING = Metric(
 )
 REPLICA_WAITING = Metric("slotmesh.replica.waiting", "{call}", "Calls waiting for a permit or in a lane.", (BACKEND,))
 REPLICA_SLOTS_RESERVED = Metric(
-    "slotmesh.replica.slots.reserved", "{slot}", "Slots that are reserved, and in which no call runs yet.", (BACKEND,)
+    "slotmesh.replica.slots.reserved",
+    "{slot}",
+    "Slots that are reserved, and in which no call runs yet; with all that direct streams hold.",
+    (BACKEND,),
 )
 REPLICA_RESERVATIONS = Metric(
     "slotmesh.replica.reservations",

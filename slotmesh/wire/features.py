@@ -39,6 +39,11 @@ HEARTBEATS: Final = "heartbeats"
 SERVICE_TIMES: Final = "service_times"
 """A router chooses by service times how many calls travel together."""
 
+# -- between client and replica ----------------------------------------------------------------------------------------
+
+DIRECT_CALLS: Final = "direct_calls"
+"""Calls run one after another in slots that a direct stream holds."""
+
 # -- on all streams ----------------------------------------------------------------------------------------------------
 
 CHUNKS: Final = "chunks"
@@ -54,6 +59,9 @@ OF_CLIENTS_IN_SESSIONS: Final = (SESSIONS, RESENT_ALL)
 
 OF_ROUTERS_TO_CLIENTS: Final = (SESSIONS, CHUNKS, TAKE_ITEMS, ORDERING_KEYS, STOP_GENERATION, LARGE_BESIDE, EXECUTORS)
 """What a router names to its clients."""
+
+OF_DIRECT_STREAMS: Final = (DIRECT_CALLS,)
+"""What a client and a replica name to each other where they speak without a router."""
 
 OF_ROUTERS_TO_REPLICAS: Final = (HEARTBEATS, CHUNKS, SERVICE_TIMES)
 """What a router names to its replicas."""

@@ -109,9 +109,30 @@ _SLOTS: Final = (
     _mutant(
         "a slot serves an endpoint that it was not reserved for",
         REPLICA,
-        "if endpoint and endpoint != slot.endpoint:",
+        "if isinstance(slot, ReservedSlot) and endpoint and endpoint != slot.endpoint:",
         "if False:",
         "tests/properties/test_slot_table.py tests/contract/replica_slots",
+    ),
+    _mutant(
+        "a held slot has no permit between two calls",
+        REPLICA,
+        "self._permits.in_use += 1\n        self.vacated.append(slot)",
+        "pass\n        self.vacated.append(slot)",
+        "tests/properties/test_held_slots.py tests/contract/direct/test_streams.py",
+    ),
+    _mutant(
+        "a replica that drains prolongs the leases of direct streams",
+        REPLICA,
+        "if self.prolongs:",
+        "if True:",
+        "tests/contract/direct/test_streams.py",
+    ),
+    _mutant(
+        "a direct call that was lost once is said not to have been executed",
+        "slotmesh/client/direct",
+        "call.may_have_run = True",
+        "call.may_have_run = False",
+        "tests/properties/test_direct_plan.py",
     ),
     _mutant(
         "who comes after the call of a slot hears that it was released",

@@ -10,6 +10,7 @@ from random import Random
 from replica_service.core.batching.batch_weight import Weighed
 from replica_service.core.calls import FRESH_S, ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.commands import (
+    AnswerAttach,
     AnswerRenewal,
     Fail,
     Grant,
@@ -18,6 +19,7 @@ from replica_service.core.commands import (
     StartBatch,
     StartCalls,
     TellCapacity,
+    TellDetached,
 )
 from replica_service.core.events import BatchEnded, CallsEnded, DrainBegan, TurnEnded
 from replica_service.core.lanes.lanes import MAX_TURN_CALLS
@@ -180,7 +182,7 @@ class ReplicaModel:
                         call.reason = failure.reason
                         if failure.reason is Reason.DEADLINE_IN_QUEUE:
                             assert call.deadline <= self.now
-                case Grant() | AnswerRenewal():
+                case Grant() | AnswerRenewal() | AnswerAttach() | TellDetached():
                     pass  # only where there are slots: see `test_replica_slots.py`
                 case TellCapacity(link=link):
                     assert not link.closed

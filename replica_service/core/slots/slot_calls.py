@@ -12,16 +12,20 @@ from collections import deque
 from math import inf
 
 from replica_service.core.calls import FRESH_S, ReplicaRun, RouterPeer
+from replica_service.core.permits.permits import Permits
 from replica_service.core.slots.slot_table import ReservedSlot, SlotTable
 
 
 class ReservedSlotCalls:
     """The table of slots, and the calls in them."""
 
-    __slots__ = ("due", "entered", "held_up", "table", "vacated")
+    __slots__ = ("_permits", "due", "entered", "held", "held_up", "table", "vacated")
 
-    def __init__(self) -> None:
+    def __init__(self, permits: Permits) -> None:
+        self._permits = permits
         self.table = SlotTable()
+        self.held: dict[RouterPeer, dict[int, ReservedSlot]] = {}
+        """The slots that direct streams hold, by what these call them."""
         self.entered: deque[ReplicaRun] = deque()
         """Calls that have not started. Some may have been emptied by a cancel."""
         self.held_up: dict[ReplicaRun, float] = {}
@@ -41,7 +45,6 @@ class ReservedSlotCalls:
     def enter(self, run: ReplicaRun) -> None:
         """The call is to start."""
         self.entered.appendleft(run)
-        self.due = -inf
 
     def hold_up(self, run: ReplicaRun, slot: ReservedSlot) -> None:
         """The call is parked: the rest of a lease may be less than what a link takes to become fresh."""
@@ -49,14 +52,20 @@ class ReservedSlotCalls:
         self.due = min(self.due, until)
 
     def vacate(self, slot: ReservedSlot, link: RouterPeer) -> None:
-        """The call in the slot has ended, or will not start; its permit is free, or about to be."""
+        """The call in the slot has ended, or will not start; its permit is free, or about to be.
+
+        That of a slot that a direct stream holds passes back to the slot.
+        """
         link.in_slots -= 1
+        if slot.holder is not None:
+            self._permits.in_use += 1
         self.vacated.append(slot)
 
     def forget_vacated(self, now: float) -> None:
         """The step in which calls have ended is over."""
         for slot in self.vacated:
             self.table.done(slot, now)
+            self.due = min(self.due, slot.alarm)
         self.vacated.clear()
 
     def set_due(self) -> None:

@@ -13,9 +13,11 @@ from collections.abc import Collection
 from math import inf
 
 from replica_service.core import failures
+from replica_service.core.calls import ReplicaRun
 from replica_service.core.commands import AnswerRenewal, Fail
 from replica_service.core.events import DispatchCame, ReleaseCame, RenewalCame
 from replica_service.core.scheduler_state import SchedulerState
+from replica_service.core.slots.slot_table import ReservedSlot
 from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 from slotmesh.errors import Failure
 
@@ -40,7 +42,11 @@ class GrantedSlotOperations:
         if isinstance(slot, Failure):
             self._out.append(Fail(run, run.lo, run.hi, slot))
             return
-        link, methods = run.link, self._methods
+        self.enter(run, slot)
+
+    def enter(self, run: ReplicaRun, slot: ReservedSlot) -> None:
+        """The call has the slot, and its permit."""
+        slots, link, methods = self._slots, run.link, self._methods
         run.slot, run.endpoint = slot, slot.endpoint
         link.unkeyed += 1
         link.in_slots += 1
@@ -50,7 +56,6 @@ class GrantedSlotOperations:
         else:
             failure = failures.no_such_method(run.options.method, methods)
             self._unstarted.answer_waiting(run, run.lo, run.hi, failure)
-        slots.due = -inf
 
     def renewal_came(self, event: RenewalCame, now: float) -> None:
         renewed = self._slots.table.renew(event.secret, event.lease_s, now)

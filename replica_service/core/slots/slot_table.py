@@ -3,8 +3,11 @@
 Purpose: a caller reserves a permit and says later what to run in it. If the caller never uses it, or dies, the permit
 comes free at the end of the lease.
 Invariants: a slot is reserved, then dispatched, released or expired, then at most done, and never goes back; it is
-dispatched at most once. A lease has ended from `expires_at` on, whether `expire` has been called or not: an operation
-at that moment or later is too late, so one of the two wins and never both. No lease lasts longer than `MAX_LEASE_S`.
+dispatched at most once. A direct stream may take a reserved slot over: from then on it is held, or busy with one call
+of that stream, again and again, until it is released or expired; where the stream goes while a call runs, the slot is
+dispatched, and ends with that call. A lease has ended from `expires_at` on, whether `expire` has been called or not: an
+operation at that moment or later is too late, so one of the two wins and never both. No lease lasts longer than
+`MAX_LEASE_S` from its grant; one that a stream holds starts anew when the stream says so, and when a call ends.
 `granted == reserved + dispatched + released + expired`. Ended slots are remembered, for a bounded time and in bounded
 number, so that late operations get the right failure. Secrets are in no failure and in no `repr`.
 Owner: the scheduler, which keeps the permits. All times are monotonic seconds.
@@ -34,6 +37,10 @@ class SlotState(Enum):
     """What has become of a slot. The values are those that are shown."""
 
     RESERVED = "reserved"
+    HELD = "held"
+    """A direct stream has it, and no call runs in it."""
+    BUSY = "busy"
+    """A direct stream has it, and a call runs in it."""
     DISPATCHED = "dispatched"
     """A call has taken it over."""
     DONE = "done"
@@ -46,7 +53,19 @@ class SlotState(Enum):
 class ReservedSlot:
     """One permit that was reserved. Compared by identity."""
 
-    __slots__ = ("__weakref__", "alarm", "endpoint", "expires_at", "forget_at", "granted_at", "secret", "state")
+    __slots__ = (
+        "__weakref__",
+        "alarm",
+        "endpoint",
+        "expires_at",
+        "forget_at",
+        "granted_at",
+        "holder",
+        "lease_s",
+        "number",
+        "secret",
+        "state",
+    )
 
     def __init__(self, secret: bytes, endpoint: str, granted_at: float, expires_at: float) -> None:
         self.secret = secret
@@ -59,6 +78,12 @@ class ReservedSlot:
         """Exclusive. Has no meaning any more once the slot was dispatched."""
         self.alarm = inf
         """When its lease is looked at; infinite once it is reserved no more."""
+        self.holder: object = None
+        """The link of the direct stream that has it; opaque here. None where none has."""
+        self.number = 0
+        """What the stream calls it."""
+        self.lease_s = 0.0
+        """What its lease lasts each time it starts anew, where a stream has it."""
         self.forget_at = inf
         """When its end need not be remembered any more."""
 
@@ -77,10 +102,13 @@ class SlotTable:
         "_by_secret",
         "_ended",
         "_leases",
+        "busy",
         "dispatched",
         "expired",
         "granted",
         "held_times",
+        "lapsed",
+        "prolongs",
         "released",
     )
 
@@ -91,6 +119,12 @@ class SlotTable:
         self._ended: deque[ReservedSlot] = deque()
         """Those whose end is remembered, by age."""
         self.granted = 0
+        self.busy = 0
+        """Slots of direct streams in which a call runs."""
+        self.lapsed: list[ReservedSlot] = []
+        """Slots of direct streams whose leases have ended, until the streams are told."""
+        self.prolongs = True
+        """Whether leases that streams hold start anew. False once the replica drains; never goes back."""
         self.dispatched = 0
         """With those whose call has ended."""
         self.released = 0
@@ -101,7 +135,7 @@ class SlotTable:
 
     @property
     def reserved(self) -> int:
-        """How many are reserved now: each holds a permit that no call uses yet."""
+        """How many are reserved, or direct streams have, now: each holds a permit."""
         return self.granted - self.dispatched - self.released - self.expired
 
     # -- what is asked for -----------------------------------------------------------------------------------------
@@ -131,11 +165,9 @@ class SlotTable:
 
     def dispatch(self, secret: bytes, endpoint: str, now: float) -> ReservedSlot | Failure:
         """A call takes the slot over; returns why not if it cannot. An empty `endpoint` means that of the slot."""
-        slot = self._reserved(secret, now)
+        slot = self._reserved_for(secret, endpoint, now)
         if isinstance(slot, Failure):
             return slot
-        if endpoint and endpoint != slot.endpoint:
-            return failures.slot_of_another(slot.endpoint, endpoint)
         slot.state = SlotState.DISPATCHED
         slot.alarm = inf
         self.held_times.observe(now - slot.granted_at, 1)
@@ -151,23 +183,70 @@ class SlotTable:
         self._end(slot, SlotState.RELEASED, now)
         return True
 
+    # -- slots of direct streams -----------------------------------------------------------------------------------
+
+    def hold(self, secret: bytes, endpoint: str, lease_s: float, now: float) -> ReservedSlot | Failure:
+        """A stream takes the slot over, or hears why it does not. An empty `endpoint` means that of the slot."""
+        slot = self._reserved_for(secret, endpoint, now)
+        if isinstance(slot, ReservedSlot):
+            slot.state = SlotState.HELD
+            slot.lease_s = min(lease_s, MAX_LEASE_S)
+            self.prolong(slot, now)
+        return slot
+
+    def prolong(self, slot: ReservedSlot, now: float) -> None:
+        """The lease of a slot that is held starts anew, unless the replica drains."""
+        if self.prolongs:
+            slot.expires_at = now + slot.lease_s
+        self._leases.put_off(slot.expires_at, slot)
+
+    def begin(self, slot: ReservedSlot) -> None:
+        """A call takes over the slot, which is held, for as long as it is here."""
+        slot.state = SlotState.BUSY
+        slot.alarm = inf
+        self.busy += 1
+
+    def let_go(self, slot: ReservedSlot, now: float) -> bool:
+        """The stream has the slot no longer. Returns whether that ends the slot: else the call in it does."""
+        slot.holder = None
+        if slot.state is SlotState.BUSY:
+            slot.state = SlotState.DISPATCHED
+            self.busy -= 1
+            self.dispatched += 1
+            return False
+        self.released += 1
+        self._end(slot, SlotState.RELEASED, now)
+        return True
+
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def done(self, slot: ReservedSlot, now: float) -> None:
         """The call that took the slot over has ended, or will not start."""
-        self._end(slot, SlotState.DONE, now)
+        if slot.state is SlotState.BUSY:
+            slot.state = SlotState.HELD
+            self.busy -= 1
+            self.prolong(slot, now)
+        else:
+            self._end(slot, SlotState.DONE, now)
 
     def expire(self, now: float) -> int:
         """Ends the slots whose leases are over; returns how many."""
         over = self._leases.pop_due(now)
         for slot in over:
             self._end(slot, SlotState.EXPIRED, now)
+            if slot.holder is not None:
+                self.lapsed.append(slot)
         self.expired += len(over)
         return len(over)
 
     def next_deadline(self) -> float | None:
         """When the next lease ends; None where there is none."""
         return self._leases.next_deadline()
+
+    def take_lapsed(self) -> list[ReservedSlot]:
+        """Slots of streams whose leases have ended. They are the streams' no longer."""
+        lapsed, self.lapsed = self.lapsed, []
+        return lapsed
 
     # -- within ----------------------------------------------------------------------------------------------------
 
@@ -180,6 +259,13 @@ class SlotTable:
         if slot.state is SlotState.RESERVED:
             return slot if now < slot.expires_at else failures.SLOT_EXPIRED
         return _ENDS[slot.state]
+
+    def _reserved_for(self, secret: bytes, endpoint: str, now: float) -> ReservedSlot | Failure:
+        """The same, if it was reserved for this endpoint, or for whichever where that is empty."""
+        slot = self._reserved(secret, now)
+        if isinstance(slot, ReservedSlot) and endpoint and endpoint != slot.endpoint:
+            return failures.slot_of_another(slot.endpoint, endpoint)
+        return slot
 
     def _end(self, slot: ReservedSlot, state: SlotState, now: float) -> None:
         slot.state = state
@@ -195,6 +281,8 @@ class SlotTable:
 
 
 _ENDS = {
+    SlotState.HELD: failures.SLOT_HELD,
+    SlotState.BUSY: failures.SLOT_HELD,
     SlotState.DISPATCHED: failures.SLOT_USED,
     SlotState.DONE: failures.SLOT_USED,
     SlotState.RELEASED: failures.SLOT_RELEASED,

@@ -19,6 +19,7 @@ from replica_service.core.commands import Grant, StartCalls, TellCapacity
 from replica_service.core.lanes.lane_history import is_passed, is_stopped
 from replica_service.core.lanes.lanes import MAX_TURN_CALLS
 from replica_service.core.scheduler_state import SchedulerState
+from replica_service.core.slots.held_slots import HeldSlots
 from replica_service.core.starting.parking import Parking
 from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 
@@ -29,6 +30,7 @@ class Starting:
     __slots__ = (
         "_batching",
         "_gathering",
+        "_held",
         "_lanes",
         "_new_secret",
         "_odd",
@@ -44,7 +46,12 @@ class Starting:
     )
 
     def __init__(
-        self, state: SchedulerState, new_secret: Callable[[], bytes], unstarted: UnstartedCalls, parking: Parking
+        self,
+        state: SchedulerState,
+        new_secret: Callable[[], bytes],
+        unstarted: UnstartedCalls,
+        parking: Parking,
+        held: HeldSlots,
     ) -> None:
         """`new_secret` draws 128 random bits, for each slot."""
         self._odd = 0
@@ -63,6 +70,7 @@ class Starting:
         self._vacancies = state.vacancies
         self._unstarted = unstarted
         self._parking = parking
+        self._held = held
 
     def settle(self, now: float) -> None:
         """The end of each step: starts all that can be started."""
@@ -70,6 +78,8 @@ class Starting:
             for run in self._payloads.late(now):
                 self._unstarted.answer_waiting(run, run.lo, run.hi, failures.EXPIRED)
         slots = self._slots
+        if slots.entered:
+            self._start_entered(now)
         if slots.due <= now:
             self._see_to_slots(now)
         if self._queue or self._ready:
@@ -196,11 +206,18 @@ class Starting:
         self._out.append(Grant(run, slot, permits.in_use))
 
     def _see_to_slots(self, now: float) -> None:
-        """Leases end, and calls that were dispatched in slots start."""
+        """Leases end, and the time of calls that are held up."""
         slots = self._slots
         self._permits.in_use -= slots.table.expire(now)
+        if slots.table.lapsed:
+            self._held.tell_lapsed()
         if slots.held_up:
             self._parking.end_held_up(now)
+        slots.set_due()
+
+    def _start_entered(self, now: float) -> None:
+        """Calls that were dispatched in slots start."""
+        slots = self._slots
         while slots.entered:
             run = slots.entered.popleft()
             lo, hi = run.lo, run.hi
@@ -213,7 +230,6 @@ class Starting:
             else:
                 run.lo = hi
                 self._start_with_permits(run, lo, hi, now)
-        slots.set_due()
 
     def _cut(self, now: float) -> bool:
         """Cuts all batches that are due; returns whether permits came free on the way."""

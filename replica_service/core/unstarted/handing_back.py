@@ -65,6 +65,7 @@ class HandingBack:
     def _hand_back_all(self, *, slots_too: bool) -> None:
         unstarted = self._unstarted
         self._state.draining = True
+        self._slots.table.prolongs = False
         self._state.ended |= slots_too
         self._parking.unpark_all()
         waiting = [*self._permits.queue, *(run for run in self._payloads.runs if run.lane is None)]

@@ -12,6 +12,7 @@ from replica_service.core import failures
 from replica_service.core.events import LinkClosed, RunsCancelled, SessionsMoved
 from replica_service.core.scheduler_state import SchedulerState
 from replica_service.core.sessions.moved import note_moved
+from replica_service.core.slots.held_slots import HeldSlots
 from replica_service.core.starting.parking import Parking
 from replica_service.core.unstarted.unstarted_calls import UnstartedCalls
 from slotmesh.wire.ranges import Range, common, merged
@@ -20,9 +21,10 @@ from slotmesh.wire.ranges import Range, common, merged
 class RunWithdrawals:
     """Finds what is taken back."""
 
-    __slots__ = ("_lanes", "_parking", "_unstarted", "_vacancies")
+    __slots__ = ("_held", "_lanes", "_parking", "_unstarted", "_vacancies")
 
-    def __init__(self, state: SchedulerState, parking: Parking, unstarted: UnstartedCalls) -> None:
+    def __init__(self, state: SchedulerState, parking: Parking, unstarted: UnstartedCalls, held: HeldSlots) -> None:
+        self._held = held
         self._lanes = state.lanes
         self._parking = parking
         self._unstarted = unstarted
@@ -45,12 +47,13 @@ class RunWithdrawals:
                     take_back(run, first - run.first, last + 1 - run.first, failures.CANCELLED)
         self._lanes.forget_those_that_left()
 
-    def link_closed(self, event: LinkClosed, _now: float) -> None:
+    def link_closed(self, event: LinkClosed, now: float) -> None:
         link = event.link
         link.closed = True
         link.fresh_until = -inf
         self._vacancies.told(link, is_full=False)
         self._parking.unpark(link)
+        self._held.stream_ended(link, now)
         for run in list(link.waiting.values()):
             self._unstarted.take_back(run, run.begin, run.end, failures.CANCELLED)
         self._lanes.forget_those_that_left()

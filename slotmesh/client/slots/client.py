@@ -31,6 +31,13 @@ class OpenReservation(Protocol):
         """Nobody wants the slot any more."""
 
 
+class SlotKeeper(Protocol):
+    """Slots that are held for call after call."""
+
+    async def finish(self, grace_s: float) -> None:
+        """Waits for calls, at most so long; then gives all slots back."""
+
+
 class SlotClient:
     """Shared by all endpoints of a mesh."""
 
@@ -38,6 +45,7 @@ class SlotClient:
         self.rpcs = SlotRpcs(routers, patience_s)
         self.held: set[HeldSlot] = set()
         self.reserving: set[OpenReservation] = set()
+        self.direct: set[SlotKeeper] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._calls: set[asyncio.Task[Any]] = set()
 
@@ -56,6 +64,7 @@ class SlotClient:
 
     async def aclose(self, grace_s: float) -> None:
         """Gives all slots back, and waits for calls that run in slots, at most `grace_s` seconds."""
+        await asyncio.gather(*(each.finish(grace_s) for each in self.direct))
         self.rpcs.close()
         for reserving in list(self.reserving):
             reserving.abandon()

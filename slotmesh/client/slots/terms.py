@@ -117,9 +117,17 @@ def timeout_of_all(arguments: AllArguments) -> tuple[float, ReserveArguments]:
     return timeout_s, each
 
 
-def in_slot(view: ViewOptions) -> ViewOptions:
-    """What of a view goes for calls in a slot: it has a replica already, and is used once."""
-    return ViewOptions(content_type=view.content_type, timeout_s=view.timeout_s, metadata=view.metadata)
+def in_slot(view: ViewOptions, *, is_idempotent: bool = False) -> ViewOptions:
+    """What of a view goes for calls in a slot, which has a replica already.
+
+    `is_idempotent`: they may be sent again. A slot that is used once leaves no way to.
+    """
+    return ViewOptions(
+        content_type=view.content_type,
+        timeout_s=view.timeout_s,
+        metadata=view.metadata,
+        idempotent=is_idempotent,
+    )
 
 
 def check_dispatch_options(changes: Mapping[str, Any]) -> None:

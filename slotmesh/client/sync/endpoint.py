@@ -7,6 +7,7 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
@@ -17,8 +18,10 @@ from slotmesh.client.endpoint import Endpoint, Lane, MethodSpace
 from slotmesh.client.mesh import Mesh
 from slotmesh.client.slots.terms import AllArguments, ReserveArguments
 from slotmesh.client.sync.call_future import CallFuture
+from slotmesh.client.sync.direct import SyncDirectLanes
 from slotmesh.client.sync.method import SyncMethod
 from slotmesh.client.sync.slots import SyncReservation, SyncReservationOfAll
+from slotmesh.slots.limits import DEFAULT_LEASE_S
 
 if TYPE_CHECKING:
     from slotmesh.client.sync.client_thread import ClientThread
@@ -88,6 +91,16 @@ class SyncEndpoint(SyncMethodSpace):
         """
         with self._thread.lock:
             return SyncReservation(self._thread, self._endpoint.reserve(**arguments))
+
+    def direct(
+        self, slots: int = 1, *, ttl: float | timedelta = DEFAULT_LEASE_S, idle: float | timedelta | None = None
+    ) -> SyncDirectLanes:
+        """Calls straight to replicas, in slots that are held: `with digits.direct(slots=4) as lanes`.
+
+        Arguments and errors are those of `slotmesh.Endpoint.direct`. Threads share the slots.
+        """
+        with self._thread.lock:
+            return SyncDirectLanes(self._thread, self._endpoint.direct(slots, ttl=ttl, idle=idle))
 
     def ordered(self, key: str, *, after_failure: AfterFailure = "continue") -> SyncLane:
         """A lane: calls of one ordering key, executed one after another, in the order in which they were made.

@@ -40,11 +40,15 @@ def by_name(found: list[Finding]) -> dict[str, Finding]:
 
 
 def test_latencies_are_compared_within_a_round() -> None:
-    found = by_name(latency.found([1.0, 2.0, 10.0], [1.4, 2.8, 30.0]))
+    found = by_name(latency.found([1.0, 2.0, 10.0], [1.4, 2.8, 30.0], [0.5, 1.0, 9.0]))
     assert found["latency_ratio"].value == pytest.approx(1.4)
     assert found["latency_ratio"].holds
     assert found["latency_stream"].value == 2.8
-    assert not by_name(latency.found([1.0], [1.6]))["latency_ratio"].holds
+    assert found["latency_direct_ratio"].value == pytest.approx(0.5)
+    assert found["latency_direct_ratio"].holds
+    missed = by_name(latency.found([1.0], [1.6], [0.61]))
+    assert not missed["latency_ratio"].holds
+    assert not missed["latency_direct_ratio"].holds
 
 
 def test_two_steps_are_compared_with_one_call_of_the_same_round() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from slotmesh.client.calls.method import Method
+from slotmesh.client.direct import DirectLanes, DirectMethod
 from slotmesh.client.endpoint import Endpoint, Lane
 from slotmesh.client.mesh import Mesh, connect
 from slotmesh.client.slots.reservation import Reservation
@@ -17,6 +18,7 @@ from slotmesh.client.slots.reserve_all import ReservationOfAll
 from slotmesh.client.slots.slot import Slot
 from slotmesh.client.slots.slot_method import SlotMethod
 from slotmesh.client.sync import connect_sync
+from slotmesh.client.sync.direct import SyncDirectLanes, SyncDirectMethod
 from slotmesh.client.sync.endpoint import SyncEndpoint, SyncLane
 from slotmesh.client.sync.mesh import SyncMesh
 from slotmesh.client.sync.method import SyncMethod
@@ -56,7 +58,7 @@ FACES: Final = [
         Endpoint,
         SyncEndpoint,
         inner=frozenset({"reservation_of"}),
-        worded=frozenset({"__call__", "reserve"}),
+        worded=frozenset({"__call__", "direct", "reserve"}),
     ),
     Faces(Lane, SyncLane, worded=frozenset({"__call__"})),
     Faces(
@@ -76,6 +78,14 @@ FACES: Final = [
         inner=frozenset({"begin", "begin_stream", "encode"}),
         added=frozenset({"future"}),
         worded=frozenset({"__call__", "options", "returning", "stream"}),
+    ),
+    Faces(DirectLanes, SyncDirectLanes, worded=frozenset({"__call__"})),
+    Faces(
+        DirectMethod,
+        SyncDirectMethod,
+        inner=frozenset({"begin", "encode"}),
+        added=frozenset({"future"}),
+        worded=frozenset({"__call__", "options", "returning"}),
     ),
     Faces(ValueStream, SyncValueStream, inner=frozenset({"has_next"})),
 ]

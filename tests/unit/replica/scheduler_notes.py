@@ -7,6 +7,7 @@ from math import inf
 from replica_service.core.call_options import ReplicaCallOptions
 from replica_service.core.calls import ReplicaRun, RouterPeer, StartTurn
 from replica_service.core.commands import (
+    AnswerAttach,
     AnswerRenewal,
     Fail,
     Grant,
@@ -15,6 +16,7 @@ from replica_service.core.commands import (
     StartBatch,
     StartCalls,
     TellCapacity,
+    TellDetached,
 )
 from replica_service.core.scheduler import DEFAULT_KEYED_WINDOW, ReplicaScheduler
 from replica_service.core.slots.slot_table import ReservedSlot
@@ -63,6 +65,10 @@ def told(commands: list[ReplicaCommand]) -> list[str]:
                 lines.append(f"grant {run.first}")
             case AnswerRenewal(op_id=op_id, answer=answer):
                 lines.append(f"{'prolong' if isinstance(answer, ReservedSlot) else 'fail'} {op_id}")
+            case AnswerAttach(number=number, failure=failure):
+                lines.append(f"{'attach' if failure is None else 'fail'} {number}")
+            case TellDetached(number=number):
+                lines.append(f"detached {number}")
             case Refuse() | Fail():
                 word = "refuse" if isinstance(command, Refuse) else "fail"
                 lines.append(f"{word} {span(command)} {command.failure.reason.value}")

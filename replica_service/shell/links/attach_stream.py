@@ -1,0 +1,122 @@
+"""One direct stream: the replica's side of a conversation with a client that holds slots here.
+
+Purpose: reads slots, calls, cancels and renewals; outcomes are written from where they become known. To the engine it
+is one more link, which needs no heartbeats: its leases are the client's signs of life.
+Invariants: when the stream ends, however, its slots go back and what runs in them is cancelled; after half-close it
+ends OK once all calls are answered. A client that does not read is not read from, once `MAX_BACKLOG` frames wait.
+Owner: the servicer's task of this stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from replica_service import convert
+from replica_service.core.calls import RouterPeer
+from replica_service.core.commands import AnswerAttach
+from replica_service.core.events import DetachCame, SlotCallCame, StreamRenewed
+from replica_service.shell.engine import Engine
+from replica_service.shell.links.attach_outbox import AttachOutbox, Response
+from slotmesh.errors import Failure, Reason
+from slotmesh.ids import STREAM_ID_BYTES, new_id
+from slotmesh.runtime.clock import Clock
+from slotmesh.runtime.duplex import LAST_WRITE_S, read_request
+from slotmesh.runtime.prompt_writer import PromptWriter
+from slotmesh.status import to_exception
+from slotmesh.v1 import direct_service_pb2
+from slotmesh.version import VERSION
+from slotmesh.wire.features import OF_DIRECT_STREAMS
+
+MAX_BACKLOG = 64
+"""Frames that wait for the transport before the client is not read from."""
+
+Request = direct_service_pb2.AttachRequest
+_GOING = direct_service_pb2.AttachGoAway(message="the replica drains")
+_RENEWED = Response(renewed=direct_service_pb2.AttachedRenewed())
+
+
+class AttachStream:
+    """Brings a client's frames to the engine."""
+
+    def __init__(self, engine: Engine, context: grpc.aio.ServicerContext[Any, Any], clock: Clock) -> None:
+        self._engine = engine
+        self._context = context
+        self._now = clock.now
+        self._writer: PromptWriter[Response] = PromptWriter(context.write)
+        self._link = RouterPeer(outbox=AttachOutbox(self._writer), stream_id=new_id(STREAM_ID_BYTES))
+        self._ended = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serves the client until one of the two ends the stream."""
+        opened = direct_service_pb2.AttachOpened(
+            version=VERSION, features=OF_DIRECT_STREAMS, replica_id=self._engine.slots.issuer.replica_id
+        )
+        self._writer.send(Response(opened=opened))
+        if self._engine.scheduler.draining:
+            self.go_away()
+        reading = asyncio.ensure_future(self._read())
+        ended = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait((reading, ended), return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                await reading
+        finally:
+            reading.cancel()
+            ended.cancel()
+            await asyncio.gather(reading, ended, return_exceptions=True)
+            self._engine.leave(self._link)
+            # gRPC refuses to end a stream while a write is under way.
+            await asyncio.wait((asyncio.ensure_future(self._writer.drained()),), timeout=LAST_WRITE_S)
+            self._writer.stop()
+
+    def go_away(self) -> None:
+        """The replica drains: the client is to give its slots back, once its calls have ended."""
+        self._writer.send(Response(go_away=_GOING))
+
+    def end(self) -> None:
+        """The replica has nothing more to say."""
+        self._ended.set()
+
+    async def _read(self) -> None:
+        writer = self._writer
+        while (request := await read_request(self._context)) is not None:
+            self._handle(request)
+            if writer.backlog > MAX_BACKLOG:
+                await writer.drained()
+        await self._engine.answered(self._link)
+
+    def _handle(self, request: Request) -> None:
+        match request.WhichOneof("frame"):
+            case "call":
+                wire = request.call
+                run, failure = convert.slot_call_of(wire, self._link, self._now())
+                if failure is None:
+                    self._engine.post(SlotCallCame(run, wire.slot_id))
+                else:
+                    self._engine.outcomes.failed(run, 0, 1, failure)
+            case "renew":
+                self._engine.post(StreamRenewed(self._link))
+                self._writer.send(_RENEWED)
+            case "cancel":
+                self._engine.cancel(self._link, [(request.cancel.call_id, request.cancel.call_id)])
+            case "attach":
+                number = request.attach.slot_id
+                event = convert.attachment_of(request.attach, self._link, self._engine.slots.issuer)
+                if isinstance(event, Failure):
+                    self._link.outbox.slot_changed(AnswerAttach(self._link, number, event))
+                else:
+                    self._engine.post(event)
+            case "detach":
+                self._engine.post(DetachCame(self._link, request.detach.slot_id))
+            case "open":
+                failure = Failure(
+                    reason=Reason.BAD_REQUEST, message="open: the stream is open already", metadata={"field": "open"}
+                )
+                raise to_exception(failure)
+            case None:
+                message = f"unknown frame: slotmesh {VERSION} does not take this frame"
+                failure = Failure(reason=Reason.NOT_IMPLEMENTED, message=message, metadata={"field": "frame"})
+                raise to_exception(failure)

@@ -1,0 +1,244 @@
+"""The client's side of a direct stream: all slots that direct lanes hold at one replica.
+
+Purpose: frames up, from where the call is made; outcomes to the owner, from where they are read.
+Invariants: nothing is said to the owner after `lost`, nor after `close`; a call that was sent is answered or lost. A
+replica that answers no renewal for as long as its leases last is given up: its leases are over by then.
+Owner: the direct lanes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Protocol, cast
+
+import grpc
+
+from slotmesh.errors import Executed, Failure, Reason
+from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.prompt_writer import PromptWriter
+from slotmesh.status import from_rpc_error, from_wire, is_unknown_there
+from slotmesh.v1 import call_pb2, direct_service_pb2, direct_service_pb2_grpc
+from slotmesh.version import VERSION
+from slotmesh.wire.features import DIRECT_CALLS, OF_DIRECT_STREAMS
+
+RENEWALS_A_LEASE = 3
+"""How many times a lease is renewed while it lasts."""
+
+Request = direct_service_pb2.AttachRequest
+_Call = direct_service_pb2.SlotCall
+_RENEW = Request(renew=direct_service_pb2.RenewAttached())
+
+
+class LinkOwner(Protocol):
+    """Who hears what happens on a link."""
+
+    def slot_attached(self, link: DirectReplicaLink, number: int, failure: Failure | None) -> None:
+        """The slot is the stream's, or why it is not."""
+
+    def slot_detached(self, link: DirectReplicaLink, number: int, failure: Failure) -> None:
+        """The stream holds the slot no longer, and not because it gave it back."""
+
+    def call_answered(self, link: DirectReplicaLink, number: int, outcome: bytes | Failure) -> None:
+        """The call in this slot has ended."""
+
+    def goes_away(self, link: DirectReplicaLink) -> None:
+        """The replica drains."""
+
+    def link_lost(self, link: DirectReplicaLink, failure: Failure) -> None:
+        """The stream is gone, and all slots with it. `failure`: of calls that were sent and have no answer."""
+
+
+class DirectReplicaLink:
+    """One stream to one replica."""
+
+    def __init__(self, owner: LinkOwner, replica_id: str, address: str, ttl_s: float) -> None:
+        """Connects at once, and says by the owner's methods how that went.
+
+        Raises:
+            ValueError: the address is none.
+        """
+        self.replica_id = replica_id
+        self.is_over = False
+        """It was lost, or closed."""
+        self.is_leaving = False
+        """The replica drains."""
+        self._is_open = False
+        """The replica has answered: calls may be there from now on."""
+        self._owner = owner
+        self._address = address
+        self._ttl_s = ttl_s
+        self._channel = open_channel(address)
+        stub: Any = direct_service_pb2_grpc.DirectServiceStub(self._channel)
+        self._stream = stub.Attach()
+        self._writer: PromptWriter[Request] = PromptWriter(self._stream.write)
+        self._last_call_id = 0
+        self._last_number = 0
+        self._slot_of: dict[int, int] = {}
+        """Call id -> slot, of those that have no answer."""
+        self._call_in: dict[int, int] = {}
+        """The opposite."""
+        self.held: set[int] = set()
+        """Slots that were handed over, and not given back."""
+        self._loop = asyncio.get_running_loop()
+        self._silent_since: float | None = None
+        """When the first renewal was sent that has no answer; monotonic seconds."""
+        self._timer = self._loop.call_later(ttl_s / RENEWALS_A_LEASE, self._renew)
+        opening = direct_service_pb2.OpenAttach(version=VERSION, features=OF_DIRECT_STREAMS, replica_id=replica_id)
+        self._writer.send(Request(open=opening))
+        self._task = self._loop.create_task(self._read(), name=f"slotmesh-client-direct-{replica_id}")
+
+    # -- up --------------------------------------------------------------------------------------------------------
+
+    def attach(self, token: str, endpoint: str) -> int:
+        """Hands a slot over; returns what the stream calls it."""
+        self._last_number += 1
+        number = self._last_number
+        self.held.add(number)
+        request = Request(attach=direct_service_pb2.AttachSlot(slot_id=number, token=token, endpoint=endpoint))
+        request.attach.ttl.FromNanoseconds(round(self._ttl_s * 1e9))
+        self._writer.send(request)
+        return number
+
+    def call(self, number: int, options: call_pb2.CallOptions, payload: bytes) -> None:
+        """Sends a call to a slot, in which none is."""
+        self._last_call_id = call_id = self._last_call_id + 1
+        self._slot_of[call_id] = number
+        self._call_in[number] = call_id
+        self._writer.send(Request(call=_Call(slot_id=number, call_id=call_id, options=options, payload=payload)))
+
+    def take_back(self, number: int) -> None:
+        """Nobody wants the call any more that runs in the slot."""
+        call_id = self._call_in.get(number)
+        if call_id is not None:
+            self._writer.send(Request(cancel=direct_service_pb2.CancelSlotCall(call_id=call_id)))
+
+    def detach(self, number: int) -> None:
+        """Gives a slot back."""
+        self.held.discard(number)
+        self._forget_call(number)
+        self._writer.send(Request(detach=direct_service_pb2.DetachSlot(slot_id=number)))
+
+    async def close(self) -> None:
+        """Ends the stream, once all that was sent is on its way. Never raises."""
+        self._end()
+        with suppress(Exception):
+            async with asyncio.timeout(1.0):
+                await self._writer.drained()
+                await self._stream.done_writing()
+                await self._task
+        self._writer.stop()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._channel.close()
+
+    # -- down ------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        read = cast("Any", self._stream).read
+        try:
+            while (response := await read()) is not grpc.aio.EOF:
+                self._silent_since = None
+                self._handle(response)
+            self._lose("the replica ended the stream")
+        except grpc.RpcError as error:
+            self._refused(error)
+        except (asyncio.InvalidStateError, grpc.aio.BaseError) as error:
+            self._lose(f"{type(error).__name__}")
+        except asyncio.CancelledError:
+            self._lose("the stream was cancelled")
+            raise
+
+    def _handle(self, response: direct_service_pb2.AttachResponse) -> None:
+        match response.WhichOneof("frame"):
+            case "result":
+                self._answered(response.result.call_id, response.result.payload)
+            case "failed":
+                self._answered(response.failed.call_id, from_wire(response.failed.failure))
+            case "attached":
+                wire = response.attached
+                failure = from_wire(wire.failure) if wire.HasField("failure") else None
+                if failure is not None:
+                    self.held.discard(wire.slot_id)
+                if not self.is_over:
+                    self._owner.slot_attached(self, wire.slot_id, failure)
+            case "detached":
+                self._detached(response.detached)
+            case "opened" if DIRECT_CALLS in response.opened.features:
+                self._is_open = True
+            case "opened":
+                self._lose_all(_unknown_there(self.replica_id, self._address))
+            case "go_away":
+                self.is_leaving = True
+                if not self.is_over:
+                    self._owner.goes_away(self)
+            case "renewed" | None:
+                pass
+
+    def _detached(self, wire: direct_service_pb2.SlotDetached) -> None:
+        """Where a slot was given back there is nothing to say, nor where the replica is of a newer version."""
+        if wire.HasField("failure"):
+            self.held.discard(wire.slot_id)
+            self._forget_call(wire.slot_id)
+            if not self.is_over:
+                self._owner.slot_detached(self, wire.slot_id, from_wire(wire.failure))
+
+    def _answered(self, call_id: int, outcome: bytes | Failure) -> None:
+        number = self._slot_of.pop(call_id, None)
+        if number is not None and self._call_in.pop(number, None) is not None and not self.is_over:
+            self._owner.call_answered(self, number, outcome)
+
+    def _forget_call(self, number: int) -> None:
+        call_id = self._call_in.pop(number, None)
+        if call_id is not None:
+            self._slot_of.pop(call_id, None)
+
+    # -- its end ---------------------------------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        now = self._loop.time()
+        if self._silent_since is None:
+            self._silent_since = now
+        elif now - self._silent_since >= self._ttl_s:
+            self._lose(f"it answered no renewal for {self._ttl_s:g} s")
+            self._stream.cancel()
+            return
+        self._writer.send(_RENEW)
+        self._timer = self._loop.call_later(self._ttl_s / RENEWALS_A_LEASE, self._renew)
+
+    def _refused(self, error: grpc.RpcError) -> None:
+        failure = from_rpc_error(error)
+        if self._is_open or failure.executed is not Executed.NO:
+            self._lose(failure.message)
+        elif is_unknown_there(error):
+            self._lose_all(_unknown_there(self.replica_id, self._address))
+        else:
+            self._lose_all(failure)
+
+    def _lose(self, problem: str) -> None:
+        self._lose_all(
+            Failure(
+                reason=Reason.REPLICA_LOST,
+                message=f"the direct stream to replica {self.replica_id} at {self._address} was lost ({problem})",
+                executed=Executed.UNKNOWN,
+                metadata={"replica_id": self.replica_id},
+            )
+        )
+
+    def _lose_all(self, failure: Failure) -> None:
+        if not self.is_over:
+            self._end()
+            self._owner.link_lost(self, failure)
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._timer.cancel()
+
+
+def _unknown_there(replica_id: str, address: str) -> Failure:
+    return Failure(
+        reason=Reason.NOT_IMPLEMENTED,
+        message=f"replica {replica_id} at {address} is of an older version and has no direct lanes: call through a "
+        "router, or start the replica anew with this version",
+        metadata={"replica_id": replica_id},
+    )

@@ -1,0 +1,1 @@
+"""Direct lanes: streams to a real replica, and the client of a whole mesh."""

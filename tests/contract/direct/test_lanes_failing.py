@@ -1,0 +1,231 @@
+"""Direct lanes when things break: each call has one outcome, which is true to what was executed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+import slotmesh
+from slotmesh.errors import Executed
+from slotmesh.runtime.channels import server_options
+from slotmesh.testing import RunningMesh
+from slotmesh.v1 import direct_service_pb2, direct_service_pb2_grpc, slot_service_pb2, slot_service_pb2_grpc
+from tests.contract.direct.lanes_mesh import all_free, open_gates, reserved, schedulers, started
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.asyncio
+
+
+async def failure_of(call: asyncio.Future[Any]) -> tuple[str, Executed]:
+    with pytest.raises(slotmesh.SlotmeshError) as caught:
+        await call
+    return caught.value.reason.value, caught.value.executed
+
+
+async def test_a_call_at_a_replica_that_dies_is_unknown_and_others_go_on_elsewhere(
+    mesh: RunningMesh, endpoint: slotmesh.Endpoint
+) -> None:
+    async with endpoint.direct() as lanes:
+        running = lanes.wait(b"lost")
+        waiting = [lanes.echo(b"%d" % number) for number in range(3)]
+        await wait_until(lambda: started(mesh) == [b"lost"], what="the call runs")
+        (victim,) = reserved(mesh)
+        await mesh.kill_replica(victim)
+        assert await failure_of(running) == ("REPLICA_LOST", Executed.UNKNOWN)
+        assert await asyncio.gather(*waiting) == [b"0", b"1", b"2"]
+        assert victim not in reserved(mesh)
+
+
+async def test_an_idempotent_call_runs_once_more_elsewhere(mesh: RunningMesh, endpoint: slotmesh.Endpoint) -> None:
+    async with endpoint.direct() as lanes:
+        running = lanes.wait.options(idempotent=True)(b"again")
+        behind = lanes.echo(b"behind")
+        await wait_until(lambda: started(mesh) == [b"again"], what="the call runs")
+        (victim,) = reserved(mesh)
+        await mesh.kill_replica(victim)
+        await wait_until(lambda: started(mesh) == [b"again"] and victim not in reserved(mesh), what="it runs elsewhere")
+        assert not behind.done(), "it keeps its place"
+        open_gates(mesh)
+        assert await running == b"again"
+        assert await behind == b"behind"
+
+
+async def test_a_replica_that_drains_ends_its_call_and_the_next_one_goes_elsewhere(
+    mesh: RunningMesh, endpoint: slotmesh.Endpoint
+) -> None:
+    async with endpoint.direct() as lanes:
+        running = lanes.wait(b"last")
+        behind = lanes.echo(b"next")
+        await wait_until(lambda: started(mesh) == [b"last"], what="the call runs")
+        (leaving,) = reserved(mesh)
+        scheduler, handler = schedulers(mesh)[leaving], mesh.instance(leaving)
+        draining = asyncio.create_task(mesh.drain_replica(leaving))
+        await wait_until(lambda: scheduler.draining, what="it drains")
+        handler.gate.set()
+        assert await running == b"last"
+        assert await behind == b"next"
+        await draining
+        assert leaving not in reserved(mesh)
+
+
+async def test_idle_slots_leave_a_replica_that_drains(mesh: RunningMesh, endpoint: slotmesh.Endpoint) -> None:
+    async with endpoint.direct(idle=60) as lanes:
+        await lanes.echo(b"a")
+        (leaving,) = reserved(mesh)
+        await mesh.drain_replica(leaving)
+        assert not reserved(mesh)
+        assert await lanes.echo(b"b") == b"b"
+        assert leaving not in reserved(mesh)
+
+
+async def test_a_router_that_dies_costs_nothing(mesh: RunningMesh, endpoint: slotmesh.Endpoint) -> None:
+    async with endpoint.direct(ttl=0.3, idle=60) as lanes:
+        running = lanes.wait(b"on")
+        await wait_until(lambda: started(mesh) == [b"on"], what="the call runs")
+        for address in mesh.router_addresses:
+            await mesh.kill_router(address)
+        open_gates(mesh)
+        assert await running == b"on"
+        ends = asyncio.get_running_loop().time() + 0.7
+        await wait_until(lambda: asyncio.get_running_loop().time() > ends, what="two leases are over")
+        assert await lanes.echo(b"still") == b"still"
+
+
+async def test_timeouts(mesh: RunningMesh, endpoint: slotmesh.Endpoint) -> None:
+    async with endpoint.direct() as lanes:
+        running = lanes.wait.options(timeout=0.3)(b"long")
+        waiting = lanes.echo.options(timeout=0.2)(b"never")
+        assert await failure_of(waiting) == ("DEADLINE_IN_QUEUE", Executed.NO)
+        assert await failure_of(running) == ("DEADLINE_RUNNING", Executed.UNKNOWN)
+        assert await lanes.echo(b"next") == b"next", "it was cancelled at its replica, and the slot is free"
+        assert lanes.held == 1
+
+
+async def test_cancelled_calls(mesh: RunningMesh, endpoint: slotmesh.Endpoint) -> None:
+    async with endpoint.direct() as lanes:
+        running, waiting, last = lanes.wait(b"a"), lanes.wait(b"b"), lanes.echo(b"c")
+        await wait_until(lambda: started(mesh) == [b"a"], what="the first one runs")
+        assert waiting.cancel()
+        assert running.cancel()
+        assert await last == b"c"
+        assert started(mesh) == [b"a"], "what was not sent never is"
+        assert not running.cancel()
+
+
+async def test_no_slot_to_be_had(mesh: RunningMesh, endpoint: slotmesh.Endpoint) -> None:
+    held = [endpoint.reserve() for _ in range(4)]
+    for reservation in held:
+        await reservation.__aenter__()
+    view = endpoint.options(timeout=0.2)
+    async with view.direct() as lanes:
+        assert (await failure_of(lanes.echo(b"a")))[1] is Executed.NO
+        await held[0].__aexit__(None, None, None)
+        assert await lanes.echo.options(timeout=5)(b"b") == b"b"
+    for reservation in held[1:]:
+        await reservation.__aexit__(None, None, None)
+
+
+async def test_leaving_with_an_exception_cancels_calls(mesh: RunningMesh, endpoint: slotmesh.Endpoint) -> None:
+    lanes = endpoint.direct()
+    running, waiting = lanes.wait(b"a"), lanes.echo(b"b")
+    await wait_until(lambda: started(mesh) == [b"a"], what="the call runs")
+    await lanes.__aexit__(ZeroDivisionError, ZeroDivisionError(), None)
+    assert await failure_of(running) == ("CANCELLED", Executed.UNKNOWN)
+    assert await failure_of(waiting) == ("CANCELLED", Executed.NO)
+    await all_free(mesh)
+
+
+async def test_a_client_that_closes_gives_all_slots_back(mesh: RunningMesh) -> None:
+    async with slotmesh.connect(mesh.router_addresses) as client:
+        lanes = client.endpoint("e").direct(slots=2, idle=60)
+        assert [*await asyncio.gather(lanes.greet("a"), lanes.greet("b"))] == ["hello, a", "hello, b"]
+    await all_free(mesh)
+    with pytest.raises(RuntimeError, match="closed"):
+        lanes.greet("c")
+
+
+class _Older(slot_service_pb2_grpc.SlotServiceServicer):
+    """A replica, or what stands for one, that gives slots and knows nothing of direct streams."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.reserved: list[str] = []
+        self.released: list[str] = []
+
+    async def ReserveSlot(self, request: Any, context: Any) -> slot_service_pb2.ReserveSlotResponse:
+        self.reserved.append(f"t{len(self.reserved)}")
+        slot = slot_service_pb2.Slot(token=self.reserved[-1], replica_id="old", replica_address=self.address)
+        slot.ttl.CopyFrom(request.ttl)
+        return slot_service_pb2.ReserveSlotResponse(slot=slot)
+
+    async def ReleaseSlot(self, request: Any, context: Any) -> slot_service_pb2.ReleaseSlotResponse:
+        self.released.append(request.token)
+        return slot_service_pb2.ReleaseSlotResponse()
+
+    async def RenewSlot(self, request: Any, context: Any) -> slot_service_pb2.RenewSlotResponse:
+        raise NotImplementedError
+
+    async def Dispatch(self, request: Any, context: Any) -> slot_service_pb2.DispatchResponse:
+        raise NotImplementedError
+
+    def DispatchStreaming(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+
+class _Silent(direct_service_pb2_grpc.DirectServiceServicer):
+    """Takes slots and calls, and says nothing more."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def Attach(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        opened = direct_service_pb2.AttachOpened(features=["direct_calls"])
+        await context.write(direct_service_pb2.AttachResponse(opened=opened))
+        while (request := await context.read()) is not grpc.aio.EOF:
+            self.calls += request.HasField("call")
+            if request.HasField("attach"):
+                attached = direct_service_pb2.SlotAttached(slot_id=request.attach.slot_id)
+                await context.write(direct_service_pb2.AttachResponse(attached=attached))
+
+
+class _Featureless(direct_service_pb2_grpc.DirectServiceServicer):
+    async def Attach(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        await context.read()
+        await context.write(direct_service_pb2.AttachResponse(opened=direct_service_pb2.AttachOpened()))
+        await context.read()
+
+
+@pytest.mark.parametrize("knows_the_service", [False, True])
+async def test_an_older_replica_is_refused_clearly(knows_the_service: bool) -> None:
+    older, server = _Older(), grpc.aio.server(options=server_options())
+    slot_service_pb2_grpc.add_SlotServiceServicer_to_server(older, server)
+    if knows_the_service:
+        direct_service_pb2_grpc.add_DirectServiceServicer_to_server(_Featureless(), server)
+    older.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    async with slotmesh.connect(older.address) as mesh:
+        lanes = mesh.endpoint("e").direct()
+        with pytest.raises(slotmesh.NotImplementedByPeer, match=r"replica old .* has no direct lanes") as caught:
+            await lanes.echo()
+        assert caught.value.executed is Executed.NO
+        # gRPC tells a stream that a peer does not know, or that it broke while it wrote: then it is tried once more.
+        await wait_until(lambda: older.released == older.reserved, what="what was reserved is given back")
+    await server.stop(0)
+
+
+async def test_a_replica_that_says_nothing_for_a_whole_lease_is_lost() -> None:
+    older, silent, server = _Older(), _Silent(), grpc.aio.server(options=server_options())
+    slot_service_pb2_grpc.add_SlotServiceServicer_to_server(older, server)
+    direct_service_pb2_grpc.add_DirectServiceServicer_to_server(silent, server)
+    older.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    async with slotmesh.connect(older.address) as mesh:
+        call = mesh.endpoint("e").direct(ttl=0.3).echo()
+        with pytest.raises(slotmesh.ReplicaLost, match=r"answered no renewal for 0\.3 s") as caught:
+            await call
+        assert caught.value.executed is Executed.UNKNOWN
+        assert (silent.calls, caught.value.replica_id) == (1, "old")
+    await server.stop(0)
