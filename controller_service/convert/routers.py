@@ -116,6 +116,13 @@ def _ownership(path: str, route: membership_service_pb2.EndpointRoute) -> Partit
     )
 
 
+def linked_from_wire(report: membership_service_pb2.RouterReport) -> frozenset[Incarnation] | None:
+    """The incarnations that the router has a link to; None where it names ids only."""
+    if report.linked_replica_ids and not report.linked:
+        return None
+    return frozenset(Incarnation(it.replica_id, it.incarnation) for it in report.linked)
+
+
 def loads_from_wire(report: membership_service_pb2.RouterReport) -> tuple[BackendLoad, ...]:
     return tuple(
         BackendLoad(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from controller_service.core.brought_table import BroughtTable
 from controller_service.core.desired import ChangeSet, Desired
-from controller_service.core.observed import Observed, ObservedReplica, ReplicaState
+from controller_service.core.observed import Observed, ObservedReplica, ObservedRouter, ReplicaState
 from controller_service.core.partitions import Incarnation, inherit
 from controller_service.core.roster import IncarnationRoster, ListedIncarnation
 
@@ -91,6 +91,28 @@ def adopt(
     )
 
 
+def replaced(observed: Observed, *, lease_s: float, now: float) -> list[Incarnation]:
+    """Incarnations whose id another one has attached with, and to which nobody has had a link for a lease, seconds.
+
+    The same proof as in `adopt`, for those of which a router still reported a link when they were adopted. Nothing is
+    concluded while a router has not had a lease's time to report.
+    """
+    routers = observed.routers.values()
+    if any(not it.generation or now < it.started_at + lease_s for it in routers):
+        return []
+    return [
+        owner
+        for owner, elder in observed.elders.items()
+        if not elder.gone
+        and elder.suspect_since is not None
+        and now >= elder.suspect_since + lease_s
+        and (successor := observed.replica(owner.replica_id)) is not None
+        and successor.incarnation
+        and successor.brought_by is None
+        and not any(_may_be_linked(router, owner) for router in routers)
+    ]
+
+
 def ended(observed: Observed, owner: Incarnation, now: float) -> Observed:
     """An incarnation is proven to have ended. The very same Observed comes back where that is nothing new."""
     known = observed.incarnation(owner)
@@ -109,6 +131,10 @@ def ended(observed: Observed, owner: Incarnation, now: float) -> Observed:
     if successor is None:
         return observed.with_replica(record)
     return observed.with_replica(successor.having_replaced(owner.incarnation))
+
+
+def _may_be_linked(router: ObservedRouter, owner: Incarnation) -> bool:
+    return owner.replica_id in router.linked_replica_ids if router.linked is None else owner in router.linked
 
 
 def _rival(observed: Observed, member: ListedIncarnation) -> ObservedReplica | None:

@@ -149,6 +149,8 @@ class ObservedRouter:
     revision: int = 0
     """The table in force there."""
     linked_replica_ids: tuple[str, ...] = ()
+    linked: frozenset[Incarnation] | None = frozenset()
+    """The incarnations of these; None: it does not say."""
     loads: tuple[BackendLoad, ...] = ()
     version: str = ""
     """Of slotmesh."""

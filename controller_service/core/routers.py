@@ -10,11 +10,8 @@ from dataclasses import replace
 
 from controller_service.core.brought_table import BroughtTable
 from controller_service.core.notices import EventKind, Notice
-from controller_service.core.observed import (
-    BackendLoad,
-    Observed,
-    ObservedRouter,
-)
+from controller_service.core.observed import BackendLoad, Observed, ObservedRouter
+from controller_service.core.partitions import Incarnation
 from controller_service.core.transitions import Transition
 
 
@@ -45,6 +42,7 @@ def reported(
     generation: str,
     revision: int,
     linked_replica_ids: tuple[str, ...],
+    linked: frozenset[Incarnation] | None,
     loads: tuple[BackendLoad, ...] = (),
 ) -> Transition:
     """A router reported the table that is in force there, the links that work, and its load."""
@@ -52,7 +50,12 @@ def reported(
     if known is None:
         return Transition(observed)
     router = replace(
-        known, generation=generation, revision=revision, linked_replica_ids=linked_replica_ids, loads=loads
+        known,
+        generation=generation,
+        revision=revision,
+        linked_replica_ids=linked_replica_ids,
+        linked=linked,
+        loads=loads,
     )
     return Transition(observed if router == known else observed.with_router(router))
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from controller_service.core import handovers, routers, transitions
-from controller_service.core.adoption import Adoption, adopt, has_rivals
+from controller_service.core.adoption import Adoption, adopt, has_rivals, replaced
 from controller_service.core.backend_endpoints import Concerns, changed_keys, find_concerns
 from controller_service.core.brought_table import BroughtTable
 from controller_service.core.desired import ChangeSet, Desired
@@ -189,6 +189,7 @@ class ReconcileLoop:
     async def _announce(self, endpoints: Iterable[str]) -> None:
         """Commits what was learnt, the owners and the roster, then posts a table if anything of it is new."""
         desired, now = self._store.read(), self._state.clock.now()
+        self._end_replaced(now)
         change, read = self._learn(desired, now)
         learnt, observed = desired.apply(change), self._state.observed
         ownership = {it.endpoint: it for it in change.put_ownership}
@@ -220,7 +221,8 @@ class ReconcileLoop:
             before = desired.ownership
             desired = await self._store.commit(change, expected_revision=desired.revision)
             for each in change.put_ownership:
-                self._tell_moves(before.get(each.endpoint), each)
+                for notice in notices_of_moves(before.get(each.endpoint), each):
+                    self._state.tell(notice)
                 self._state.apply(
                     handovers.told_to_leave(self._state.observed, each, balancing=each.endpoint in balancing, now=now)
                 )
@@ -281,6 +283,15 @@ class ReconcileLoop:
             read,
         )
 
+    def _end_replaced(self, now: float) -> None:
+        """Incarnations that another process has replaced, and that were not known to have ended when it attached."""
+        for owner in replaced(self._state.observed, lease_s=self._links.lease_s, now=now):
+            self._state.replica_ended(
+                owner, "another process has its id, and neither controller nor routers have a link"
+            )
+        if self._state.observed.elders:
+            self._queue.add_after(Key(Concern.TABLE), JUDGED_WITHIN_S)
+
     def _can_judge_rivals(self, router_id: str, now: float) -> bool:
         """Whether the router has reported its links, and all members have had the time to report."""
         router = self._state.observed.routers.get(router_id)
@@ -306,10 +317,6 @@ class ReconcileLoop:
             now=self._state.clock.time_of_day(),
         )
         return change if listing is roster else replace(change, put_roster=listing)
-
-    def _tell_moves(self, before: PartitionOwnership | None, after: PartitionOwnership) -> None:
-        for notice in notices_of_moves(before, after):
-            self._state.tell(notice)
 
     def _find_concerns(self) -> Concerns:
         desired, observed = self._store.read(), self._state.observed

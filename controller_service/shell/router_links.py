@@ -14,6 +14,7 @@ import grpc
 
 from controller_service.convert.routers import (
     brought_from_wire,
+    linked_from_wire,
     loads_from_wire,
     router_from_wire,
     router_report_from_wire,
@@ -100,6 +101,7 @@ class RouterLinks:
         if self._streams.get(router_id) is not stream:
             return
         report = router_report_from_wire(frame)
+        observed = self._state.observed
         self._leases.heard(router_id)
         self._state.apply(
             routers.reported(
@@ -108,10 +110,11 @@ class RouterLinks:
                 generation=report.generation,
                 revision=report.revision,
                 linked_replica_ids=tuple(report.linked_replica_ids),
+                linked=linked_from_wire(report),
                 loads=loads_from_wire(report),
             ),
-            # Which links work decides about replicas that its table names.
-            *([Key(Concern.TABLE)] if router_id in self._state.observed.brought else []),
+            # Which links work decides about replicas that its table names, and about those whose id another one has.
+            *([Key(Concern.TABLE)] if router_id in observed.brought or observed.elders else []),
         )
         for each in report.ended:
             owner = Incarnation(each.replica_id, each.incarnation)

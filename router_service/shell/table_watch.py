@@ -9,12 +9,14 @@ Owner: the app, which runs `run` and `tick` as tasks.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
 
 import grpc
 from google.protobuf import timestamp_pb2
 
 from router_service import convert
 from router_service.core.routing.events import TableReceived
+from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.routing.table import RoutingTable
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.link_report import LinkReport
@@ -143,15 +145,14 @@ class TableWatch:
             return None
         self._report_due = False
         scheduler = self._dispatcher.scheduler
+        linked = self._links.linked_replicas()
         return Request(
             report=membership_service_pb2.RouterReport(
                 generation=scheduler.table.generation,
                 revision=scheduler.table.revision,
-                linked_replica_ids=self._links.linked_replica_ids(),
-                ended=[
-                    membership_service_pb2.PartitionOwner(replica_id=replica_id, incarnation=incarnation)
-                    for replica_id, incarnation in self._links.ended_replicas()
-                ],
+                linked_replica_ids=[replica_id for replica_id, _ in linked],
+                linked=_owners(linked),
+                ended=_owners(self._links.ended_replicas()),
                 loads=self._loads(),
             )
         )
@@ -173,3 +174,8 @@ class TableWatch:
 
 def _version(table: RoutingTable) -> dict[str, object]:
     return {"generation": table.generation, "revision": table.revision}
+
+
+def _owners(replicas: Iterable[ReplicaKey]) -> Iterator[membership_service_pb2.PartitionOwner]:
+    for replica_id, incarnation in replicas:
+        yield membership_service_pb2.PartitionOwner(replica_id=replica_id, incarnation=incarnation)

@@ -522,6 +522,7 @@ class RouterReport(_message.Message):
     LINKED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     LOADS_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
+    LINKED_FIELD_NUMBER: _builtins.int
     generation: _builtins.str
     """The store generation of the table in force."""
     revision: _builtins.int
@@ -540,6 +541,12 @@ class RouterReport(_message.Message):
         as good as a report that they have stopped.
         """
 
+    @_builtins.property
+    def linked(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOwner]:
+        """The replicas of `linked_replica_ids`, with their incarnations: a link to one incarnation says nothing of another one
+        with the same id. Empty beside ids that are not: the router does not say.
+        """
+
     def __init__(
         self,
         *,
@@ -548,10 +555,11 @@ class RouterReport(_message.Message):
         linked_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
         loads: _abc.Iterable[_mesh_pb2.BackendLoad] | None = ...,
         ended: _abc.Iterable[Global___PartitionOwner] | None = ...,
+        linked: _abc.Iterable[Global___PartitionOwner] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "generation", b"generation", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "generation", b"generation", "linked", b"linked", "linked_replica_ids", b"linked_replica_ids", "loads", b"loads", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

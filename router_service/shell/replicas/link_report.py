@@ -31,6 +31,6 @@ class LinkReport:
         self._ended &= self._scheduler.topology.replicas.keys()
         return sorted(self._ended)
 
-    def linked_replica_ids(self) -> list[str]:
+    def linked_replicas(self) -> list[ReplicaKey]:
         """Those that there is a working link to."""
-        return sorted(each.replica_id for each in self._scheduler.topology.replicas.values() if each.linked)
+        return sorted(each.key for each in self._scheduler.topology.replicas.values() if each.linked)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from controller_service.core import transitions
-from controller_service.core.adoption import adopt, has_rivals
+from controller_service.core.adoption import adopt, has_rivals, replaced
 from controller_service.core.desired import ChangeSet
-from controller_service.core.observed import Observed, ReplicaState
+from controller_service.core.observed import Observed, ObservedRouter, ReplicaState
+from controller_service.core.partitions import Incarnation
 from controller_service.core.roster import CoveredTables, DepartedIncarnation, IncarnationRoster
 from tests.unit.controller.brought_tables import NOW, TOLD, attached, life, listed, owner_of, table, take, with_router
+
+
+def with_links(observed: Observed, *ids: str, **facts: Any) -> Observed:
+    """A router that has reported them long ago."""
+    facts = {"router_id": "r", "generation": "g", "started_at": 0.0, **facts}
+    return observed.with_router(ObservedRouter(address="h:2", linked_replica_ids=ids, **facts))
+
 
 # -- the roster ------------------------------------------------------------------------------------------------------
 
@@ -100,6 +112,33 @@ def test_one_that_a_router_has_a_link_to_lives_on_beside_its_namesake() -> None:
     assert observed.is_dead(life("a", "1"))
     assert not observed.is_dead(life("a", "2"))
     assert listed(state, observed) == {life("a", "2")}
+
+
+def test_it_has_ended_once_nobody_has_had_a_link_to_it_for_a_lease() -> None:
+    observed = with_router(attached(Observed(), life("a", "2")), "a")
+    _, observed, _ = take(TOLD, observed, table([life("a", "1")]))
+    silent = with_links(observed, "a", linked=frozenset({life("a", "2")}))
+    assert replaced(silent, lease_s=3.0, now=NOW + 2.9) == []
+    assert replaced(silent, lease_s=3.0, now=NOW + 3.0) == [life("a", "1")]
+    ended = transitions.ended(silent, life("a", "1"), "replaced", now=NOW + 3.0).observed
+    assert replaced(ended, lease_s=3.0, now=NOW + 9.0) == []
+
+
+@pytest.mark.parametrize("linked", [None, frozenset({life("a", "1")})], ids=["does not say", "has a link"])
+def test_it_may_live_for_as_long_as_a_router_may_have_a_link_to_it(linked: frozenset[Incarnation] | None) -> None:
+    observed = with_router(attached(Observed(), life("a", "2")), "a")
+    _, observed, _ = take(TOLD, observed, table([life("a", "1")]))
+    assert replaced(with_links(observed, "a", linked=linked), lease_s=3.0, now=NOW + 99.0) == []
+
+
+@pytest.mark.parametrize("router", [{"generation": ""}, {"started_at": NOW + 97.0}], ids=["no report", "new"])
+def test_a_router_gets_the_time_to_find_its_links(router: dict[str, Any]) -> None:
+    observed = with_router(attached(Observed(), life("a", "2")), "a")
+    _, observed, _ = take(TOLD, observed, table([life("a", "1")]))
+    late = with_links(observed, router_id="late", **router)
+    observed = with_links(late, "a", linked=frozenset({life("a", "2")}))
+    assert replaced(observed, lease_s=3.0, now=NOW + 99.0) == []
+    assert replaced(observed.without_router("late"), lease_s=3.0, now=NOW + 99.0) == [life("a", "1")]
 
 
 def test_a_link_under_this_generation_is_to_the_replica_that_is_attached() -> None:

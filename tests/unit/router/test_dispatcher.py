@@ -185,12 +185,12 @@ async def test_the_report_names_linked_and_ended_replicas_of_the_table(shell: Sh
     changes: list[None] = []
     shell.report.on_change = lambda: changes.append(None)
     shell.table("r", "s")
-    assert shell.report.linked_replica_ids() == ["r"]
+    assert shell.report.linked_replicas() == [("r", "life")]
     shell.link("s")
-    assert shell.report.linked_replica_ids() == ["r", "s"]
+    assert shell.report.linked_replicas() == [("r", "life"), ("s", "life")]
     shell.report.ended(shell.replica("s"))
     assert len(changes) == 1
     assert shell.report.ended_replicas() == [("s", "life")]
     shell.table("r")
     assert shell.report.ended_replicas() == []
-    assert shell.report.linked_replica_ids() == ["r"]
+    assert shell.report.linked_replicas() == [("r", "life")]
