@@ -191,19 +191,24 @@ class SlotTable:
         if isinstance(slot, ReservedSlot):
             slot.state = SlotState.HELD
             slot.lease_s = min(lease_s, MAX_LEASE_S)
-            self.prolong(slot, now)
+            if self.prolongs:
+                slot.expires_at = now + slot.lease_s
+            self._leases.put_off(slot.expires_at, slot)
         return slot
 
     def prolong(self, slot: ReservedSlot, now: float) -> None:
-        """The lease of a slot that is held starts anew, unless the replica drains."""
+        """The lease of a slot that is held starts anew, unless the replica drains.
+
+        It is looked at when it would have ended before: not each call has to say when.
+        """
         if self.prolongs:
             slot.expires_at = now + slot.lease_s
-        self._leases.put_off(slot.expires_at, slot)
+        if slot.alarm == inf:
+            self._leases.watch(slot.expires_at, slot)
 
     def begin(self, slot: ReservedSlot) -> None:
         """A call takes over the slot, which is held, for as long as it is here."""
         slot.state = SlotState.BUSY
-        slot.alarm = inf
         self.busy += 1
 
     def let_go(self, slot: ReservedSlot, now: float) -> bool:
@@ -211,6 +216,7 @@ class SlotTable:
         slot.holder = None
         if slot.state is SlotState.BUSY:
             slot.state = SlotState.DISPATCHED
+            slot.alarm = inf
             self.busy -= 1
             self.dispatched += 1
             return False
@@ -231,13 +237,19 @@ class SlotTable:
 
     def expire(self, now: float) -> int:
         """Ends the slots whose leases are over; returns how many."""
-        over = self._leases.pop_due(now)
-        for slot in over:
+        over = 0
+        for slot in self._leases.pop_due(now):
+            if slot.state is SlotState.BUSY:
+                continue  # it is looked at again when its call has ended
+            if slot.expires_at > now:
+                self._leases.watch(slot.expires_at, slot)
+                continue
+            over += 1
             self._end(slot, SlotState.EXPIRED, now)
             if slot.holder is not None:
                 self.lapsed.append(slot)
-        self.expired += len(over)
-        return len(over)
+        self.expired += over
+        return over
 
     def next_deadline(self) -> float | None:
         """When the next lease ends; None where there is none."""

@@ -55,6 +55,7 @@ class SlotHolder:
 
     def __init__(self, client: SlotClient, terms: Terms, slots: int, idle_s: float) -> None:
         self.plan = DirectPlan(slots, idle_s)
+        self._idle_s = idle_s
         self._client = client
         self._terms = terms
         self._links: dict[str, DirectReplicaLink] = {}
@@ -89,6 +90,8 @@ class SlotHolder:
         deadline = inf if timeout_s is None else now + timeout_s
         call = PlacedCall(CallBody(spec, payload, future), deadline, is_idempotent=spec.options.idempotent)
         self._carry_out(self.plan.call_made(call, now))
+        if call.place is None or deadline < self._timer_at:
+            self._set_timer()
         return call
 
     def cancel(self, call: PlacedCall) -> None:
@@ -126,28 +129,31 @@ class SlotHolder:
         if failure is None:
             if link.is_leaving:
                 self.plan.place_leaves(place, self._now())
-            self._carry_out(self.plan.place_ready(place, self._now()))
+            self._settle(self.plan.place_ready(place, self._now()))
             return
         del self._places[link, number]
         place.seat.lease.call_ended(failure)
-        self._carry_out(self.plan.place_refused(place, failure, self._now(), is_final=False))
+        self._settle(self.plan.place_refused(place, failure, self._now(), is_final=False))
         self._close_if_unused(link)
 
     def slot_detached(self, link: DirectReplicaLink, number: int, failure: Failure) -> None:
         place = self._places.pop((link, number), None)
         if place is not None:
-            self._carry_out(self.plan.place_lost(place, failure, self._now()))
+            self._settle(self.plan.place_lost(place, failure, self._now()))
             self._close_if_unused(link)
 
     def call_answered(self, link: DirectReplicaLink, number: int, outcome: bytes | Failure) -> None:
         place = self._places.get((link, number))
         if place is not None:
-            self._carry_out(self.plan.answered(place, outcome, self._now()))
+            now = self._now()
+            self._carry_out(self.plan.answered(place, outcome, now))
+            if now + self._idle_s < self._timer_at or isinstance(outcome, Failure):
+                self._set_timer()
 
     def goes_away(self, link: DirectReplicaLink) -> None:
         self._links.pop(link.replica_id, None)
         for place in [place for (of, _), place in self._places.items() if of is link]:
-            self._carry_out(self.plan.place_leaves(place, self._now()))
+            self._settle(self.plan.place_leaves(place, self._now()))
         self._close_if_unused(link)
 
     def link_lost(self, link: DirectReplicaLink, failure: Failure) -> None:
@@ -158,19 +164,23 @@ class SlotHolder:
             del self._places[key]
             place.seat.lease.call_ended(cut_off=True)
             if failure.reason is Reason.NOT_IMPLEMENTED:
-                self._carry_out(self.plan.place_refused(place, failure, now, is_final=True))
+                self._settle(self.plan.place_refused(place, failure, now, is_final=True))
             else:
-                self._carry_out(self.plan.place_lost(place, failure, now))
+                self._settle(self.plan.place_lost(place, failure, now))
         self._close(link)
 
     # -- commands --------------------------------------------------------------------------------------------------
+
+    def _settle(self, commands: list[DirectCommand]) -> None:
+        """As `_carry_out`, where the time at which to come again may be another one now."""
+        self._carry_out(commands)
+        self._set_timer()
 
     def _carry_out(self, commands: list[DirectCommand]) -> None:
         for command in commands:
             self._do[type(command)](command)
         if self._quiet is not None and self.plan.is_quiet:
             self._quiet.set()
-        self._set_timer()
 
     def _send(self, command: SendCall) -> None:
         call, seat = command.call, command.place.seat
@@ -204,7 +214,7 @@ class SlotHolder:
             reserving = self._reserving[place] = Reserving(self._client, self._terms)
         except RuntimeError as error:  # the mesh was closed
             closed = Failure(reason=Reason.CANCELLED, message=f"{error}")
-            self._carry_out(self.plan.place_refused(place, closed, self._now(), is_final=True))
+            self._settle(self.plan.place_refused(place, closed, self._now(), is_final=True))
             return
         self._client.start(self._seat(place, reserving), name=f"slotmesh-client-hold-{self._terms.endpoint}")
 
@@ -214,7 +224,7 @@ class SlotHolder:
         if self._reserving.pop(place, None) is None:
             return  # abandoned: the reservation gives the slot back
         if isinstance(outcome, Failure):
-            self._carry_out(self.plan.place_refused(place, outcome, self._now(), is_final=True))
+            self._settle(self.plan.place_refused(place, outcome, self._now(), is_final=True))
             return
         outcome.use()
         try:
@@ -222,7 +232,7 @@ class SlotHolder:
         except ValueError as error:
             outcome.call_ended(cut_off=True)
             failure = Failure(reason=Reason.BACKEND_UNAVAILABLE, message=f"replica {outcome.wire.replica_id}: {error}")
-            self._carry_out(self.plan.place_refused(place, failure, self._now(), is_final=True))
+            self._settle(self.plan.place_refused(place, failure, self._now(), is_final=True))
             return
         number = link.attach(outcome.wire.token, self._terms.endpoint)
         place.seat = Seat(link, number, outcome)
@@ -260,8 +270,8 @@ class SlotHolder:
         self._timer = asyncio.get_running_loop().call_at(due, self._time_passed)
 
     def _time_passed(self) -> None:
-        self._timer = None
-        self._carry_out(self.plan.time_passed(self._now()))
+        self._timer, self._timer_at = None, inf
+        self._settle(self.plan.time_passed(self._now()))
 
 
 def _finish(command: Finish) -> None:
