@@ -42,7 +42,9 @@ class Recorder:
     def came_to_replica(self, tag: str, time_left_s: float) -> None:
         """A replica has read the call."""
         if tag in self.stop_lanes:
-            self.due[tag] = max(self.due.get(tag, 0.0), self._now() + time_left_s)
+            call = self.calls[tag]
+            most_s = time_left_s if call.deadline is None else min(time_left_s, call.deadline - call.sent_at)
+            self.due[tag] = max(self.due.get(tag, 0.0), self._now() + most_s)
 
     def heard(self, tag: str, *, reason: str = "", executed: str = "", reply: str | None = None) -> None:
         if not self.is_over:

@@ -44,7 +44,8 @@ CHANNEL_OPTIONS: Options = (
     *_SHARED,
     # By default a peer that was away for 12 s is missed for another 4.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # In spite of its name, what one attempt to connect may take at least: TCP and HTTP/2, over slow links as well.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # The mesh decides what is safe to try again; the transport does not know.
     ("grpc.enable_retries", 0),

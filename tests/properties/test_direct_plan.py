@@ -180,7 +180,7 @@ class DirectPlanMachine(RuleBasedStateMachine):
             held.is_gone = True
             if made is not None:
                 made.was_lost = True
-            self.carry_out(self.plan.place_lost(held.place, LOST, self.now))
+            self.carry_out(self.plan.places_lost([held.place], LOST, self.now))
             if made is not None and not made.call.is_idempotent:
                 assert made.is_over, "its caller hears that nobody knows"
 
@@ -241,7 +241,7 @@ class DirectPlanMachine(RuleBasedStateMachine):
             due = self.plan.next_deadline()
             assert due is not None, "nothing would happen any more"
             assert due <= self.now + LONGEST_PAUSE_S
-        assert self.plan.is_quiet == (not waiting and not at)
+        assert self.plan.is_quiet == (not waiting and all(made.is_over for made in at))
 
     @invariant()
     def time_is_kept(self) -> None:

@@ -79,7 +79,9 @@ class CallReader:
         payloads = convert.payloads_of(batch)
         if isinstance(payloads, Failure):
             return payloads
-        traces = convert.traces_of(batch, ids) if batch.traceparents or batch.trace_starts else None
+        traces = (
+            convert.traces_of(batch, ids) if batch.traceparents or batch.trace_starts or batch.tracestates else None
+        )
         if isinstance(traces, Failure):
             return traces
         sizes = list(map(len, payloads))

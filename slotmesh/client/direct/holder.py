@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 from typing import Any, NamedTuple
 
@@ -85,7 +86,8 @@ class SlotHolder:
             loop = self._loop = asyncio.get_running_loop()
         if not self.plan.places:
             self._client.check_open(spec.endpoint)
-            self._client.direct.add(self)
+            if not self.plan.is_closed:
+                self._client.direct.add(self)
         timeout_s, now = spec.options.timeout_s, loop.time()
         deadline = inf if timeout_s is None else now + timeout_s
         call = PlacedCall(CallBody(spec, payload, future), deadline, is_idempotent=spec.options.idempotent)
@@ -100,15 +102,19 @@ class SlotHolder:
 
     async def finish(self, grace_s: float) -> None:
         """Waits until all calls have their outcomes, at most so long; then gives all slots back."""
-        if not self.plan.is_quiet and grace_s > 0:
-            self._quiet = asyncio.Event()
-            try:
-                async with asyncio.timeout(grace_s if grace_s != inf else None):
-                    await self._quiet.wait()
-            except TimeoutError:
-                pass
-            finally:
-                self._quiet = None
+        try:
+            if not self.plan.is_quiet and grace_s > 0:
+                self._quiet = self._quiet or asyncio.Event()  # the mesh may be closed while somebody waits here
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(grace_s if grace_s != inf else None):
+                        await self._quiet.wait()
+        finally:
+            self._end()
+        while self._closing:
+            await asyncio.wait(self._closing)
+
+    def _end(self) -> None:
+        """No call is made any more, and all slots go back."""
         self._carry_out(self.plan.close())
         for reserving in self._reserving.values():
             reserving.abandon()
@@ -117,8 +123,6 @@ class SlotHolder:
         for link in list(self._links.values()):
             self._close_if_unused(link)
         self._client.direct.discard(self)
-        while self._closing:
-            await asyncio.wait(self._closing)
 
     # -- links -----------------------------------------------------------------------------------------------------
 
@@ -139,7 +143,7 @@ class SlotHolder:
     def slot_detached(self, link: DirectReplicaLink, number: int, failure: Failure) -> None:
         place = self._places.pop((link, number), None)
         if place is not None:
-            self._settle(self.plan.place_lost(place, failure, self._now()))
+            self._settle(self.plan.places_lost([place], failure, self._now()))
             self._close_if_unused(link)
 
     def call_answered(self, link: DirectReplicaLink, number: int, outcome: bytes | Failure) -> None:
@@ -151,7 +155,8 @@ class SlotHolder:
                 self._set_timer()
 
     def goes_away(self, link: DirectReplicaLink) -> None:
-        self._links.pop(link.replica_id, None)
+        if self._links.get(link.replica_id) is link:
+            del self._links[link.replica_id]
         for place in [place for (of, _), place in self._places.items() if of is link]:
             self._settle(self.plan.place_leaves(place, self._now()))
         self._close_if_unused(link)
@@ -159,14 +164,14 @@ class SlotHolder:
     def link_lost(self, link: DirectReplicaLink, failure: Failure) -> None:
         if self._links.get(link.replica_id) is link:
             del self._links[link.replica_id]
-        now = self._now()
-        for key, place in [(key, place) for key, place in self._places.items() if key[0] is link]:
+        lost = {key: place for key, place in self._places.items() if key[0] is link}
+        for key, place in lost.items():
             del self._places[key]
             place.seat.lease.call_ended(cut_off=True)
             if failure.reason is Reason.NOT_IMPLEMENTED:
-                self._settle(self.plan.place_refused(place, failure, now, is_final=True))
-            else:
-                self._settle(self.plan.place_lost(place, failure, now))
+                self._settle(self.plan.place_refused(place, failure, self._now(), is_final=True))
+        if failure.reason is not Reason.NOT_IMPLEMENTED:
+            self._settle(self.plan.places_lost(lost.values(), failure, self._now()))
         self._close(link)
 
     # -- commands --------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ Owner: the direct lanes of one view of an endpoint.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
@@ -145,17 +146,26 @@ class DirectPlan:
             return self._fail_waiting(_not_sent(failure))
         return self._place(now)
 
-    def place_lost(self, place: DirectPlace, failure: Failure, now: float) -> list[DirectCommand]:
-        """The place is gone: with its stream, or as its lease is over. `failure`: of a call that was sent to it."""
-        if place.state is PlaceState.GONE:
+    def places_lost(self, places: Iterable[DirectPlace], failure: Failure, now: float) -> list[DirectCommand]:
+        """Places are gone: all of a stream, or one as its lease is over. `failure`: of calls that were sent to them.
+
+        Calls go on elsewhere only when all of these places are known to be gone.
+        """
+        lost = [place for place in places if place.state is not PlaceState.GONE]
+        if not lost:
             return []
-        call, place.call = place.call, None
-        self._forget(place)
+        for place in lost:
+            self._forget(place)
         self._strike(now)
         commands: list[DirectCommand] = []
-        if call is not None:
+        for place in reversed(lost):
+            call, place.call = place.call, None
+            if call is None:
+                continue
             call.place = None
-            if call.is_idempotent:
+            if _was_refused(failure):
+                self._send_again(call, failure, commands)
+            elif call.is_idempotent:
                 call.may_have_run = True
                 self._send_again(call, failure, commands)
             elif not call.is_over:
@@ -202,8 +212,8 @@ class DirectPlan:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no call waits, and none is at a replica."""
-        return not self._waiting and all(place.call is None for place in self.places)
+        """Whether no call waits, and each that is at a replica has its outcome."""
+        return not self._waiting and all(place.call is None or place.call.is_over for place in self.places)
 
     def close(self) -> list[DirectCommand]:
         """No more calls: those that wait are never sent, those that run are cancelled, all slots go back."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import grpc
 import pytest
 
 import slotmesh
+from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed
 from slotmesh.runtime.channels import server_options
 from slotmesh.testing import RunningMesh
@@ -229,3 +231,49 @@ async def test_a_replica_that_says_nothing_for_a_whole_lease_is_lost() -> None:
         assert caught.value.executed is Executed.UNKNOWN
         assert (silent.calls, caught.value.replica_id) == (1, "old")
     await server.stop(0)
+
+
+async def test_a_block_that_is_cancelled_while_it_is_left_gives_its_slots_back(
+    mesh: RunningMesh, endpoint: slotmesh.Endpoint
+) -> None:
+    inside = asyncio.Event()
+
+    async def block() -> None:
+        async with endpoint.direct(idle=60) as lanes:
+            call = lanes.wait(b"a")
+            call.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await wait_until(lambda: started(mesh) == [b"a"], what="the call runs")
+            inside.set()
+
+    task = asyncio.create_task(block())
+    await inside.wait()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    open_gates(mesh)
+    await all_free(mesh)
+
+
+async def test_a_block_is_left_where_the_mesh_is_closed_meanwhile(mesh: RunningMesh) -> None:
+    client = slotmesh.connect(mesh.router_addresses, close_grace=5.0)
+    lanes = client.endpoint("e").options(content_type=OCTET_STREAM).direct()
+    running = lanes.wait(b"a")
+    await wait_until(lambda: started(mesh) == [b"a"], what="the call runs")
+    leaving = asyncio.create_task(lanes.__aexit__(None, None, None))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(client.aclose())
+    await asyncio.sleep(0)
+    open_gates(mesh)
+    assert await running == b"a"
+    async with asyncio.timeout(10.0):
+        await asyncio.gather(leaving, closing)
+
+
+async def test_a_call_that_crosses_the_end_of_its_lease_goes_on_in_another_slot(
+    mesh: RunningMesh, endpoint: slotmesh.Endpoint
+) -> None:
+    async with endpoint.direct(ttl=0.5, idle=60) as lanes:
+        assert await lanes.echo(b"1") == b"1"
+        time.sleep(1.0)  # noqa: ASYNC251 - the application computes, and nothing renews its leases meanwhile
+        assert await lanes.echo(b"2") == b"2"
