@@ -123,8 +123,8 @@ _SLOTS: Final = (
     _mutant(
         "a replica that drains prolongs the leases of direct streams",
         REPLICA,
-        "if self.prolongs:",
-        "if True:",
+        "if self.prolongs:\n            slot.expires_at = now + slot.lease_s\n        if slot.alarm",
+        "if True:\n            slot.expires_at = now + slot.lease_s\n        if slot.alarm",
         "tests/contract/direct/test_streams.py",
     ),
     _mutant(
