@@ -17,7 +17,7 @@ from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.direct.direct_method import DirectMethod
 from slotmesh.client.direct.holder import SlotHolder
 from slotmesh.client.slots.client import SlotClient
-from slotmesh.client.slots.terms import in_slot, terms_of
+from slotmesh.client.slots.terms import Terms, in_slot, terms_of
 from slotmesh.slots.limits import DEFAULT_LEASE_S
 
 MAX_SLOTS = 256
@@ -31,10 +31,10 @@ class DirectLanes:
     reserved when calls need them, and given back when they are idle, or the block ends.
     """
 
-    def __init__(self, client: SlotClient, endpoint: str, view: ViewOptions, slots: int, ttl_s: float, idle_s: float):
-        self._endpoint = endpoint
+    def __init__(self, client: SlotClient, view: ViewOptions, terms: Terms, slots: int, idle_s: float) -> None:
+        self._endpoint = terms.endpoint
         self._view = in_slot(view, is_idempotent=view.idempotent)
-        self._holder = SlotHolder(client, terms_of(endpoint, view, {"ttl": ttl_s}), slots, idle_s)
+        self._holder = SlotHolder(client, terms, slots, idle_s)
         self._methods: dict[str, DirectMethod[Any]] = {}
 
     @property
@@ -93,7 +93,8 @@ def direct_lanes(
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_SLOTS:
         raise BadOption("slots", f"must be an integer from 1 to {MAX_SLOTS}, got {slots!r}")
     ttl_s: Any = seconds(ttl)
+    terms = terms_of(endpoint, view, {"ttl": ttl_s})  # a wrong `ttl` is named, not the `idle` that it stands in for
     idle_s: Any = ttl_s if idle is None else seconds(idle)
     if isinstance(idle_s, bool) or not isinstance(idle_s, (int, float)) or not idle_s >= 0:
         raise BadOption("idle", f"must be a number of seconds that is not negative, or a timedelta, got {idle!r}")
-    return DirectLanes(client, endpoint, view, slots, ttl_s, float(idle_s))
+    return DirectLanes(client, view, terms, slots, float(idle_s))

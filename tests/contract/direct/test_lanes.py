@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -80,3 +81,12 @@ async def test_leases_are_renewed_and_end_when_they_are_not(mesh: RunningMesh, e
         assert (scheduler.slots.reserved, scheduler.slots.expired) == (1, 0)
         assert await lanes.echo(b"b") == b"b"
         assert scheduler.slots.granted == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [({"ttl": -1}, "ttl"), ({"ttl": "5"}, "ttl"), ({"idle": -1}, "idle"), ({"slots": 0}, "slots")],
+)
+async def test_a_wrong_argument_is_named(endpoint: slotmesh.Endpoint, arguments: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field} must be"):
+        endpoint.direct(**arguments)
