@@ -76,7 +76,7 @@ def entries(bare: RouterServiceStub, router: RouterServiceStub, mesh: slotmesh.M
             name="unary",
             title=f"unary Call through the router, {UNARY_IN_FLIGHT} in flight",
             run=partial(workloads.unary, router, UNARY_IN_FLIGHT),
-            target=0.5,
+            target=0.72,
         ),
         CatalogueEntry(name="single", title="stream, one call at a time", run=partial(futures, [unkeyed], 1)),
     ]
