@@ -44,11 +44,11 @@ QUICK := tests/unit tests/properties tests/contract/router_slots tests/contract/
 	controller_tables replica_execute replica_sessions replica_stop router_sessions router_streams router_traffic))
 
 .PHONY: test-quick
-test-quick: $(VENV)/.dev-ready ## Run the tests of the inner loop, in less than a minute (PYTEST_ARGS=... to choose)
+test-quick: $(VENV)/.dev-ready ## Run the tests of the inner loop, in about a minute (PYTEST_ARGS=... to choose)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" --hypothesis-profile=quick $(QUICK) $(PYTEST_ARGS)
 
 .PHONY: mutants
-mutants: $(VENV)/.dev-ready ## Break the product in 50 ways, one after another, and see that the tests notice (a quarter of an hour)
+mutants: $(VENV)/.dev-ready ## Break the product in some sixty ways, one after another, and see that the tests notice (a few minutes)
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 .PHONY: bench

@@ -132,7 +132,7 @@ _SLOTS: Final = (
         "slotmesh/client/direct",
         "call.may_have_run = True",
         "call.may_have_run = False",
-        "tests/properties/test_direct_plan.py",
+        "tests/unit/client/test_direct_plan.py tests/properties/test_direct_plan.py",
     ),
     _mutant(
         "who comes after the call of a slot hears that it was released",

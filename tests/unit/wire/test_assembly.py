@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slotmesh.wire.chunks import (
@@ -67,6 +67,8 @@ def test_chunks_are_as_large_as_they_may_be_but_for_the_last(size: int) -> None:
     total=st.integers(-1, 30),
     size=st.sampled_from((0, 1, 5, 10, 11, 20, 21, CHUNK_BYTES, CHUNK_BYTES + 1)),
 )
+@example(offset=0, total=20, size=10)
+@example(offset=11, total=20, size=5)
 def test_only_the_next_chunk_continues_a_payload(
     kind: type[JoinedAssembly | PartsAssembly], offset: int, total: int, size: int
 ) -> None:
