@@ -211,7 +211,7 @@ async def test_somebody_else_cannot_take_the_place_of_a_launched_replica_that_li
 async def test_the_controller_takes_its_replicas_with_it_and_routers_hear_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reconcile_loop, "KILL_MARGIN_S", 0.2)
+    monkeypatch.setattr(reconcile_loop, "KILL_MARGIN_S", 1.0)
     async with AsyncExitStack() as stack:
         # Members outlive the controller, and the channels of their own with them.
         async with running_controller(launches=True) as mesh:

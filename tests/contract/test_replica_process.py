@@ -57,9 +57,12 @@ class Broken:
 
 ENDLESS = """
 import asyncio
+import pathlib
 import threading
 import time
 import users_model
+
+BEGUN = pathlib.Path("begun")
 
 class Keeping(users_model.Model):
     def __init__(self) -> None:
@@ -67,10 +70,12 @@ class Keeping(users_model.Model):
 
 class Endless(users_model.Model):
     async def wait_for_thread(self, payload: bytes) -> bytes:
+        BEGUN.touch()
         await asyncio.to_thread(time.sleep, 3600)
         return payload
 
     async def ignore(self, payload: bytes) -> bytes:
+        BEGUN.touch()
         while True:
             try:
                 await asyncio.sleep(3600)
@@ -78,6 +83,7 @@ class Endless(users_model.Model):
                 pass
 
     def sleep(self, payload: bytes) -> bytes:
+        BEGUN.touch()
         time.sleep(3600)
         return payload
 """
@@ -263,6 +269,8 @@ async def test_no_call_keeps_it_after_the_grace_and_those_that_are_lost_make_it_
         await call.write(Request(runs=replica_service_pb2.RunFrame(batches=runs)))
         assert (await call.read()).HasField("capacity")
         assert (await call.read()).HasField("results")
+        if method != "wait":
+            await wait_until((here / "begun").exists, what="the call runs")
         process.terminate()
         assert await ended(process) == status
         call.cancel()

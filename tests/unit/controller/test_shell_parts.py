@@ -8,7 +8,7 @@ import pytest
 
 from controller_service.shell.lease_watch import LeaseWatch
 from controller_service.shell.work_queue import WorkQueue
-from slotmesh.runtime.clock import MonotonicClock
+from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 
 
@@ -57,17 +57,19 @@ async def test_a_closed_queue_forgets_its_timers() -> None:
 @pytest.mark.asyncio
 async def test_the_lease_watch_names_the_silent_and_only_them() -> None:
     silent: list[str] = []
-    watch = LeaseWatch(MonotonicClock(), lease_s=0.05, on_silent=silent.append)
+    clock = FakeClock()
+    watch = LeaseWatch(clock, lease_s=0.05, on_silent=silent.append)
     watch.heard("quiet")
     watch.heard("gone")
     watch.end("gone")
-
-    def speak() -> bool:
-        watch.heard("talker")
-        return bool(silent)
-
-    await wait_until(speak, what="silence")
+    clock.advance(0.04)
+    watch.heard("talker")
+    clock.advance(0.02)
+    await wait_until(lambda: silent, what="silence")
     assert silent == ["quiet"]
+    assert watch.is_heard("talker")
     watch.heard("quiet")  # it came back
-    await wait_until(lambda: silent.count("quiet") == 2, what="silence again")
+    clock.advance(0.06)
+    await wait_until(lambda: len(silent) == 3, what="silence again")
+    assert sorted(silent) == ["quiet", "quiet", "talker"]
     watch.close()
