@@ -4,7 +4,7 @@ Invariants: protobuf messages do not pass this edge inwards; equal options are c
 """
 
 from router_service.convert.json_calls import json_arguments, json_result
-from router_service.convert.options import options_by_key, options_from_wire, with_relative_slo
+from router_service.convert.options import OptionsByKey, options_from_wire, partitions_of, with_relative_slo
 from router_service.convert.runs import (
     add_batch,
     capacity_from_wire,
@@ -37,6 +37,7 @@ from router_service.convert.slots import (
 from router_service.convert.table import table_from_wire
 
 __all__ = [
+    "OptionsByKey",
     "add_batch",
     "add_op",
     "capacity_from_wire",
@@ -47,8 +48,8 @@ __all__ = [
     "ids_of",
     "json_arguments",
     "json_result",
-    "options_by_key",
     "options_from_wire",
+    "partitions_of",
     "payloads_of",
     "reconcile_of",
     "reservation_from_wire",

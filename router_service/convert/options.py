@@ -6,7 +6,7 @@ Owner: pure functions of the router's edge.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -32,13 +32,32 @@ def options_from_wire(wire: call_pb2.CallOptions) -> RouterCallOptions | Failure
     return _shared(wire.SerializeToString())
 
 
-def options_by_key(wire: call_pb2.CallOptions) -> Callable[[str], RouterCallOptions | Failure]:
+class OptionsByKey:
     """The options of a batch with a column of ordering keys: those of each key, which stands in place of their own."""
-    if wire.ordering_key:
-        wire = call_pb2.CallOptions.FromString(wire.SerializeToString())
-        wire.ClearField("ordering_key")
-    raw = wire.SerializeToString()
-    return partial(_keyed, raw) if len(raw) <= MAX_KNOWN_KEYED_BYTES else partial(_with_key, _shared(raw))
+
+    def __init__(self, wire: call_pb2.CallOptions) -> None:
+        if wire.ordering_key:
+            wire = call_pb2.CallOptions.FromString(wire.SerializeToString())
+            wire.ClearField("ordering_key")
+        raw = wire.SerializeToString()
+        self.shared = _shared(raw)
+        """What all have; a failure where it is not sound."""
+        is_small = len(raw) <= MAX_KNOWN_KEYED_BYTES
+        self.of: Callable[[str], RouterCallOptions | Failure] = (
+            partial(_keyed, raw) if is_small else partial(_with_key, self.shared)
+        )
+        """Those of one key; a failure where it, or what all have, is not sound. An empty one stands for none."""
+
+
+def partitions_of(keys: Sequence[str]) -> list[int]:
+    """The partition of each ordering key; empty where one of them is none, or not sound."""
+    numbers = list(map(_partition_of_sound, keys))
+    return numbers if min(numbers) >= 0 else []
+
+
+@lru_cache(maxsize=65_536)
+def _partition_of_sound(key: str) -> int:
+    return partition_of(key) if key and key_problem(key) is None else -1
 
 
 def _keyed(raw: bytes, key: str) -> RouterCallOptions | Failure:

@@ -5,7 +5,7 @@ Owner: made at the edge, read by the core.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -35,6 +35,33 @@ CallPayload = Payload | Announced
 Batch = tuple[RouterCallOptions, Sequence[int], Sequence[CallPayload]]
 """Options, call ids and payloads of calls that arrived together; ids and payloads are parallel. A payload that is still
 to come is alone in its batch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedBatch:
+    """Calls that arrived together and share all options but their ordering keys, which are sound. Payloads are here."""
+
+    options: RouterCallOptions
+    """Without an ordering key."""
+    ids: Sequence[int]
+    payloads: Sequence[Payload]
+    keys: list[str]
+    """Parallel to the payloads, as the next."""
+    partitions: list[int]
+    options_of: Callable[[str], RouterCallOptions]
+    """The options of the calls of one key: made at the edge, which remembers them."""
+
+    def by_key(self, indices: Sequence[int]) -> Iterator[Batch]:
+        """Some of the calls, by their indices in ascending order: neighbours of one key together."""
+        at, end = 0, len(indices)
+        ids, payloads, keys = self.ids, self.payloads, self.keys
+        while at < end:
+            begin, key = indices[at], keys[indices[at]]
+            stop = begin
+            while at < end and indices[at] == stop and keys[stop] == key:
+                at, stop = at + 1, stop + 1
+            yield self.options_of(key), ids[begin:stop], payloads[begin:stop]
+
 
 Results = tuple[list[int], Sequence[Payload], str]
 """Run ids, payloads and content type of calls that ended well; ids and payloads are parallel."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from router_service.core.callers import Caller
-    from router_service.core.calls import Batch
+    from router_service.core.calls import Batch, KeyedBatch
     from router_service.core.commands import DeliverResults
     from slotmesh.wire.trace_context import Traces
 
@@ -32,7 +32,7 @@ class CallsSubmitted(RouterEvent):
 
     caller: Caller
     endpoint: str
-    batches: Iterable[Batch]
+    batches: Iterable[Batch | KeyedBatch]
     traces: Traces | None = None
     """Of those of the calls that have a trace context; None where none has."""
 

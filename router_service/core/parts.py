@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from router_service.core.caller_cancels import CallerCancels
 from router_service.core.conclusions import Conclusions
 from router_service.core.counters import RouterCounters
+from router_service.core.keyed.column_intake import ColumnIntake
 from router_service.core.outcomes import CallerOutcomes
 from router_service.core.queueing.expiry import Expiry
 from router_service.core.replicas.answers import Answers
@@ -64,8 +65,9 @@ class Parts:
         self.resumptions = resumptions = Resumptions(out, topology, outcomes, intake)
         acknowledgements = Acknowledgements(out, topology, outcomes, intake, suspended)
         self.slot_operations = operations = RoutedSlotOperations(out, topology, outcomes, deadlines, sender)
+        columns = ColumnIntake(numbers, topology, sender, intake)
         self.submissions = submissions = Submissions(
-            numbers, counters, topology, outcomes, intake, resumptions, uploads
+            numbers, counters, topology, outcomes, intake, resumptions, uploads, columns=columns
         )
         expiry = Expiry(deadlines, outcomes, intake, operations, suspended)
         self.conclusions = Conclusions(out, outcomes, withdrawals, operations, uploads, submissions)

@@ -20,6 +20,8 @@ from router_service.core.slots.slot import Reserve
 if TYPE_CHECKING:
     from router_service.core.calls import CallPayload, RouterCallOptions
     from router_service.core.flows import Flow
+    from router_service.core.keyed.key_order import KeyOrder
+    from router_service.core.keyed.partition_column import PartitionColumn
     from router_service.core.queueing.admission import Account
     from router_service.core.replicas.slicing import MethodTime
     from router_service.core.routing.rosters import ReplicaKey, RosterVersion
@@ -49,21 +51,6 @@ class CallerBook(Protocol):
 
     def stream(self, ids: Sequence[int]) -> int:
         """These calls, which take several results, are being sent. Returns the level of their credit."""
-
-
-class KeyOrder(Protocol):
-    """What keeps the calls of an ordering key in order: its partition, as far as slices are counted there."""
-
-    number: int
-
-    def sent(self, owner_epoch: int) -> None:
-        """A slice left for the owner at this epoch."""
-
-    def settled(self, owner_epoch: int) -> bool:
-        """A slice has its outcome, or came back. Returns whether what waits may go on, and is not listed."""
-
-    def refused(self, owner_epoch: int) -> None:
-        """A replica is not the owner at this epoch."""
 
 
 class NamedBackend(Protocol):
@@ -101,8 +88,19 @@ class RouterRun:
     """Consecutive calls of one caller that share their options."""
 
     __slots__ = (
-        *("__weakref__", "account", "alarm", "arrived", "asked_until", "attempt", "awaits", "caller", "cursor"),
-        *("deadline", "endpoint", "first_roster", "has_left", "ids", "is_overdue", "may_have_run", "options", "origin"),
+        *("__weakref__", "account", "alarm", "arrived", "asked_until", "attempt", "awaits", "caller", "column"),
+        *(
+            "cursor",
+            "deadline",
+            "endpoint",
+            "first_roster",
+            "has_left",
+            "ids",
+            "is_overdue",
+            "may_have_run",
+            "options",
+            "origin",
+        ),
         *("partition", "payloads", "recovers", "sents", "seq", "session", "shadow_of", "slot", "traces"),
         *("unanswered", "was_answered"),
     )
@@ -141,6 +139,8 @@ class RouterRun:
         self.unanswered = len(payloads)
         self.sents: list[Sent] = []
         self.partition: KeyOrder | None = None
+        self.column: PartitionColumn | None = None
+        """The `partition`, where the calls have keys of their own: they were sent as a whole, then."""
         self.account: Account | None = None
         """Whom the waiting calls are charged to; None while none wait."""
         self.alarm = inf
@@ -187,13 +187,27 @@ class RouterRun:
         slo_s = self.options.slo_s
         return self.arrived + (SLO_UNLESS_STATED_S if slo_s is None else slo_s)
 
-    def slice(self, lo: int, hi: int, *, attempt: int | None = None) -> RouterRun:
+    def handed_back(self, lo: int, hi: int, *, attempt: int) -> list[RouterRun]:
+        """Some of the calls, which a replica had, as runs that can wait: of one ordering key each."""
+        column = self.column
+        if column is None:
+            return [self.slice(lo, hi, attempt=attempt)]
+        runs: list[RouterRun] = []
+        for begin, end, options, partition in column.by_key(lo, hi):
+            run = self.slice(begin, end, attempt=attempt, options=options)
+            run.partition, run.column = partition, None
+            runs.append(run)
+        return runs
+
+    def slice(
+        self, lo: int, hi: int, *, attempt: int | None = None, options: RouterCallOptions | None = None
+    ) -> RouterRun:
         """A new run of some of the calls, as old as this one, with nothing sent."""
         part = RouterRun(
             self.seq,
             self.caller,
             self.endpoint,
-            self.options,
+            self.options if options is None else options,
             self.ids[lo:hi],
             self.payloads[lo:hi],
             self.arrived,
@@ -203,6 +217,8 @@ class RouterRun:
         if self.origin is not None:
             part.origin = FirstAttempt(self.origin.stream_id, self.origin.run_ids[lo:hi])
         part.partition = self.partition
+        if self.column is not None:
+            part.partition = part.column = self.column.part(lo, hi)
         part.shadow_of = self.shadow_of
         part.may_have_run, part.was_answered = self.may_have_run, self.was_answered
         part.first_roster, part.traces = self.first_roster, self.traces

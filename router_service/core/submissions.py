@@ -11,15 +11,20 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from router_service.core import failures
+from router_service.core.calls import KeyedBatch
 from router_service.core.runs import RouterRun
 from slotmesh.wire.chunks import Announced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from router_service.core.callers import Caller
+    from router_service.core.calls import Batch
     from router_service.core.counters import RouterCounters
     from router_service.core.events import CallFailedAtEdge, CallsSubmitted, ResultsRequested
+    from router_service.core.keyed.column_intake import ColumnIntake
     from router_service.core.outcomes import CallerOutcomes
+    from router_service.core.routing.endpoints import RoutedEndpoint
     from router_service.core.routing.intake import RoutingIntake
     from router_service.core.routing.topology import Topology
     from router_service.core.sessions.events import CallsResent
@@ -39,6 +44,8 @@ class Submissions:
         intake: RoutingIntake,
         resumptions: Resumptions,
         uploads: HeldUploads,
+        *,
+        columns: ColumnIntake,
     ) -> None:
         """`numbers` are the ages of runs."""
         self._numbers = numbers
@@ -48,13 +55,14 @@ class Submissions:
         self._intake = intake
         self._resumptions = resumptions
         self._uploads = uploads
+        self._columns = columns
 
     def submitted(self, event: CallsSubmitted, now: float) -> None:
         """Each batch becomes a run, and begins as soon as its payload is there."""
         caller, endpoint = event.caller, event.endpoint
         label, numbers, runs = (self._counters.label(endpoint),), self._numbers, caller.runs
         calls, uploads, traces = self._counters.calls, self._uploads.lines, event.traces
-        for options, ids, payloads in event.batches:
+        for options, ids, payloads in self._sent_straight(event, now):
             run = RouterRun(next(numbers), caller, endpoint, options, ids, payloads, now)
             if traces is not None:
                 run.traces = traces
@@ -64,6 +72,30 @@ class Submissions:
                 self._outcomes.fail_waiting(run, failures.deadline_in_queue(run))
             elif not (uploads or type(payloads[0]) is Announced) or not self._holds_back(run, now):
                 self.begin(run, now)
+
+    def _sent_straight(self, event: CallsSubmitted, now: float) -> Iterator[Batch]:
+        """Sends the calls of many keys that can leave at once. Yields all others, in order, a batch for each key."""
+        for batch in event.batches:
+            if not isinstance(batch, KeyedBatch):
+                yield batch
+                continue
+            staying: Sequence[int] = range(len(batch.keys))
+            endpoint = self._topology.endpoints.get(event.endpoint)
+            if endpoint is not None and self._may_go_straight(event.caller, batch, endpoint):
+                staying = self._columns.send(batch, event.caller, endpoint, event.traces, now)
+                label = (self._counters.label(event.endpoint),)
+                self._counters.calls[label] += len(batch.keys) - len(staying)
+            yield from batch.by_key(staying)
+
+    def _may_go_straight(self, caller: Caller, batch: KeyedBatch, endpoint: RoutedEndpoint) -> bool:
+        """Whether nothing has to be looked at that differs from key to key, but for the partitions."""
+        session = caller.session
+        return (
+            batch.options.timeout_s > 0
+            and not self._uploads.lines
+            and not endpoint.traffic.shadows
+            and (session is None or not (session.is_suspended or self._resumptions.is_open(session)))
+        )
 
     def resent(self, event: CallsResent, now: float) -> None:
         """The same for calls that were sent before, which may be at a replica already."""

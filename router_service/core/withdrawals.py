@@ -40,7 +40,7 @@ class WithdrawalFollowUp:
         connected = self._topology.connected
         replicas = [connected[sent.replica] for sent in withdrawn.slices]
         for sent, replica in zip(withdrawn.slices, replicas, strict=True):
-            self._answers.settle_partition(sent, now)
+            self._answers.settle(sent, now, 0, sent.count, is_last=True)
             replica.backend.balancer.changed(replica)
         for replica in dict.fromkeys(replicas):
             self._sender.pump(replica, now)

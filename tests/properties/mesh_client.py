@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from router_service import convert
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import Batch, RouterCallOptions
+from router_service.core.calls import Batch, KeyedBatch, RouterCallOptions
 from router_service.core.commands import CallDelivery
 from router_service.core.events import CallsCancelled, CallsSubmitted
 from router_service.core.routing.rosters import RosterVersion
@@ -16,6 +16,7 @@ from router_service.core.sessions.events import CallsResent, RosterAcknowledged,
 from router_service.core.sessions.session import SessionConnection
 from slotmesh.client.stream.rosters import Rosters
 from slotmesh.errors import Executed, Failure, Reason
+from tests.support.keyed_batches import keyed_batch
 from tests.support.memory_nodes import ENDPOINT, RouterNode, wire_options
 
 STOPPED = Failure(reason=Reason.PREDECESSOR_FAILED, message="not sent again", executed=Executed.UNKNOWN)
@@ -146,14 +147,26 @@ class Client:
             for call_id in ids:
                 self.calls[call_id].sent_at = now
                 self.calls[call_id].first_roster = newest and convert.roster_from_wire(newest)
-            batches = [self._batch(each) for each in self._alike(ids)]
+            batches = [self._any_batch(each) for each in self._alike(ids, _traits_but_key)]
             router = connection.router
             router.do(router.scheduler.step(CallsSubmitted(connection.caller, ENDPOINT, batches), now))
 
-    def _alike(self, ids: list[int]) -> Iterator[list[int]]:
+    def _alike(self, ids: list[int], traits: Callable[[Call], tuple[object, ...]] | None = None) -> Iterator[list[int]]:
         """Calls that may travel as one batch."""
-        for _, group in groupby(ids, key=lambda each: _traits(self.calls[each])):
+        for _, group in groupby(ids, key=lambda each: (traits or _traits)(self.calls[each])):
             yield list(group)
+
+    def _any_batch(self, ids: list[int]) -> Batch | KeyedBatch:
+        """Calls that were not sent before, with a column of keys where theirs differ."""
+        keys = [self.calls[call_id].key for call_id in ids]
+        if len(set(keys)) == 1:
+            return self._batch(ids)
+        call = self.calls[ids[0]]
+        options = convert.options_from_wire(
+            wire_options("", idempotent=call.idempotent, timeout_s=call.timeout_s, stop_generation=0)
+        )
+        assert isinstance(options, RouterCallOptions)
+        return keyed_batch(options, ids, [self.calls[call_id].tag for call_id in ids], keys)
 
     def _batch(self, ids: list[int]) -> Batch:
         call = self.calls[ids[0]]
@@ -168,6 +181,12 @@ class Client:
 def _traits(call: Call) -> tuple[object, ...]:
     """What calls of a batch share."""
     return call.key, call.idempotent, call.timeout_s, call.stop_generation, call.sent_at, call.first_roster
+
+
+def _traits_but_key(call: Call) -> tuple[object, ...]:
+    """The same of a batch that may have a column of keys: only calls with a key whose lane goes on have one."""
+    key, *others = _traits(call)
+    return key if not call.key or call.stop_generation else None, *others
 
 
 def _consecutive(ids: list[int]) -> list[list[int]]:

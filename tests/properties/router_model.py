@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 
 from router_service.core.callers import Caller, Window
+from router_service.core.calls import RouterCallOptions
 from router_service.core.commands import (
     AskReconcile,
     CancelRun,
@@ -24,7 +25,7 @@ from router_service.core.commands import (
     RouterCommand,
     TakeValues,
 )
-from router_service.core.events import RouterEvent
+from router_service.core.events import CallsSubmitted, RouterEvent
 from router_service.core.replicas.capacity import ReportedCapacity
 from router_service.core.replicas.events import LinkLost, LinkOpened, RunsRefused
 from router_service.core.replicas.frames import OutgoingBatch
@@ -39,6 +40,7 @@ from slotmesh.spec import model
 from slotmesh.spec.model import BalancerName
 from slotmesh.wire.chunks import joined
 from slotmesh.wire.partitions import PARTITIONS, partition_of
+from tests.support.keyed_batches import keyed_batch
 
 MAX_ONGOING = 4
 KEYED_WINDOW = 6
@@ -159,6 +161,18 @@ class RouterModel:
             roster=TableRoster(RosterVersion("g", self.revision)),
         )
         self.step(TableReceived(table))
+
+    def submit_many_keys(self, who: int, keys: list[str], timeout_s: float, *, idempotent: bool) -> None:
+        """One batch with a column of keys."""
+        wire = repr((timeout_s, idempotent)).encode()
+        options = RouterCallOptions(timeout_s=timeout_s, idempotent=idempotent, wire=wire)
+        ids = range(self.next_id, self.next_id + len(keys))
+        self.next_id += len(keys)
+        for call_id, key in zip(ids, keys, strict=True):
+            self.pending[call_id] = Call(key, self.now + timeout_s, idempotent)
+            self.caller_of[call_id] = who
+        batch = keyed_batch(options, ids, [b"%d" % each for each in ids], keys)
+        self.step(CallsSubmitted(self.callers[who], "e", [batch]))
 
     def step(self, event: RouterEvent) -> None:
         """Something happens, now; commands are carried out."""

@@ -46,14 +46,15 @@ from tests.support.examples import examples
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    @initialize(seed=st.integers(0, 2**32), balancer=st.sampled_from(BalancerName))
-    def start(self, seed: int, balancer: BalancerName) -> None:
+    @initialize(seed=st.integers(0, 2**32), balancer=st.sampled_from(BalancerName), has_shadow=st.booleans())
+    def start(self, seed: int, balancer: BalancerName, has_shadow: bool) -> None:
         self.model = RouterModel(seed, balancer)
+        if not has_shadow:
+            self.set_traffic(POLICIES[1], 0.0)
         for streaming in (False, True):
-            work = [(2, ""), (3, "red"), (1, "green")]
             self.submit(
                 who=0,
-                sizes=work,
+                sizes=[(2, ""), (3, "red"), (1, "green")],
                 shard="",
                 timeout_s=inf,
                 slo_s=None,
@@ -110,6 +111,16 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.model.caller_of[call_id] = who
             batches.append((options, ids, [b"%d" % i for i in ids]))
         self.model.step(CallsSubmitted(self.model.callers[who], "e", batches))
+
+    @precondition(lambda self: self.model.exists)
+    @rule(
+        who=st.integers(0, 1),
+        keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=8),
+        timeout_s=st.sampled_from((inf, inf, 5.0, 0.0)),
+        idempotent=st.booleans(),
+    )
+    def submit_many_keys(self, who: int, keys: list[str], timeout_s: float, idempotent: bool) -> None:
+        self.model.submit_many_keys(who, keys, timeout_s, idempotent=idempotent)
 
     @rule()
     def be_lazy(self) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from router_service.core.queueing.run_queues import RunQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from router_service.core.replicas.replica import RoutedReplica
 
 
@@ -28,7 +30,7 @@ class Partition:
         self.epoch = 0
         """Epoch of the owner; strictly increases with each change."""
         self.inflight = 0
-        """Slices sent and not answered, to whichever owner."""
+        """Slices sent and not answered, to whichever owner. Of slices with calls of several keys: calls."""
         self.stale = 0
         """Those of them that went to an earlier owner."""
         self.refused_epoch = -1
@@ -65,6 +67,10 @@ class Partition:
         self.inflight += 1
         self.stale += owner_epoch != self.epoch
 
+    def answered(self, owner_epoch: int, _lo: int, _count: int, *, is_last: bool) -> Sequence[int]:
+        """Calls of a slice are at the owner no more; `is_last`: none is. Returns its own number if it may go on."""
+        return (self.number,) if is_last and self.settled(owner_epoch) else ()
+
     def settled(self, owner_epoch: int) -> bool:
         """A slice has its outcome, or came back. Returns whether what waits may go on, and is not listed."""
         self.inflight -= 1
@@ -72,6 +78,6 @@ class Partition:
             self.stale -= 1
         return not self.stale and bool(self.queue) and not self.listed
 
-    def refused(self, owner_epoch: int) -> None:
+    def refused(self, owner_epoch: int, _lo: int = 0, _count: int = 0) -> None:
         """A replica is not the owner at this epoch: hold everything until the table names one at a newer epoch."""
         self.refused_epoch = max(self.refused_epoch, owner_epoch)

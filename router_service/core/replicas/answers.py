@@ -76,8 +76,8 @@ class Answers:
                     for lo, fresh in self._answer(replica, sent, offset, count, now):
                         begin = at + lo - offset
                         outcomes.results(sent, lo, fresh, payloads[begin : begin + fresh], content_type, replica)
-                if not sent.remaining and sent.run.partition is not None:
-                    self.settle_partition(sent, now)
+                if sent.run.partition is not None:
+                    self.settle(sent, now, offset, count, is_last=not sent.remaining)
         if event.failed:
             self._failed(replica, event.failed, now)
         for sent, offset, _, count in replica.inflight.slices(event.done) if event.done else ():
@@ -86,8 +86,8 @@ class Answers:
             service_time.observe(now - sent.sent_at)
             for lo, fresh in self._answer(replica, sent, offset, count, now):
                 outcomes.done(sent, lo, fresh)
-            if not sent.remaining and sent.run.partition is not None:
-                self.settle_partition(sent, now)
+            if sent.run.partition is not None:
+                self.settle(sent, now, offset, count, is_last=not sent.remaining)
         self.learn(replica, event.capacity)
         self._sender.pump(replica, now)
 
@@ -133,7 +133,7 @@ class Answers:
             self._counters.link_failures[backend.name,] += 1
         self._intake.put_back(returned, backend, now)
         for sent in (*lost, *unsent):
-            self.settle_partition(sent, now)
+            self.settle(sent, now, 0, sent.count, is_last=True)
 
     def learn(self, replica: RoutedReplica, capacity: ReportedCapacity | None) -> None:
         """The load that the replica has reported; None before its first report."""
@@ -144,11 +144,15 @@ class Answers:
             replica.draining = replica.draining or capacity.draining
             replica.backend.changed(replica)
 
-    def settle_partition(self, sent: Sent, now: float) -> None:
-        """No call of the slice is at its replica any more, and what came back is queued: a new owner may be served."""
-        partition = sent.run.partition
-        if partition is not None and partition.settled(sent.owner_epoch):
-            self._sender.resume(sent, now)
+    def settle(self, sent: Sent, now: float, offset: int, count: int, *, is_last: bool) -> None:
+        """These calls of the slice are at its replica no more, and what came back is queued: a new owner may be served.
+
+        `is_last`: no call of the slice is there any more.
+        """
+        order = sent.run.partition
+        if order is not None:
+            for number in order.answered(sent.owner_epoch, offset, count, is_last=is_last):
+                self._sender.resume(sent, number, now)
 
     def _answer(
         self, replica: RoutedReplica, sent: Sent, offset: int, count: int, now: float, *, is_used: bool = True
@@ -178,27 +182,26 @@ class Answers:
                     replica, sent, offset, count, now, is_used=failure.executed is not Executed.NO
                 ):
                     outcomes.answered_with(sent, lo, fresh, told)
-                if not sent.remaining and sent.run.partition is not None:
-                    self.settle_partition(sent, now)
+                if sent.run.partition is not None:
+                    self.settle(sent, now, offset, count, is_last=not sent.remaining)
 
     def _cut_off(self, replica: RoutedReplica, ids: list[int], now: float) -> None:
         """The replica is at its end, and has cancelled these calls: as if its link were lost, but for words."""
         failure = failures.replica_ended(replica)
         returned: list[RouterRun] = []
-        emptied: list[Sent] = []
+        left: list[tuple[Sent, int, int, bool]] = []
         for sent, offset, _, count in replica.inflight.slices(ids):
             for lo, fresh in self._answer(replica, sent, offset, count, now):
                 if sent.run.recovers or not (sent.valued or set()).isdisjoint(range(lo, lo + fresh)):
                     self._outcomes.answered_with(sent, lo, fresh, failure)
                     continue
                 if sent.run.partition is not None:
-                    sent.run.partition.refused(sent.owner_epoch)
+                    sent.run.partition.refused(sent.owner_epoch, lo, fresh)
                 returned += self._retry_or_fail(replica.backend, sent, lo, fresh, failure, now)
-            if not sent.remaining:
-                emptied.append(sent)
+            left.append((sent, offset, count, not sent.remaining))
         self._intake.put_back(returned, replica.backend, now)
-        for sent in emptied:
-            self.settle_partition(sent, now)
+        for sent, offset, count, is_last in left:
+            self.settle(sent, now, offset, count, is_last=is_last)
 
     def _retry_or_fail(
         self, backend: RoutedBackend[RoutedReplica], sent: Sent, lo: int, count: int, failure: Failure, now: float
@@ -222,16 +225,18 @@ class Answers:
             if run.shadow_of is not None:
                 self._outcomes.failed(sent, lo, count, failures.NO_FREE_SLOT)
                 continue
-            part = run.slice(sent.lo + lo, sent.lo + lo + count, attempt=run.attempt + retry)
-            if retry and run.session is None and run.origin is None:
-                first = sent.first + lo
-                part.origin = FirstAttempt(sent.replica.stream_id, range(first, first + count))
-            self._outcomes.replaced(run, count, part)
-            options = run.options
-            if options.stop_generation and run.caller.has_stopped(
-                options.ordering_key, options.stop_generation, part.ids[0]
-            ):
-                self._outcomes.fail_waiting(part, failures.PREDECESSOR_FAILED)
-            else:
-                runs.append(part)
+            first = sent.first + lo
+            for part in run.handed_back(sent.lo + lo, sent.lo + lo + count, attempt=run.attempt + retry):
+                size = len(part.payloads)
+                if retry and run.session is None and run.origin is None:
+                    part.origin = FirstAttempt(sent.replica.stream_id, range(first, first + size))
+                first += size
+                self._outcomes.replaced(run, size, part)
+                options = run.options
+                if options.stop_generation and run.caller.has_stopped(
+                    options.ordering_key, options.stop_generation, part.ids[0]
+                ):
+                    self._outcomes.fail_waiting(part, failures.PREDECESSOR_FAILED)
+                else:
+                    runs.append(part)
         return runs

@@ -21,8 +21,9 @@ from slotmesh.wire.pacing import COUNTED_FRAMES
 
 if TYPE_CHECKING:
     from router_service.core.calls import RouterCallOptions
+    from router_service.core.keyed.key_order import KeyOrder
     from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.runs import KeyOrder, RouterRun, Sent
+    from router_service.core.runs import RouterRun, Sent
     from router_service.core.sessions.session import SessionConnection
     from slotmesh.wire.chunks import Payload
     from slotmesh.wire.trace_context import TraceContext
@@ -110,6 +111,8 @@ def cut_frame(replica: RoutedReplica, max_calls: int, max_bytes: int) -> list[Ou
     """The latest group for each kind of slices."""
     latest: dict[tuple[KeyOrder, str], int] = {}
     """The group that the latest slice of each ordering key went to."""
+    last_keyed = last_column = -1
+    """The last group with keyed slices, and that with slices of many keys: all others go behind these, or with them."""
     at = -1
     calls = size = slices = 0
     before: RouterRun | None = None
@@ -120,26 +123,34 @@ def cut_frame(replica: RoutedReplica, max_calls: int, max_bytes: int) -> list[Ou
         calls += sent.count
         size += len(run.payloads[sent.lo]) if sent.count == 1 else sum(map(len, _payloads(sent)))
         lane = None if run.partition is None else (run.partition, run.options.ordering_key)
+        if lane is not None:
+            earliest = last_keyed if run.column is not None else max(last_column, latest.get(lane, -1))
+        else:
+            earliest = -1
         level = _level(sent) if run.options.streaming else 0
         if (
             before is None
             or not _alike(run, before)
             or level != levels[at]
             or (run.session is not None and not _follows(sent, groups[at]))
-            or (lane is not None and latest.get(lane, at) > at)
+            or at < earliest
         ):
             kind = (
                 *(run.options.wire, run.endpoint, run.attempt, run.deadline, lane is None, run.shadow_of is None),
                 *(run.session, run.recovers, level, run.origin and run.origin.stream_id),
             )
             at = newest.get(kind, -1)
-            if at < 0 or (lane is not None and latest.get(lane, at) > at) or not _follows(sent, groups[at]):
+            if at < 0 or at < earliest or not _follows(sent, groups[at]):
                 at = newest[kind] = len(groups)
                 groups.append([])
                 levels.append(level)
             before = run
         if lane is not None:
-            latest[lane] = at
+            last_keyed = max(last_keyed, at)
+            if run.column is not None:
+                last_column = at
+            else:
+                latest[lane] = at
         groups[at].append(sent)
     return [
         batch for group, level in zip(groups, levels, strict=True) for batch in _batches(group, replica, most, level)
@@ -204,7 +215,7 @@ def _batches(group: list[Sent], replica: RoutedReplica, most: int, level: int) -
     ids = _ids(group, _call_ids) if run.session is not None else NO_CALLS
     origin = None if run.origin is None else FirstAttempt(run.origin.stream_id, _ids(group, _origin_ids))
     partition = -1 if run.partition is None else run.partition.number
-    columns = _columns(group) if run.partition is not None and len(group) > 1 else None
+    columns = _columns(group) if run.column is not None or (run.partition is not None and len(group) > 1) else None
     shard_keys = _shard_keys(group) if run.partition is None else ()
     traces = _traces(group) if is_traced else ()
     return [
@@ -240,11 +251,16 @@ def _limit(run: RouterRun) -> int:
 
 
 def _columns(group: Sequence[Sent]) -> KeyColumns | None:
-    """The lanes of all calls; None where it is one and the same."""
+    """The lanes of all calls; None where it is one and the same, and that of the first run."""
     columns = KeyColumns([], [], [])
     keys, partitions, owner_epochs = columns
     for sent in group:
         run, count = sent.run, sent.count
+        if (column := run.column) is not None:
+            keys += column.keys[sent.lo : sent.lo + count]
+            partitions += [each.number for each in column.partitions[sent.lo : sent.lo + count]]
+            owner_epochs += column.epochs[sent.lo : sent.lo + count]
+            continue
         if run.partition is None:
             continue
         if count == 1:
@@ -255,6 +271,8 @@ def _columns(group: Sequence[Sent]) -> KeyColumns | None:
             keys += [run.options.ordering_key] * count
             partitions += [run.partition.number] * count
             owner_epochs += [sent.owner_epoch] * count
+    if group[0].run.column is not None:
+        return columns
     is_one = keys.count(keys[0]) == len(keys) and owner_epochs.count(owner_epochs[0]) == len(keys)
     return None if is_one else columns
 

@@ -50,7 +50,7 @@ class Refusals:
         """Calls go back into queues, or end."""
         replica, failure = event.replica, event.failure
         returned: list[RouterRun] = []
-        emptied: list[Sent] = []
+        left: list[tuple[Sent, int, int, bool]] = []
         replica.draining = replica.draining or failure.reason is Reason.DRAINING
         for sent, offset, _, count in replica.inflight.slices(event.ids):
             before = sent.remaining
@@ -68,14 +68,13 @@ class Refusals:
                     self._outcomes.failed(sent, lo, many, failure)
             else:
                 if sent.run.partition is not None and failure.reason is Reason.STALE_TABLE:
-                    sent.run.partition.refused(sent.owner_epoch)
+                    sent.run.partition.refused(sent.owner_epoch, offset, count)
                 returned += self._answers.hand_back(sent, parts)
-            if not sent.remaining:
-                emptied.append(sent)
+            left.append((sent, offset, count, not sent.remaining))
         self._counters.refusals[replica.backend.name, failure.reason.value] += len(event.ids)
         self._answers.learn(replica, event.capacity)
         self._intake.put_back(returned, replica.backend, now)
-        for sent in emptied:
-            self._answers.settle_partition(sent, now)
+        for sent, offset, count, is_last in left:
+            self._answers.settle(sent, now, offset, count, is_last=is_last)
         self._withdrawals.follow_up(self._expiry.end_overdue(now), now)
         self._sender.pump(replica, now)

@@ -165,10 +165,10 @@ class Sender:
             partition.listed = True
             partition.owner.ready.append(partition)
 
-    def resume(self, sent: Sent, now: float) -> None:
-        """The partition of the slice, which is settled, may go on: with another owner, too."""
+    def resume(self, sent: Sent, number: int, now: float) -> None:
+        """A partition of the slice, which owes it nothing more, may go on: with another owner, too."""
         endpoint = self._topology.endpoints.get(sent.run.endpoint)
-        partition = endpoint.partitions.get(sent.run.options.partition) if endpoint is not None else None
+        partition = endpoint.partitions.get(number) if endpoint is not None else None
         if partition is not None:
             self.list(partition)
             if partition.listed and partition.owner is not None and partition.owner is not sent.replica:

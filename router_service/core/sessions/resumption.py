@@ -84,6 +84,11 @@ class Resumptions:
             if (session.session_id, session.epoch) in self._asking:
                 self._go_on(session, resumption, now)
 
+    def is_open(self, session: SessionConnection) -> bool:
+        """Whether calls of the session that were sent before may still have to run before new ones."""
+        resumption = self._by_session.get(session)
+        return resumption is not None and not resumption.is_over
+
     def take(self, run: RouterRun, now: float, *, resent: bool) -> bool:
         """Takes the run, if it was sent before or has to wait behind one that was."""
         if run.session is None or (resumption := self._by_session.get(run.session)) is None:

@@ -7,11 +7,13 @@ Owner: the client's stream.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
+from operator import ne
+from typing import cast
 
 from router_service import convert
 from router_service.core.callers import Caller
-from router_service.core.calls import Batch, CallPayload, RouterCallOptions
+from router_service.core.calls import Batch, CallPayload, KeyedBatch, RouterCallOptions
 from router_service.core.commands import DeliverFailure, Delivery
 from router_service.core.events import CallFailedAtEdge
 from router_service.shell.clients.outbox import MAX_UNREAD_BYTES, ResultOutbox
@@ -19,12 +21,16 @@ from router_service.shell.clients.uploads import ClientUploads
 from router_service.shell.dispatcher import Dispatcher
 from slotmesh.errors import Failure, Reason
 from slotmesh.v1 import call_pb2, router_service_pb2
-from slotmesh.wire.chunks import Announced
+from slotmesh.wire.chunks import Announced, Payload
 from slotmesh.wire.limits import MAX_INLINE_BYTES
 from slotmesh.wire.trace_context import TraceContext
 
 MAX_STEP = 512
 """Batches, runs or ranges of a frame that are dealt with before others have their turn on the event loop."""
+
+MAX_NEIGHBOURS = 8
+"""Neighbours of one key, on average, up to which the scheduler takes the calls of many keys together: more are better
+off as a run for each key."""
 
 
 class CallReader:
@@ -45,7 +51,7 @@ class CallReader:
         """`reject` answers the client for a whole batch, `deliver` for calls."""
         self._caller = caller
         self._default_options = convert.options_from_wire(default_options)
-        self._defaults_by_key = convert.options_by_key(default_options)
+        self._defaults_by_key = convert.OptionsByKey(default_options)
         self._results = results
         self._uploads = uploads
         self._dispatcher = dispatcher
@@ -57,7 +63,7 @@ class CallReader:
 
     def admitted(
         self, frame: router_service_pb2.CallFrame
-    ) -> Iterator[tuple[router_service_pb2.CallBatch, list[Batch], int]]:
+    ) -> Iterator[tuple[router_service_pb2.CallBatch, list[Batch | KeyedBatch], int]]:
         """The calls of each batch, of a large one in parts; none of one that is rejected. And what groups were seen."""
         self.traces = None
         for batch in frame.batches:
@@ -68,8 +74,12 @@ class CallReader:
                 continue
             ids, payloads, largest = columns
             comes_apart = batch.chunked_sizes or largest > MAX_INLINE_BYTES
+            if not comes_apart and (keyed := self._keyed(batch, ids, payloads)):
+                for each in keyed:
+                    yield batch, [each], len(each.keys)
+                continue
             for calls, groups in self._with_options(batch, ids, payloads):
-                yield batch, self._apart(calls) if comes_apart else calls, groups
+                yield batch, [*(self._apart(calls) if comes_apart else calls)], groups
 
     def _columns(self, batch: router_service_pb2.CallBatch) -> tuple[Sequence[int], list[CallPayload], int] | Failure:
         """Ids, payloads, and the size of the largest of these, of a batch that is admitted; or why it is rejected."""
@@ -112,6 +122,32 @@ class CallReader:
             metadata={"field": "resend"},
         )
 
+    def _keyed(
+        self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: list[CallPayload]
+    ) -> list[KeyedBatch]:
+        """The calls of a batch of many keys, in parts, where the scheduler may take them together; empty otherwise."""
+        if not batch.ordering_keys or batch.resend:
+            return []
+        by_key = convert.OptionsByKey(batch.options) if batch.HasField("options") else self._defaults_by_key
+        options = by_key.shared
+        if isinstance(options, Failure) or options.stop_generation or options.streaming or options.slo_at is not None:
+            return []
+        keys = list(batch.ordering_keys)
+        groups = 1 + sum(map(ne, keys, islice(keys, 1, None)))
+        if len(keys) > groups * MAX_NEIGHBOURS or not (partitions := convert.partitions_of(keys)):
+            return []
+        return [
+            KeyedBatch(
+                options,
+                ids[at : at + MAX_STEP],
+                cast("list[Payload]", payloads[at : at + MAX_STEP]),
+                keys[at : at + MAX_STEP],
+                partitions[at : at + MAX_STEP],
+                cast("Callable[[str], RouterCallOptions]", by_key.of),  # what all have is sound, and so are the keys
+            )
+            for at in range(0, len(keys), MAX_STEP)
+        ]
+
     def _with_options(
         self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: list[CallPayload]
     ) -> Iterator[tuple[list[Batch], int]]:
@@ -125,7 +161,7 @@ class CallReader:
             yield self._sound(options, ids, payloads), 1
             return
         calls: list[Batch] = []
-        options_of = convert.options_by_key(batch.options) if has_own else self._defaults_by_key
+        options_of = (convert.OptionsByKey(batch.options) if has_own else self._defaults_by_key).of
         at = groups = 0
         for key, neighbours in groupby(batch.ordering_keys):
             begin = at

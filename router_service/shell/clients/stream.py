@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 
 from router_service import convert
 from router_service.core.callers import Caller, Window
-from router_service.core.calls import Batch
+from router_service.core.calls import Batch, KeyedBatch
 from router_service.core.commands import Delivery
 from router_service.core.events import CallsCancelled, CallsSubmitted
 from router_service.core.routing.rosters import RosterVersion
@@ -217,7 +217,7 @@ class ClientStream:
         return None
 
     def _accept(self, frame: router_service_pb2.CallFrame) -> Iterator[Failure | None]:
-        fresh: list[Batch] = []
+        fresh: list[Batch | KeyedBatch] = []
         work = 0
         for batch, calls, groups in self._calls.admitted(frame):
             work += max(groups, len(calls))
@@ -226,8 +226,9 @@ class ClientStream:
                 fresh = []
                 age_s = max(0.0, batch.age.ToNanoseconds() / 1e9)
                 first_roster = convert.first_roster_of(batch)
+                resent = [each for each in calls if not isinstance(each, KeyedBatch)]  # every one of them
                 self._dispatcher.post(
-                    CallsResent(self.caller, self._endpoint, calls, age_s, first_roster, self._calls.traces)
+                    CallsResent(self.caller, self._endpoint, resent, age_s, first_roster, self._calls.traces)
                 )
             else:
                 fresh += calls
@@ -244,7 +245,7 @@ class ClientStream:
         if failure := self._too_many_rejections():
             yield failure
 
-    def _submit(self, calls: list[Batch]) -> None:
+    def _submit(self, calls: list[Batch | KeyedBatch]) -> None:
         if calls:
             self._dispatcher.post(CallsSubmitted(self.caller, self._endpoint, calls, self._calls.traces))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from router_service.core.callers import Window
-from router_service.core.calls import NO_OPTIONS, Batch
+from router_service.core.calls import NO_OPTIONS, KeyedBatch
 from router_service.core.events import CallsCancelled, CallsSubmitted, RouterEvent
 from router_service.core.runs import RouterRun
 from router_service.core.scheduler import RouterScheduler
@@ -31,13 +32,20 @@ class Recorded(Dispatcher):
             raise AssertionError("there are no replicas")
 
         super().__init__(RouterScheduler(lambda: 0.5), FakeClock(), no_link)  # type: ignore[arg-type]
-        self.submitted: list[list[Batch]] = []
+        self.submitted: list[list[Sequence[int]]] = []
+        """The ids of the calls of each run, step by step."""
         self.cancelled: list[list[tuple[int, int]]] = []
 
     def post(self, event: RouterEvent) -> None:
         match event:
             case CallsSubmitted(batches=batches):
-                self.submitted.append(list(batches))
+                runs: list[Sequence[int]] = []
+                for batch in batches:
+                    if isinstance(batch, KeyedBatch):
+                        runs += [(each,) for each in batch.ids]
+                    else:
+                        runs.append(batch[1])
+                self.submitted.append(runs)
             case CallsCancelled(ranges=ranges):
                 self.cancelled.append(list(ranges))
             case _:
@@ -77,7 +85,7 @@ async def test_calls_are_submitted_in_steps_and_in_order(
         assert sum(map(len, dispatcher.submitted)) <= steps * MAX_STEP
     assert steps >= MANY // MAX_STEP
     assert all(len(calls) <= MAX_STEP for calls in dispatcher.submitted)
-    assert [each for calls in dispatcher.submitted for _, run_ids, _ in calls for each in run_ids] == list(ids)
+    assert [each for runs in dispatcher.submitted for ids in runs for each in ids] == list(range(1, MANY + 1))
 
 
 @pytest.mark.asyncio

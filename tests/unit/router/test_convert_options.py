@@ -179,14 +179,14 @@ def test_all_else_reaches_a_replica() -> None:
 
 @pytest.mark.parametrize("stated", ["", "other"])
 def test_a_column_of_keys_stands_in_place_of_the_key_of_the_options(stated: str) -> None:
-    options_of = convert.options_by_key(call_pb2.CallOptions(method="m", shard_key="s", ordering_key=stated))
+    options_of = convert.OptionsByKey(call_pb2.CallOptions(method="m", shard_key="s", ordering_key=stated)).of
     keyed, unkeyed = options_of("k"), options_of("")
     assert keyed == options(method="m", ordering_key="k")
     assert unkeyed == options(method="m", shard_key="s")
 
 
 def test_options_that_differ_in_their_key_alone_share_what_replicas_get() -> None:
-    options_of = convert.options_by_key(call_pb2.CallOptions(method="m"))
+    options_of = convert.OptionsByKey(call_pb2.CallOptions(method="m")).of
     one, other = options_of("k"), options_of("j")
     assert isinstance(one, RouterCallOptions)
     assert isinstance(other, RouterCallOptions)
@@ -194,7 +194,7 @@ def test_options_that_differ_in_their_key_alone_share_what_replicas_get() -> Non
 
 
 def test_a_key_of_a_column_that_is_too_long_fails_alone() -> None:
-    options_of = convert.options_by_key(call_pb2.CallOptions(method="m"))
+    options_of = convert.OptionsByKey(call_pb2.CallOptions(method="m")).of
     failure = options_of("k" * 1025)
     assert isinstance(failure, Failure)
     assert failure.metadata == {"field": "options.ordering_key"}
@@ -202,5 +202,5 @@ def test_a_key_of_a_column_that_is_too_long_fails_alone() -> None:
 
 
 def test_what_is_wrong_with_the_options_is_wrong_with_every_key() -> None:
-    failure = convert.options_by_key(call_pb2.CallOptions(method="_private"))("k")
+    failure = convert.OptionsByKey(call_pb2.CallOptions(method="_private")).of("k")
     assert isinstance(failure, Failure)

@@ -43,6 +43,7 @@ from router_service.core.sessions.session import SessionConnection
 from slotmesh.errors import Executed, Failure, Reason
 from slotmesh.wire.chunks import Announced, Payload, joined
 from slotmesh.wire.ranges import Range
+from tests.support.keyed_batches import keyed_batch
 from tests.unit.router.world_callers import SESSION, caller, options
 from tests.unit.router.world_commands import DONE, OK, carry_out
 from tests.unit.router.world_table import routing_table
@@ -65,6 +66,8 @@ class World:
         self.shadows: dict[str, float] = {}
         self.owner: tuple[str | None, int] = (None, 0)
         """The replica that owns all partitions, and its epoch."""
+        self.owner_of: dict[str, tuple[str | None, int]] = {}
+        """The same of the partitions of some ordering keys."""
         self.endpoints = ["e"]
         """All of them with this policy and these owners."""
         self.links_at_once = True
@@ -126,6 +129,12 @@ class World:
         calls = list(ids)
         batch = options(**fields), calls, [b"%d" % each for each in calls]
         self.step(CallsSubmitted(by or self.caller, to, [batch]))
+
+    def submit_column(self, keys: str, first: int = 1, by: Caller | None = None, **fields: Any) -> None:
+        """One batch of calls with the next ids, of the keys that the letters are."""
+        ids = range(first, first + len(keys))
+        batch = keyed_batch(options(**fields), ids, [b"%d" % each for each in ids], keys)
+        self.step(CallsSubmitted(by or self.caller, "e", [batch]))
 
     def connect(
         self,

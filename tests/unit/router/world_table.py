@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from router_service.core.routing.rosters import KnownDeparture, RosterVersion, TableRoster
+from router_service.core.routing.rosters import KnownDeparture, ReplicaKey, RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.spec.model import Backend
-from slotmesh.wire.partitions import PARTITIONS
+from slotmesh.wire.partitions import PARTITIONS, partition_of
 
 if TYPE_CHECKING:
     from tests.unit.router.world import World
@@ -23,10 +23,15 @@ def next_roster(world: World, revision: int) -> TableRoster:
     return TableRoster(world.roster, tuple(world.departed))
 
 
+def _owner(name: str | None, epoch: int) -> tuple[ReplicaKey | None, int]:
+    return ((name, "life") if name is not None else None), epoch
+
+
 def routing_table(world: World, revision: int) -> RoutingTable:
     """What follows from the world as its test has changed it."""
-    name, epoch = world.owner
-    owners = [((name, "life") if name is not None else None, epoch)] * PARTITIONS
+    owners = [_owner(*world.owner)] * PARTITIONS
+    for key, owner in world.owner_of.items():
+        owners[partition_of(key)] = _owner(*owner)
     endpoints = [
         EndpointRoute(name=each, weights=world.weights, shadows=world.shadows, owners=owners)
         for each in world.endpoints
