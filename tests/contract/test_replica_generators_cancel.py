@@ -136,14 +136,16 @@ async def test_a_replica_that_drains_waits_for_what_yields() -> None:
 async def test_nothing_begins_on_a_link_that_is_not_fresh(replica: RunningReplica) -> None:
     async with replica.router(features=["heartbeats"]) as stream:
         stream.echoes = False
+        await stream.send(stream.run([b"no echo is under way any more"], method="plain"))
+        await stream.wait_answers(1)
         (link,) = replica.engine._links
         link.fresh_until = 0.0
         await stream.send(stream.run([b"2"], method="count", streaming=True))
         await flowed(stream)
-        assert stream.answered == 0
+        assert stream.answered == 1
         stream.echoes = True
-        await stream.wait_answers(1)
-        assert stream.values[1] == counted(2)
+        await stream.wait_answers(2)
+        assert stream.values[2] == counted(2)
 
 
 async def test_a_frame_with_uneven_columns_takes_what_it_says(replica: RunningReplica) -> None:

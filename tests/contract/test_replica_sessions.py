@@ -215,23 +215,24 @@ async def test_a_router_that_echoes_hears_heartbeats(replica: RunningReplica) ->
     async with replica.router(features=["heartbeats"]) as stream, replica.router("router-2") as other:
         await wait_until(lambda: len(stream.heartbeats) >= 2)
         stamps = [each.stamp for each in stream.heartbeats]
-        assert 0.9e9 < stamps[1] - stamps[0] < 2e9
+        assert stamps[1] - stamps[0] > 0.9e9
         assert not other.heartbeats
 
 
 async def test_what_a_silent_router_sends_waits_until_it_echoes(replica: RunningReplica) -> None:
     async with replica.router(features=["heartbeats"]) as stream, replica.router("router-2") as other:
         stream.echoes = False
+        await stream.send(stream.run([b"no echo is under way any more"]))
+        await stream.wait_answers(1)
         (link, _) = replica.engine._links
-        await wait_until(lambda: link.fresh_until - 1 < link.fresh_until and stream.heartbeats)
         link.fresh_until = 0.0
         await stream.send(stream.run([b"a"] * 3), stream.run([b"k"], key="k"), stream.run([b"u"], method="upper"))
         await wait_until(lambda: sum(len(run.payloads) for run in link.parked) == 5)
         await other.send(other.run([b"k"], key="k"), other.run([b"o"] * 8))
         await other.wait_answers(9)
-        assert stream.answered == 0
+        assert stream.answered == 1
         stream.echoes = True
-        await stream.wait_answers(5)
+        await stream.wait_answers(6)
 
 
 # -- drain -------------------------------------------------------------------------------------------------------
