@@ -146,7 +146,7 @@ class RoutingIntake:
                 constrained.append(run)
             elif endpoint is not None and run.partition is not None:
                 partition = endpoint.partition(run.partition.number, self._topology.replicas)
-                self._admit(run, self._account_of(partition), now, admitted=True)
+                self._admit(run, endpoint.account_of(partition), now, admitted=True)
                 keyed.setdefault(partition, []).append(run)
             elif endpoint is not None and is_there:
                 self._admit(run, backend.account, now, admitted=True)
@@ -197,7 +197,7 @@ class RoutingIntake:
             count = min(waiting, room)
             self._sender.send(run, count, owner, partition.epoch, now)
             waiting -= count
-        if waiting and self._admit(run, self._account_of(partition), now, admitted=admitted):
+        if waiting and self._admit(run, endpoint.account_of(partition), now, admitted=admitted):
             partition.queue.append(run)
             self._sender.list(partition)
         elif run.deadline != inf:
@@ -260,11 +260,6 @@ class RoutingIntake:
             self._outcomes.fail_waiting(run, failures.room_full(backend.name, full))
         elif self._admit(run, backend.account, now, admitted=admitted):
             backend.constrained.add(run)
-
-    def _account_of(self, partition: Partition) -> Account:
-        """The account that is charged for what waits in the partition."""
-        owner = partition.owner
-        return owner.backend.account if owner is not None else self._topology.endpoints[partition.endpoint].account
 
     def _admit(self, run: RouterRun, account: Account, now: float, *, admitted: bool) -> bool:
         """Charges the waiting calls and fails those that do not fit. Returns whether any waits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from router_service.core.routing.rosters import KnownDeparture, RosterVersion, TableRoster
@@ -10,6 +11,9 @@ from slotmesh.spec.model import Backend
 from slotmesh.wire.partitions import PARTITIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from router_service.core.routing.rosters import ReplicaKey
     from tests.unit.router.world import World
 
 
@@ -25,8 +29,7 @@ def next_roster(world: World, revision: int) -> TableRoster:
 
 def routing_table(world: World, revision: int) -> RoutingTable:
     """What follows from the world as its test has changed it."""
-    name, epoch = world.owner
-    owners = [((name, "life") if name is not None else None, epoch)] * PARTITIONS
+    owners = _owners(*world.owner)
     endpoints = [
         EndpointRoute(name=each, weights=world.weights, shadows=world.shadows, owners=owners)
         for each in world.endpoints
@@ -44,3 +47,9 @@ def routing_table(world: World, revision: int) -> RoutingTable:
         },
         roster=next_roster(world, revision),
     )
+
+
+@lru_cache
+def _owners(name: str | None, epoch: int) -> Sequence[tuple[ReplicaKey | None, int]]:
+    """Of all partitions; the same object as long as they are the same, as tables that follow each other have them."""
+    return [((name, "life") if name is not None else None, epoch)] * PARTITIONS
