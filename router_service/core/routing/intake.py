@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from router_service.core import failures
 from router_service.core.callers import Caller, Window
 from router_service.core.queueing.reservations import best_for, can_serve, constraint_of
+from router_service.core.routing.waiting_causes import why_not_load
 from router_service.core.runs import RouterRun
 
 if TYPE_CHECKING:
@@ -257,7 +258,8 @@ class RoutingIntake:
             self.watch(run)
         elif not admitted and backend.constrained.is_full:
             full = backend.account.full(now, self._chance())
-            self._outcomes.fail_waiting(run, failures.room_full(backend.name, full))
+            why = why_not_load(run, backend.account, self._topology)
+            self._outcomes.fail_waiting(run, failures.room_full(backend.name, full, why))
         elif self._admit(run, backend.account, now, admitted=admitted):
             backend.constrained.add(run)
 
@@ -268,7 +270,8 @@ class RoutingIntake:
         else:
             fits = account.charge(run)
             if fits < run.waiting:
-                self._outcomes.fail_waiting(run, account.full(now, self._chance()), keep=fits)
+                full = account.full(now, self._chance(), why_not_load(run, account, self._topology))
+                self._outcomes.fail_waiting(run, full, keep=fits)
             if not fits:
                 return False
         account.waits(now)
