@@ -171,7 +171,7 @@ def test_a_call_that_has_had_no_time_did_not_wait() -> None:
 
 def test_clients_that_do_not_read() -> None:
     world = with_busy_replicas()
-    world.scheduler.topology.backends["b"].queue.is_braked = True
+    world.scheduler.topology.backends["b"].queue.brake(is_on=True)
     world.submit([1], timeout_s=2.0)
     world.at(2.0)
     assert "have too many results unread; read results always" in said_of(world, 1)
