@@ -57,8 +57,8 @@ NOT_COVERED = Failure(
 NO_FREE_SLOT = Failure(reason=Reason.NO_SLOT, message="a shadow takes free slots only, and there was none")
 
 
-def no_slot(run: RouterRun, now: float) -> Failure:
-    """No replica has granted a slot in time."""
+def no_slot(run: RouterRun, now: float, why: str = "") -> Failure:
+    """No replica has granted a slot in time, because of the load where nothing else is said."""
     account, where, way_out = run.account, "", "more replicas, or a higher max_ongoing"
     if (wish := constraint_of(run)) is not None:
         where = (
@@ -69,16 +69,17 @@ def no_slot(run: RouterRun, now: float) -> Failure:
         reason=Reason.NO_SLOT,
         message=(
             f"no slot of {run.endpoint}{where} was free in {now - run.arrived:.3g} s: "
-            f"allow more time (options.timeout), {way_out}"
+            f"{why or f'allow more time (options.timeout), {way_out}'}"
         ),
         retry_delay_s=account.retry_delay_s(now) if account is not None else FIRST_RETRY_DELAY_S,
         metadata={"endpoint": run.endpoint},
     )
 
 
-def room_full(backend: str, full: Failure) -> Failure:
+def room_full(backend: str, full: Failure, why: str) -> Failure:
     """Too many reservations wait for certain replicas of the backend, whose queue would answer with `full`."""
-    return replace(full, message=f"too many reservations that name replicas wait for {backend}: try again later")
+    message = f"too many reservations that name replicas wait for {backend}: {why or 'try again later'}"
+    return replace(full, message=message)
 
 
 def no_such_replica(run: RouterRun, replica_id: str) -> Failure:
@@ -190,21 +191,24 @@ def upload_stalled(patience_s: float) -> Failure:
     )
 
 
-def deadline_in_queue(run: RouterRun) -> Failure:
+def deadline_in_queue(run: RouterRun, why: str = "") -> Failure:
     """The deadline passed before anything was sent."""
     return Failure(
         reason=Reason.DEADLINE_IN_QUEUE,
-        message=f"the timeout of {run.options.timeout_s:g} s passed before the call was sent to a replica",
+        message=(
+            f"the timeout of {run.options.timeout_s:g} s passed before the call was sent to a replica"
+            f"{': ' + why if why else ''}"
+        ),
     )
 
 
-def too_late(run: RouterRun, left_s: float) -> Failure:
+def too_late(run: RouterRun, left_s: float, why: str) -> Failure:
     """So little of the calls' time is left that no replica would answer in time."""
     return Failure(
         reason=Reason.DEADLINE_IN_QUEUE,
         message=(
             f"after waiting, {left_s:.3g} s were left of the timeout of {run.options.timeout_s:g} s, and replicas take "
-            "longer: the backend has more to do than it can"
+            f"longer{': ' + why if why else ''}"
         ),
     )
 
@@ -219,13 +223,13 @@ def deadline_running(run: RouterRun, replica: SliceHolder) -> Failure:
     )
 
 
-def queue_timeout(run: RouterRun, limit_s: float) -> Failure:
+def queue_timeout(run: RouterRun, limit_s: float, why: str) -> Failure:
     """The calls waited for longer than their backend allows."""
     return Failure(
         reason=Reason.QUEUE_TIMEOUT,
         message=(
-            f"the call waited for {limit_s:g} s, the backend's max_queue_time, and no replica took it; "
-            "`slotmesh status` shows which replicas are ready"
+            f"the call waited for {limit_s:g} s, which is max_queue_time, and no replica took it"
+            f"{': ' + why if why else ''}"
         ),
         metadata={"endpoint": run.endpoint},
     )

@@ -69,7 +69,7 @@ class Parts:
         self.submissions = submissions = Submissions(
             numbers, counters, topology, outcomes, intake, resumptions, uploads, columns=columns
         )
-        expiry = Expiry(deadlines, outcomes, intake, operations, suspended)
+        expiry = Expiry(deadlines, outcomes, intake, operations, suspended, topology)
         self.conclusions = Conclusions(out, outcomes, withdrawals, operations, uploads, submissions)
         # What else happens.
         self.caller_cancels = CallerCancels(outcomes, withdrawals, uploads, operations)

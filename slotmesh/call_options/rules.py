@@ -81,7 +81,8 @@ def _duration_problem(wire: duration_pb2.Duration) -> str | None:
     return None
 
 
-def _metadata_problem(metadata: Mapping[str, str]) -> str | None:
+def metadata_problem(metadata: Mapping[str, str]) -> str | None:
+    """What is wrong with the metadata of a call."""
     if len(metadata) > MAX_METADATA_ENTRIES:
         return f"at most {MAX_METADATA_ENTRIES} entries, got {len(metadata)}"
     size = sum(len(key) + len(value) for key, value in metadata.items())
@@ -114,7 +115,7 @@ _PROBLEM_OF: Final[dict[OptionKind, Callable[[Any], str | None]]] = {
     OptionKind.DURATION: _duration_problem,
     OptionKind.TIME: _timestamp_problem,
     OptionKind.COUNT: _count_problem,
-    OptionKind.METADATA: _metadata_problem,
+    OptionKind.METADATA: metadata_problem,
 }
 """What may be wrong with a value. A method has another reason; a flag is always right."""
 _PROBLEMS: Final = tuple(

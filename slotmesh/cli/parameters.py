@@ -24,13 +24,18 @@ def _address(text: str) -> str:
 
 def read_duration(value: str | timedelta) -> timedelta:
     """A positive duration as typed; a default is one already."""
-    try:
-        duration = parse_duration(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    duration = read_call_duration(value)
     if duration <= timedelta(0):
         raise typer.BadParameter(f"must be more than 0, is {value}")
     return duration
+
+
+def read_call_duration(value: str | timedelta) -> timedelta:
+    """A duration of a call as typed: 0, too, which is no more than nothing, as in the SDK and on the wire."""
+    try:
+        return parse_duration(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 ControllerAddress = Annotated[

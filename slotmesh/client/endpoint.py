@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from slotmesh.call_options.model import OptionChanges
+from slotmesh.client.calls.argument_checks import check_method_name, check_ordering_key
 from slotmesh.client.calls.call_spec import CallSpec
 from slotmesh.client.calls.method import Method
 from slotmesh.client.calls.options import AfterFailure, ViewOptions
@@ -39,8 +40,7 @@ class MethodSpace(ABC):
         """The handler's method of that name: for names that are attributes of ours, and for computed ones."""
         method = self._methods.get(name)
         if method is None:
-            if not name or (name.startswith("_") and name != "__call__"):
-                raise ValueError(f"a method needs a name that does not start with an underscore, got {name!r}")
+            check_method_name(name)
             spec = CallSpec(self._stream.endpoint, name, self._options, self._new_queue())
             method = self._methods[name] = Method(self._stream, spec)
         return method
@@ -113,11 +113,10 @@ class Endpoint(MethodSpace):
                 PredecessorFailed, and are not executed, until `Lane.reset`.
 
         Raises:
-            BadRequest: after_failure is something else. It is a ValueError, too.
-            ValueError: the key is empty.
+            BadRequest: the key is empty or longer than 1,024 bytes, or after_failure is something else. It is a
+                ValueError, too.
         """
-        if not key:
-            raise ValueError("an ordering key must not be empty")
+        check_ordering_key(key)
         return Lane(self._stream, replace(self._options, ordering_key=key, after_failure=after_failure))
 
     def reserve(self, **arguments: Unpack[ReserveArguments]) -> Reservation:

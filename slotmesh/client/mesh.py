@@ -13,7 +13,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Unpack
 
-from slotmesh.client.calls.options import ViewOptions, seconds
+from slotmesh.client.calls.argument_checks import check_text, checked_seconds
+from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.endpoint import Endpoint
 from slotmesh.client.slots.client import SlotClient
 from slotmesh.client.slots.reserve_all import ReservationOfAll
@@ -41,12 +42,18 @@ def connect(
     Raises:
         ValueError: an address is not HOST:PORT, or there is none, or a time is not positive.
     """
-    connect_timeout_s, close_grace_s = seconds(connect_timeout), seconds(close_grace)
-    if connect_timeout_s is None or not connect_timeout_s > 0:
+    connect_timeout_s = checked_seconds("connect_timeout", connect_timeout)
+    if not connect_timeout_s > 0:
         raise ValueError(f"connect_timeout must be more than 0 seconds, got {connect_timeout!r}")
-    if close_grace_s is None or not close_grace_s >= 0:
-        raise ValueError(f"close_grace must be at least 0 seconds, got {close_grace!r}")
-    return Mesh(parse_addresses(addresses), connect_timeout_s, close_grace_s)
+    return Mesh(parse_addresses(addresses), connect_timeout_s, grace_of("close_grace", close_grace))
+
+
+def grace_of(name: str, grace: float | timedelta) -> float:
+    """How long to wait for unanswered calls, seconds. Raises ValueError where that is no length of time."""
+    grace_s = checked_seconds(name, grace)
+    if not grace_s >= 0:
+        raise ValueError(f"{name} must be at least 0 seconds, got {grace!r}")
+    return grace_s
 
 
 class Mesh:
@@ -66,8 +73,9 @@ class Mesh:
 
         Raises:
             RuntimeError: the mesh is closed, or no event loop runs here.
-            ValueError: the name is empty.
+            ValueError: the name is empty, or no str.
         """
+        check_text("the name of an endpoint", name)
         endpoint = self._endpoints.get(name)
         if endpoint is None:
             if self._closed:
@@ -95,22 +103,31 @@ class Mesh:
 
         Raises:
             BadRequest: a value that no reservation may have, or a view without replies. It is a ValueError, too.
-            TypeError: there is no such argument.
+            TypeError: there is no such argument; or an endpoint is neither a name nor a view of this client.
             ValueError: there is no endpoint, or an empty name.
             RuntimeError: the mesh is closed.
         """
         if not endpoints:
             raise ValueError("reserve_all needs the name of an endpoint, or several")
         timeout_s, each = timeout_of_all(arguments)
-        views = [self.endpoint(endpoint) if isinstance(endpoint, str) else endpoint for endpoint in endpoints]
+        views = [self._view_of(endpoint) for endpoint in endpoints]
         return ReservationOfAll(self._slots, [view.reservation_of(each) for view in views], timeout_s)
 
+    def _view_of(self, endpoint: str | Endpoint) -> Endpoint:
+        if isinstance(endpoint, str):
+            return self.endpoint(endpoint)
+        if not isinstance(endpoint, Endpoint):
+            raise TypeError(f"reserve_all takes names of endpoints, or what mesh.endpoint gives, got {endpoint!r}")
+        return endpoint
+
     async def aclose(self, grace: float | timedelta | None = None) -> None:
-        """Makes no more calls, waits for those that are unanswered (at most `grace`), then fails the rest."""
+        """Makes no more calls, waits for those that are unanswered (at most `grace`), then fails the rest.
+
+        Raises:
+            ValueError: the grace is no length of time, or negative. The mesh is not closed.
+        """
+        grace_s = self._close_grace_s if grace is None else grace_of("grace", grace)
         self._closed = True
-        grace_s = seconds(grace)
-        if grace_s is None:
-            grace_s = self._close_grace_s
         try:
             await asyncio.gather(self._slots.aclose(grace_s), *(stream.aclose(grace_s) for stream in self._streams))
         finally:

@@ -58,6 +58,7 @@ def encode_arguments_of_each(content_type: str, columns: Sequence[Iterable[Any]]
         EncodeError (a TypeError): the content type cannot carry a row.
         ValueError: the columns differ in length.
     """
+    _check_columns(columns)
     if len(columns) == 1 and is_array(columns[0]) and (payloads := _of_rows(content_type, columns[0])) is not None:
         return payloads
     if content_type in {MSGPACK, JSON}:
@@ -73,6 +74,20 @@ def encode_arguments_of_each(content_type: str, columns: Sequence[Iterable[Any]]
     if any(item is None for item in items):
         raise EncodeError(f"{content_type or OCTET_STREAM} cannot carry None; {MSGPACK} carries values")
     return encode_each(content_type, items)
+
+
+def _check_columns(columns: Sequence[Iterable[Any]]) -> None:
+    if not columns:
+        raise EncodeError("a map takes an iterable with an item for each call, or several, got none")
+    for number, column in enumerate(columns, 1):
+        if not isinstance(column, list):
+            try:
+                iter(column)
+            except TypeError:
+                kind = type(column).__name__
+                raise EncodeError(
+                    f"argument {number} of a map must be an iterable with an item for each call, got {kind}"
+                ) from None
 
 
 def _items(column: Iterable[Any]) -> list[Any]:

@@ -57,14 +57,14 @@ class DueQueueMachine(RuleBasedStateMachine):
 
     @rule(is_braked=st.booleans())
     def brake(self, is_braked: bool) -> None:
-        self.queue.is_braked = is_braked
+        self.queue.brake(is_on=is_braked)
 
     @rule()
     def move_to_another_queue(self) -> None:
         drained = self.queue.drain()
         assert drained == sorted((each for each, _ in self.waiting if each.waiting), key=lambda each: each.age)
         is_braked, self.queue = self.queue.is_braked, DueQueue()
-        self.queue.is_braked = is_braked
+        self.queue.brake(is_on=is_braked)
         for each in drained:
             self.queue.append(each)
         self.waiting = [(each, each.waiting <= FEW_CALLS) for each in drained]

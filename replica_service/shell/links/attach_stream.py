@@ -3,7 +3,8 @@
 Purpose: reads slots, calls, cancels and renewals; outcomes are written from where they become known. To the engine it
 is one more link, which needs no heartbeats: its leases are the client's signs of life.
 Invariants: when the stream ends, however, its slots go back and what runs in them is cancelled; after half-close it
-ends OK once all calls are answered. A client that does not read is not read from, once `MAX_BACKLOG` frames wait.
+ends OK once all calls are answered. A client that does not read is not read from while more than `MAX_BACKLOG_BYTES` of
+frames wait for it.
 Owner: the servicer's task of this stream.
 """
 
@@ -19,7 +20,7 @@ from replica_service.core.calls import RouterPeer
 from replica_service.core.commands import AnswerAttach
 from replica_service.core.events import DetachCame, SlotCallCame, StreamRenewed
 from replica_service.shell.engine import Engine
-from replica_service.shell.links.attach_outbox import AttachOutbox, Response
+from replica_service.shell.links.attach_outbox import FRAME_BYTES, AttachOutbox, Response
 from slotmesh.errors import Failure, Reason
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.clock import Clock
@@ -30,8 +31,8 @@ from slotmesh.v1 import direct_service_pb2
 from slotmesh.version import VERSION
 from slotmesh.wire.features import OF_DIRECT_STREAMS
 
-MAX_BACKLOG = 64
-"""Frames that wait for the transport before the client is not read from."""
+MAX_BACKLOG_BYTES = 4 * 1024 * 1024
+"""Frames that wait for the transport before the client is not read from; half of them have left when it is again."""
 
 Request = direct_service_pb2.AttachRequest
 _GOING = direct_service_pb2.AttachGoAway(message="the replica drains")
@@ -84,8 +85,8 @@ class AttachStream:
         writer = self._writer
         while (request := await read_request(self._context)) is not None:
             self._handle(request)
-            if writer.backlog > MAX_BACKLOG:
-                await writer.drained()
+            if writer.backlog > MAX_BACKLOG_BYTES:
+                await writer.room(MAX_BACKLOG_BYTES // 2)
         await self._engine.answered(self._link)
 
     def _handle(self, request: Request) -> None:
@@ -99,7 +100,7 @@ class AttachStream:
                     self._engine.outcomes.failed(run, 0, 1, failure)
             case "renew":
                 self._engine.post(StreamRenewed(self._link))
-                self._writer.send(_RENEWED)
+                self._writer.send(_RENEWED, FRAME_BYTES)
             case "cancel":
                 self._engine.cancel(self._link, [(request.cancel.call_id, request.cancel.call_id)])
             case "attach":

@@ -39,15 +39,14 @@ class Partition:
         self.listed = False
         """Whether the partition is in the owner's list of partitions with something to send."""
 
-    def assign(self, owner: RoutedReplica | None, epoch: int) -> bool:
-        """Names the owner; returns whether that is a change."""
+    def assign(self, owner: RoutedReplica | None, epoch: int) -> None:
+        """Names the owner."""
         if epoch == self.epoch and owner is self.owner:
-            return False
+            return
         if epoch != self.epoch:
             self.stale = self.inflight
         self.owner, self.epoch = owner, epoch
         self.listed = False
-        return True
 
     @property
     def sendable(self) -> bool:

@@ -148,13 +148,14 @@ class Account:
         """`count` calls are sent to a replica, and released next: what the retry delay is computed from."""
         self._drain.sent(count, now)
 
-    def full(self, now: float, chance: float) -> Failure:
-        """The failure of calls that do not fit. `chance` is uniform in [0, 1)."""
+    def full(self, now: float, chance: float, why: str = "") -> Failure:
+        """The failure of calls that do not fit. `chance` is uniform in [0, 1); `why` they wait, if not for load."""
         return Failure(
             reason=Reason.QUEUE_FULL,
             message=(
                 f"the queue of {self.name} is full: {self.calls} of {self.max_calls} calls and {self.size} of "
-                f"{self.max_bytes} bytes wait; try again later, or raise max_queued_calls or max_queued_bytes"
+                f"{self.max_bytes} bytes wait; "
+                f"{why or 'try again later, or raise max_queued_calls or max_queued_bytes'}"
             ),
             retry_delay_s=self.retry_delay_s(now) * (1 + RETRY_JITTER * (2 * chance - 1)),
             metadata={"backend": self.name},

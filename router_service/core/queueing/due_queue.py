@@ -28,6 +28,10 @@ class DueQueue:
         """Runs that came with few calls."""
         self._many = SloQueue()
 
+    def brake(self, *, is_on: bool) -> None:
+        """Puts the brake on, or takes it off."""
+        self.is_braked = is_on
+
     def append(self, run: RouterRun) -> None:
         """Queues the newest run."""
         self._queue_of(run).append(run)

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from router_service.core import cancellation, failures
 from router_service.core.cancellation import Withdrawn
 from router_service.core.routing.intake import HOLD_S
+from router_service.core.routing.waiting_causes import why, why_not_load
 
 if TYPE_CHECKING:
     from router_service.core.outcomes import CallerOutcomes
     from router_service.core.routing.intake import RoutingIntake
+    from router_service.core.routing.topology import Topology
     from router_service.core.runs import RouterRun
     from router_service.core.sessions.suspension import SuspendedRuns
     from router_service.core.slots.operations import RoutedSlotOperations
@@ -34,12 +36,14 @@ class Expiry:
         intake: RoutingIntake,
         operations: RoutedSlotOperations,
         suspended: SuspendedRuns,
+        topology: Topology,
     ) -> None:
         self._deadlines = deadlines
         self._outcomes = outcomes
         self._intake = intake
         self._operations = operations
         self._suspended = suspended
+        self._topology = topology
 
     def end_overdue(self, now: float) -> Withdrawn:
         """Fails what has no time left; returns what left the outboxes of replicas by that."""
@@ -56,13 +60,16 @@ class Expiry:
             elif run.deadline <= now and not run.is_overdue:
                 run.is_overdue = True
                 running = partial(failures.deadline_running, run)
-                cancellation.end_run(run, self._outcomes, failures.deadline_in_queue(run), running, withdrawn)
+                unsent = failures.deadline_in_queue(run, why(run, self._topology))
+                cancellation.end_run(run, self._outcomes, unsent, running, withdrawn)
             elif run.waiting and run.account is not None:
                 limit_s = run.account.max_queue_time_s
                 if run.arrived + limit_s <= now:
-                    cancellation.drop_waiting(run, self._outcomes, failures.queue_timeout(run, limit_s))
+                    failure = failures.queue_timeout(run, limit_s, why(run, self._topology))
+                    cancellation.drop_waiting(run, self._outcomes, failure)
                 elif run.account.too_late(run) <= now:
-                    cancellation.drop_waiting(run, self._outcomes, failures.too_late(run, run.deadline - now))
+                    failure = failures.too_late(run, run.deadline - now, why(run, self._topology))
+                    cancellation.drop_waiting(run, self._outcomes, failure)
             elif run.slot is not None:
                 self._operations.end_link_wait(run, withdrawn)
             elif run.session is not None and self._suspended.since(run.session) + HOLD_S <= now:
@@ -75,5 +82,5 @@ class Expiry:
         """The time of a reservation, or its time in the queue, may be up. For its caller both are the same."""
         limit_s = run.account.max_queue_time_s if run.account is not None and run.waiting else inf
         if min(run.deadline, run.arrived + limit_s) <= now:
-            failure = failures.no_slot(run, now)
+            failure = failures.no_slot(run, now, why_not_load(run, run.account, self._topology))
             cancellation.end_run(run, self._outcomes, failure, lambda _: failure, withdrawn)

@@ -4,8 +4,9 @@ Purpose: deficit round robin (Shreedhar and Varghese, 1995) over the flows that 
 anywhere, so a turn never overdraws by more than one send. A flow that has credit left in this round is served in it: a
 flow with few calls does not wait behind hundreds that have many. While the queue is braked only those are served.
 Invariants: in a round each flow has `TURN_CALLS` calls; a flow that waits gets as many before any other has two turns
-more. What a flow leaves of its credit ends with the round. A flow whose runs were all taken back stays until its turn
-comes, or until such flows are the majority.
+more, but for flows with few calls, which have as many for each brake that has ended, too. What a flow leaves of its
+credit ends with the round. A flow whose runs were all taken back stays until its turn comes, or until such flows are
+the majority.
 Owner: the backend.
 """
 
@@ -30,13 +31,15 @@ _SWEEP_FROM = 1024
 class _Share:
     """One flow's part of the queue."""
 
-    __slots__ = ("credit", "few", "flow", "is_listed", "queue", "round")
+    __slots__ = ("brakes", "credit", "few", "flow", "is_listed", "queue", "round")
 
-    def __init__(self, flow: Flow, number: int) -> None:
+    def __init__(self, flow: Flow, number: int, brakes: int) -> None:
         self.flow = flow
         self.queue = SloQueue()
         self.round = number
         """The round that the credit is of."""
+        self.brakes = brakes
+        """Brakes that were over when it had credit for that, or came."""
         self.credit = TURN_CALLS
         """Calls left of it."""
         self.few = 0
@@ -48,7 +51,7 @@ class _Share:
 class FairQueue:
     """Runs by flow, and the order in which flows have their turns."""
 
-    __slots__ = ("_came", "_round", "_shares", "_sweep_at", "_turns", "is_braked")
+    __slots__ = ("_brakes", "_came", "_round", "_shares", "_sweep_at", "_turns", "is_braked")
 
     def __init__(self) -> None:
         self.is_braked = False
@@ -60,7 +63,28 @@ class FairQueue:
         self._turns: deque[_Share] = deque()
         """The others that wait. The first one may have begun its turn."""
         self._round = 0
+        self._brakes = 0
+        """Brakes that are over."""
         self._sweep_at = _SWEEP_FROM
+
+    def brake(self, *, is_on: bool) -> None:
+        """Puts the brake on, or takes it off: flows with few calls have the credit of a turn again.
+
+        A round of hundreds of flows lasts for many brakes, with little done between two of them. Whoever has used up
+        its credit would wait for all that time, though most of it nothing is done.
+        """
+        was_on, self.is_braked = self.is_braked, is_on
+        if not was_on or is_on:
+            return
+        self._brakes += 1
+        turns, self._turns = self._turns, deque()
+        for share in turns:
+            run = share.queue.head()
+            if run is not None and run.waiting <= FEW_CALLS:
+                share.credit, share.few, share.brakes = TURN_CALLS, FEW_CALLS, self._brakes
+                self._came.append(share)
+            else:
+                self._turns.append(share)
 
     def append(self, run: RouterRun) -> None:
         """Queues the newest run of its flow."""
@@ -134,11 +158,13 @@ class FairQueue:
         if share is None:
             if len(self._shares) >= self._sweep_at:
                 self._sweep()
-            share = self._shares[flow] = _Share(flow, self._round)
+            share = self._shares[flow] = _Share(flow, self._round, self._brakes)
         if not share.is_listed:
             share.is_listed = True
             if share.round != self._round:
                 share.round, share.credit = self._round, TURN_CALLS
+            elif share.brakes != self._brakes and run.waiting <= FEW_CALLS:
+                share.credit, share.brakes = TURN_CALLS, self._brakes
             share.few = FEW_CALLS
             (self._came if run.waiting <= min(share.few, share.credit) else self._turns).append(share)
         return share

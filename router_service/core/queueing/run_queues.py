@@ -9,7 +9,7 @@ Owner: a flow's share of a backend's queue, or one partition's keyed runs.
 from __future__ import annotations
 
 from collections import deque
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ class SloQueue:
     def __init__(self) -> None:
         self._fifo = RunQueue()
         self._stated: list[tuple[float, int, int, int, RouterRun]] = []
-        """(due, age, number of the push): no two entries are equal, so runs are never compared."""
+        """(due, age, number of the push): no two entries are equal, so runs are never compared. The age is the one when
+        the run was pushed, or was last at the head: only of the run at the head can anything have left since."""
         self._pushes = 0
         self._sweep_at = _SWEEP_FROM
 
@@ -101,9 +102,15 @@ class SloQueue:
         """The run that is due first, or None."""
         oldest = self._fifo.head()
         stated = self._stated
-        while stated and not stated[0][-1].waiting:
-            heappop(stated)
-        if not stated:
+        while stated:
+            due, seq, first, number, run = stated[0]
+            if not run.waiting:
+                heappop(stated)
+            elif run.ids[run.cursor] != first:  # some of it has left: what comes back of that is older than the rest
+                heapreplace(stated, (due, seq, run.ids[run.cursor], number, run))
+            else:
+                break
+        else:
             return oldest
         if oldest is not None and (oldest.due, oldest.seq) <= stated[0][:2]:
             return oldest

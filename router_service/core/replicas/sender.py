@@ -88,7 +88,7 @@ class Sender:
     def brake(self, event: BrakeChanged, now: float) -> None:
         """From now on only few unkeyed calls of each caller are sent; or all are again."""
         for backend in self._topology.backends.values():
-            backend.queue.is_braked = event.is_braked
+            backend.queue.brake(is_on=event.is_braked)
             if not event.is_braked:
                 self.pump_queue(backend, now)
 

@@ -108,7 +108,7 @@ class RoutedBackend(Generic[MemberT]):
         if settings.slo_scope is not self._slo_scope:
             self._slo_scope = settings.slo_scope
             before, self.queue = self.queue, _queue_for(settings.slo_scope)
-            self.queue.is_braked = before.is_braked
+            self.queue.brake(is_on=before.is_braked)
             for run in before.drain():
                 self.queue.append(run)
 

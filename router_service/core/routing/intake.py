@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from router_service.core import failures
 from router_service.core.callers import Caller, Window
 from router_service.core.queueing.reservations import best_for, can_serve, constraint_of
+from router_service.core.routing.waiting_causes import why_not_load
 from router_service.core.runs import RouterRun
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class RoutingIntake:
                 constrained.append(run)
             elif endpoint is not None and run.partition is not None:
                 partition = endpoint.partition(run.partition.number, self._topology.replicas)
-                self._admit(run, self._account_of(partition), now, admitted=True)
+                self._admit(run, endpoint.account_of(partition), now, admitted=True)
                 keyed.setdefault(partition, []).append(run)
             elif endpoint is not None and is_there:
                 self._admit(run, backend.account, now, admitted=True)
@@ -197,7 +198,7 @@ class RoutingIntake:
             count = min(waiting, room)
             self._sender.send(run, count, owner, partition.epoch, now)
             waiting -= count
-        if waiting and self._admit(run, self._account_of(partition), now, admitted=admitted):
+        if waiting and self._admit(run, endpoint.account_of(partition), now, admitted=admitted):
             partition.queue.append(run)
             self._sender.list(partition)
         elif run.deadline != inf:
@@ -257,14 +258,10 @@ class RoutingIntake:
             self.watch(run)
         elif not admitted and backend.constrained.is_full:
             full = backend.account.full(now, self._chance())
-            self._outcomes.fail_waiting(run, failures.room_full(backend.name, full))
+            why = why_not_load(run, backend.account, self._topology)
+            self._outcomes.fail_waiting(run, failures.room_full(backend.name, full, why))
         elif self._admit(run, backend.account, now, admitted=admitted):
             backend.constrained.add(run)
-
-    def _account_of(self, partition: Partition) -> Account:
-        """The account that is charged for what waits in the partition."""
-        owner = partition.owner
-        return owner.backend.account if owner is not None else self._topology.endpoints[partition.endpoint].account
 
     def _admit(self, run: RouterRun, account: Account, now: float, *, admitted: bool) -> bool:
         """Charges the waiting calls and fails those that do not fit. Returns whether any waits."""
@@ -273,7 +270,8 @@ class RoutingIntake:
         else:
             fits = account.charge(run)
             if fits < run.waiting:
-                self._outcomes.fail_waiting(run, account.full(now, self._chance()), keep=fits)
+                full = account.full(now, self._chance(), why_not_load(run, account, self._topology))
+                self._outcomes.fail_waiting(run, full, keep=fits)
             if not fits:
                 return False
         account.waits(now)

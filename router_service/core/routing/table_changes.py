@@ -43,11 +43,13 @@ class TableChanges:
         topology, sender = self._topology, self._sender
         if not event.table.supersedes(topology.table):
             return
-        homeless = topology.apply(event.table)
+        homeless, recharged = topology.apply(event.table)
         self._acknowledgements.table_changed(now)
         for run in homeless:
             cancellation.uncharge(run)
             self._intake.route(run, now, admitted=True)
+        for run in recharged:
+            self._intake.watch(run)
         for partition in topology.partitions():
             sender.list(partition)
         for replica in list(topology.replicas.values()):

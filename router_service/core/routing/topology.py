@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from router_service.core.keyed.partitions import Partition
     from router_service.core.routing.rosters import ReplicaKey
     from router_service.core.routing.sampling import Chance
-    from router_service.core.routing.table import BackendRoute, EndpointRoute
+    from router_service.core.routing.table import BackendRoute
     from router_service.core.runs import RouterRun, SliceHolder
 
 
@@ -45,22 +45,27 @@ class Topology:
         self._departed: dict[str, dict[int, Partition]] = {}
         """Partitions of removed endpoints with calls at replicas: should one return, nothing overtakes those calls."""
 
-    def apply(self, table: RoutingTable) -> list[RouterRun]:
-        """Takes the table; returns the waiting runs that must be routed anew, oldest first."""
+    def apply(self, table: RoutingTable) -> tuple[list[RouterRun], list[RouterRun]]:
+        """Takes the table.
+
+        Returns the waiting runs that must be routed anew, oldest first, and those whose time in the queue has another
+        bound from now on.
+        """
         self.table = table
         known = self.replicas.copy()
         homeless = [*self._apply_backends(table)]
         for key, replica in self.replicas.items():
             if (before := known.get(key)) is not replica:
                 replica.is_joining = before is None or before.is_joining
-        homeless += self._apply_endpoints(table, replicas_changed=known != self.replicas)
+        recharged: list[RouterRun] = []
+        homeless += self._apply_endpoints(table, recharged, replicas_changed=known != self.replicas)
         for backend in self.backends.values():
             # They are few, and any change of the replicas may be one for them.
             homeless += backend.constrained.drain()
             if not backend.candidates and backend.queue:
                 strangers = {each.name for each in self.endpoints.values() if backend.name not in each.traffic.weights}
                 homeless += _take_out(backend, strangers)
-        return sorted((run for run in homeless if run.waiting), key=lambda run: run.age)
+        return sorted((run for run in homeless if run.waiting), key=lambda run: run.age), recharged
 
     def is_departed(self, key: ReplicaKey) -> bool:
         """Whether this incarnation of the replica is known to have ended. False proves nothing."""
@@ -122,18 +127,25 @@ class Topology:
 
     # -- endpoints -------------------------------------------------------------------------------------------------
 
-    def _apply_endpoints(self, table: RoutingTable, *, replicas_changed: bool) -> list[RouterRun]:
+    def _apply_endpoints(
+        self, table: RoutingTable, recharged: list[RouterRun], *, replicas_changed: bool
+    ) -> list[RouterRun]:
         homeless: list[RouterRun] = []
         for name in self.endpoints.keys() - table.endpoints.keys():
             homeless += self._remove_endpoint(self.endpoints.pop(name))
         for route in table.endpoints.values():
             endpoint = self.endpoints.get(route.name)
             if endpoint is None:
-                endpoint = self.endpoints[route.name] = RoutedEndpoint(route, self._departed.pop(route.name, {}))
+                partitions = self._departed.pop(route.name, {})
+                endpoint = self.endpoints[route.name] = RoutedEndpoint(route, partitions, self.backends)
                 self._counters.endpoints.add(route.name)
                 self._assign_partitions(endpoint)
             else:
-                homeless += self._reroute(endpoint, route, replicas_changed=replicas_changed)
+                owners, unowned = endpoint.route.owners, endpoint.unowned
+                endpoint.reroute(route, self.backends)
+                if replicas_changed or route.owners is not owners or endpoint.unowned is not unowned:
+                    recharged += self._assign_partitions(endpoint)
+                homeless += endpoint.parked.drain() if endpoint.traffic.weights else []
         self._forget_departed()
         return homeless
 
@@ -146,13 +158,6 @@ class Topology:
         self._departed[endpoint.name] = endpoint.partitions
         return homeless
 
-    def _reroute(self, endpoint: RoutedEndpoint, route: EndpointRoute, *, replicas_changed: bool) -> list[RouterRun]:
-        owners = endpoint.route.owners
-        endpoint.reroute(route)
-        if replicas_changed or route.owners is not owners:
-            self._assign_partitions(endpoint)
-        return endpoint.parked.drain() if endpoint.traffic.weights else []
-
     def _forget_departed(self) -> None:
         for name, partitions in list(self._departed.items()):
             if held := {number: each for number, each in partitions.items() if each.inflight}:
@@ -160,19 +165,19 @@ class Topology:
             else:
                 del self._departed[name]
 
-    def _assign_partitions(self, endpoint: RoutedEndpoint) -> None:
-        """Gives each partition its owner; what waits is charged to the new owner's backend."""
+    def _assign_partitions(self, endpoint: RoutedEndpoint) -> list[RouterRun]:
+        """Gives each partition its owner, and charges what waits to the backend that will get it; returns that."""
+        recharged: list[RouterRun] = []
         for partition in endpoint.partitions.values():
-            owner, epoch = endpoint.owner_of(partition.number, self.replicas)
-            if not partition.assign(owner, epoch):
-                continue
-            account = owner.backend.account if owner is not None else endpoint.account
-            for run in partition.queue.drain():
-                if run.account is not account:
+            partition.assign(*endpoint.owner_of(partition.number, self.replicas))
+            account = endpoint.account_of(partition)
+            for run in partition.queue.runs:
+                if run.account is not account and run.waiting:
                     if run.account is not None:
                         run.account.release(run, run.waiting)
                     account.charge_all(run)
-                partition.queue.append(run)
+                    recharged.append(run)
+        return recharged
 
 
 def _take_out(backend: RoutedBackend[RoutedReplica], endpoints: set[str]) -> list[RouterRun]:

@@ -20,6 +20,7 @@ from router_service.core.callers import Caller, Window
 from router_service.core.calls import NO_OPTIONS
 from router_service.core.commands import DeliverFailure, DeliverSlot
 from router_service.core.routing import routing_hooks
+from router_service.core.routing.waiting_causes import why_not_load
 from router_service.core.runs import RouterRun
 from router_service.core.slots.requests import Lease, RequestedSlot, Requests
 from router_service.core.slots.routed_slots import RoutedSlots
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from router_service.core.routing.rosters import ReplicaKey
     from router_service.core.routing.topology import Topology
     from router_service.core.slots.events import SlotAbandoned
+    from slotmesh.errors import Failure
     from slotmesh.wire.deadline_heap import DeadlineHeap
 
 LINK_WAIT_S = 2.0
@@ -214,10 +216,13 @@ class RoutedSlotOperations:
             request = self.requests.waited_for_by(caller)
             runs = list(request.caller.runs) if request is not None else []
             if runs and runs[0].deadline > now:
-                self._out.append(DeliverFailure(caller, ONE_CALL, failures.no_slot(runs[0], now), 0))
+                self._out.append(DeliverFailure(caller, ONE_CALL, self._no_slot(runs[0], now), 0))
                 if (alone := self.left(caller)) is not None:
                     ended.append(alone)
         return ended
+
+    def _no_slot(self, run: RouterRun, now: float) -> Failure:
+        return failures.no_slot(run, now, why_not_load(run, run.account, self._topology))
 
 
 def _patience_s(run: RouterRun) -> float:

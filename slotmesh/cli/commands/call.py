@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, Final
+from functools import partial
+from typing import Annotated, Final, Unpack
 
 import typer
 
+from slotmesh.call_options.model import OptionChanges
 from slotmesh.cli.arguments import NONE, BadJson, read_arguments
 from slotmesh.cli.connection import Peer
 from slotmesh.cli.outcome import WRONG_INPUT, CommandFailed, complete
-from slotmesh.cli.parameters import ROUTER, RouterAddress, read_duration
+from slotmesh.cli.parameters import ROUTER, RouterAddress, read_call_duration
+from slotmesh.client.calls.argument_checks import BadOption, check_ordering_key
+from slotmesh.client.calls.options import ViewOptions
 from slotmesh.codec import JSON
-from slotmesh.v1 import call_pb2, router_service_pb2, router_service_pb2_grpc
+from slotmesh.v1 import router_service_pb2, router_service_pb2_grpc
 
 _SLACK_S: Final = 1.0
 """How much later than the router's deadline the transport's is, so that the router's answer can arrive."""
@@ -22,7 +27,7 @@ _SLACK_S: Final = 1.0
 Slo = Annotated[
     timedelta | None,
     typer.Option(
-        parser=read_duration,
+        parser=read_call_duration,
         metavar="DURATION",
         help="When the call should be answered, as 250ms: orders it among the calls that wait, and drops nothing.",
     ),
@@ -45,15 +50,18 @@ def call(
     *,
     timeout: Annotated[
         timedelta | None,
-        typer.Option(parser=read_duration, metavar="DURATION", help="What the call may take in all, as 250ms or 30s."),
+        typer.Option(
+            parser=read_call_duration, metavar="DURATION", help="What the call may take in all, as 250ms or 30s."
+        ),
     ] = None,
     slo: Slo = None,
     shard_key: Annotated[
         str, typer.Option(metavar="KEY", help="Calls of one key go to one backend, by weight.", show_default=False)
     ] = "",
     ordering_key: Annotated[
-        str, typer.Option(metavar="KEY", help="Calls of one key are executed one after another.", show_default=False)
-    ] = "",
+        str | None,
+        typer.Option(metavar="KEY", help="Calls of one key are executed one after another.", show_default=False),
+    ] = None,
     idempotent: Annotated[
         bool,
         typer.Option(
@@ -72,27 +80,32 @@ def call(
         slotmesh call greeter greet '{"name": "Ada"}' --timeout 2s --shard-key ada
         echo '[1, 2]' | slotmesh call calculator add -
     """
-    options = call_pb2.CallOptions(
-        method="" if method == "__call__" else method,
-        content_type=JSON,
-        shard_key=shard_key,
-        ordering_key=ordering_key,
-        idempotent=idempotent,
+    view = partial(
+        _view, ordering_key, timeout=timeout, slo=slo, content_type=JSON, shard_key=shard_key, idempotent=idempotent
     )
-    if timeout is not None:
-        options.timeout.FromTimedelta(timeout)
-    if slo is not None:
-        options.relative_slo.FromTimedelta(slo)
-    typer.echo(complete(_call(endpoint, options, arguments, address)))
+    typer.echo(complete(_call(endpoint, method, view, arguments, address)))
 
 
-async def _call(endpoint: str, options: call_pb2.CallOptions, arguments: str | None, address: str) -> bytes:
+def _view(ordering_key: str | None, **changes: Unpack[OptionChanges]) -> ViewOptions:
+    """The options of the call, by the rules of the SDK."""
+    try:
+        if ordering_key is not None:
+            check_ordering_key(ordering_key)
+        return ViewOptions(ordering_key=ordering_key or "").changed(**changes)
+    except BadOption as mistake:
+        raise CommandFailed(str(mistake), WRONG_INPUT) from mistake
+
+
+async def _call(
+    endpoint: str, method: str, view: Callable[[], ViewOptions], arguments: str | None, address: str
+) -> bytes:
+    options = view()
     payload = _read(arguments)
-    deadline_s = options.timeout.ToTimedelta().total_seconds() + _SLACK_S if options.HasField("timeout") else None
+    deadline_s = None if options.timeout_s is None else options.timeout_s + _SLACK_S
     peer = Peer("router", address)
     async with peer.connect() as channel:
         stub = router_service_pb2_grpc.RouterServiceStub(channel)
-        request = router_service_pb2.CallRequest(endpoint=endpoint, options=options, payload=payload)
+        request = router_service_pb2.CallRequest(endpoint=endpoint, options=options.to_wire(method), payload=payload)
         with peer.telling():
             response = await stub.Call(request, timeout=deadline_s)
     return response.payload

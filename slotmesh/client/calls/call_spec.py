@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.queues import CallQueue
@@ -22,6 +22,9 @@ from slotmesh.codec import (
     encode_arguments,
     encode_arguments_of_each,
 )
+
+PayloadT = TypeVar("PayloadT")
+ResultT = TypeVar("ResultT")
 
 
 class CallSpec:
@@ -76,15 +79,15 @@ class CallSpec:
         self.decode_each: Callable[[list[bytes]], list[Any]] = list
         """As `decode`, for neighbours."""
         if self.content_type == OCTET_STREAM:
-            decoder(OCTET_STREAM, wanted)  # refuses types that bytes cannot be decoded into
+            self._decoder(decoder)  # refuses types that bytes cannot be decoded into
             self.encode = self._encode_bytes
         elif not options.reply:
             pass  # there is no result to decode
         elif self.content_type == PROTOBUF and wanted is Any:
             self.encode = self._refuse
         else:
-            self.decode = decoder(self.content_type, wanted)
-            self.decode_each = decoder_of_each(self.content_type, wanted)
+            self.decode = self._decoder(decoder)
+            self.decode_each = self._decoder(decoder_of_each)
         if self.traced:
             self.encode = traced_encode(self.encode)
 
@@ -115,6 +118,14 @@ class CallSpec:
     def undecodable(self, error: DecodeError) -> DecodeError:
         """The error of a result that is not what was asked for."""
         return DecodeError(f"the result of {self.endpoint}.{self.method} is not what was asked for: {error}")
+
+    def _decoder(
+        self, decoder_for: Callable[[str, Any], Callable[[PayloadT], ResultT]]
+    ) -> Callable[[PayloadT], ResultT]:
+        try:
+            return decoder_for(self.content_type, self.wanted)
+        except TypeError as error:
+            raise TypeError(f"{self.endpoint}.{self.method} cannot return {self.wanted!r}: {error}") from None
 
     def _encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         return encode_arguments(self.content_type, args, kwargs)

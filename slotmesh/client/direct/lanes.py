@@ -11,8 +11,9 @@ from math import inf
 from types import TracebackType
 from typing import Any
 
+from slotmesh.client.calls.argument_checks import BadOption, check_method_name, checked_seconds
 from slotmesh.client.calls.call_spec import CallSpec
-from slotmesh.client.calls.options import BadOption, ViewOptions, seconds
+from slotmesh.client.calls.options import ViewOptions
 from slotmesh.client.calls.queues import CallQueue
 from slotmesh.client.direct.direct_method import DirectMethod
 from slotmesh.client.direct.holder import SlotHolder
@@ -46,8 +47,7 @@ class DirectLanes:
         """The handler's method of that name: for names that are attributes of ours, and for computed ones."""
         method = self._methods.get(name)
         if method is None:
-            if not name or (name.startswith("_") and name != "__call__"):
-                raise ValueError(f"a method needs a name that does not start with an underscore, got {name!r}")
+            check_method_name(name)
             spec = CallSpec(self._endpoint, name, self._view, CallQueue())
             method = self._methods[name] = DirectMethod(self._holder, spec)
         return method
@@ -92,9 +92,8 @@ def direct_lanes(
     count: Any = slots
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_SLOTS:
         raise BadOption("slots", f"must be an integer from 1 to {MAX_SLOTS}, got {slots!r}")
-    ttl_s: Any = seconds(ttl)
-    terms = terms_of(endpoint, view, {"ttl": ttl_s})  # a wrong `ttl` is named, not the `idle` that it stands in for
-    idle_s: Any = ttl_s if idle is None else seconds(idle)
-    if isinstance(idle_s, bool) or not isinstance(idle_s, (int, float)) or not idle_s >= 0:
+    terms = terms_of(endpoint, view, {"ttl": ttl})
+    idle_s = terms.ttl_s if idle is None else checked_seconds("idle", idle)
+    if not idle_s >= 0:
         raise BadOption("idle", f"must be a number of seconds that is not negative, or a timedelta, got {idle!r}")
-    return DirectLanes(client, view, terms, slots, float(idle_s))
+    return DirectLanes(client, view, terms, slots, idle_s)

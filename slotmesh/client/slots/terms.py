@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, TypedDict
 
-from slotmesh.client.calls.options import BadOption, ViewOptions, seconds
+from slotmesh.client.calls.argument_checks import BadOption, check_text, checked_seconds, seconds
+from slotmesh.client.calls.options import ViewOptions
 from slotmesh.slots.limits import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.v1 import slot_service_pb2
 
@@ -87,7 +88,7 @@ def terms_of(endpoint: str, view: ViewOptions, arguments: ReserveArguments) -> T
     if not view.reply:
         raise BadOption("reply", "must be True where slots are reserved: a call in a slot always has a reply")
     changes: dict[str, Any] = {"timeout_s": seconds(given.get("timeout"))} if given.get("timeout") is not None else {}
-    if given.get("shard_key"):
+    if given.get("shard_key", "") != "":
         changes["shard_key"] = given["shard_key"]
     waiting = ViewOptions(timeout_s=view.timeout_s, slo_s=view.slo_s, slo_at=view.slo_at, shard_key=view.shard_key)
     return Terms(
@@ -109,9 +110,7 @@ def timeout_of_all(arguments: AllArguments) -> tuple[float, ReserveArguments]:
     if unknown := arguments.keys() - AllArguments.__annotations__.keys():
         known = ", ".join(AllArguments.__annotations__)
         raise TypeError(f"reserve_all has no argument {', '.join(sorted(unknown))}; there are {known}")
-    timeout_s = seconds(arguments.get("timeout", DEFAULT_ALL_S))
-    if timeout_s is None:
-        raise BadOption("timeout", "must be a number of seconds or a timedelta, got None")
+    timeout_s = checked_seconds("timeout", arguments.get("timeout", DEFAULT_ALL_S))
     each: ReserveArguments = {"ttl": arguments["ttl"]} if "ttl" in arguments else {}
     ViewOptions(timeout_s=timeout_s)  # checks it
     return timeout_s, each
@@ -138,18 +137,15 @@ def check_dispatch_options(changes: Mapping[str, Any]) -> None:
 
 
 def _ttl_s(ttl: Any) -> float:
-    ttl_s: Any = seconds(ttl)
-    if isinstance(ttl_s, bool) or not isinstance(ttl_s, (int, float)):
-        raise BadOption("ttl", f"must be a number of seconds or a timedelta, got {ttl!r}")
+    ttl_s = checked_seconds("ttl", ttl)
     if not 0 < ttl_s <= MAX_LEASE_S:  # NaN neither
         raise BadOption("ttl", f"must be more than 0 and at most {MAX_LEASE_S:g} seconds, got {ttl!r}")
-    return float(ttl_s)
+    return ttl_s
 
 
 def _text(name: str, text: Any) -> str:
-    if not isinstance(text, str):
-        raise BadOption(name, f"must be a str, got {text!r}")
-    return text
+    check_text(name, text)
+    return str(text)
 
 
 def _texts(name: str, texts: Any) -> tuple[str, ...]:

@@ -34,7 +34,11 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         ValueError: there is none, or one is not HOST:PORT.
     """
-    given = [each.strip() for each in (addresses.split(",") if isinstance(addresses, str) else addresses)]
+    try:
+        each = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+        given = [str.strip(address) for address in each]
+    except TypeError:
+        raise ValueError(f"addresses must be HOST:PORT, or a sequence of HOST:PORT, got {addresses!r}") from None
     if not given:
         raise ValueError("expected the address of a router, as HOST:PORT, got none")
     for address in given:

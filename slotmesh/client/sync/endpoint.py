@@ -111,8 +111,8 @@ class SyncEndpoint(SyncMethodSpace):
                 PredecessorFailed, and are not executed, until `SyncLane.reset`.
 
         Raises:
-            BadRequest: after_failure is something else. It is a ValueError, too.
-            ValueError: the key is empty.
+            BadRequest: the key is empty or longer than 1,024 bytes, or after_failure is something else. It is a
+                ValueError, too.
         """
         with self._thread.lock:
             return SyncLane(self._thread, self._endpoint.ordered(key, after_failure=after_failure))

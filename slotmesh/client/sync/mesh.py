@@ -13,8 +13,8 @@ from functools import partial
 from types import TracebackType
 from typing import Unpack
 
-from slotmesh.client.calls.options import seconds
-from slotmesh.client.mesh import Mesh, connect
+from slotmesh.client.calls.argument_checks import check_text
+from slotmesh.client.mesh import Mesh, connect, grace_of
 from slotmesh.client.slots.terms import AllArguments
 from slotmesh.client.sync.client_thread import ClientThread
 from slotmesh.client.sync.endpoint import SyncEndpoint, reserve_all
@@ -40,7 +40,7 @@ def connect_sync(
         ValueError: an address is not HOST:PORT, or there is none, or a time is not positive.
     """
     mesh = connect(addresses, connect_timeout=connect_timeout, close_grace=close_grace)
-    return SyncMesh(mesh, seconds(close_grace) or 0.0)
+    return SyncMesh(mesh, grace_of("close_grace", close_grace))
 
 
 class SyncMesh:
@@ -57,8 +57,9 @@ class SyncMesh:
 
         Raises:
             RuntimeError: the mesh is closed, or was used before this process was forked.
-            ValueError: the name is empty.
+            ValueError: the name is empty, or no str.
         """
+        check_text("the name of an endpoint", name)
         endpoint = self._endpoints.get(name)
         if endpoint is None:
             self._thread.start()
@@ -73,12 +74,19 @@ class SyncMesh:
 
         Raises:
             BadRequest: a value that no reservation may have, or a view without replies. It is a ValueError, too.
-            TypeError: there is no such argument.
+            TypeError: there is no such argument; or an endpoint is neither a name nor a view of this client.
             ValueError: there is no endpoint, or an empty name.
             RuntimeError: the mesh is closed, or was used before this process was forked.
         """
-        views = [self.endpoint(each) if isinstance(each, str) else each for each in endpoints]
+        views = [self._view_of(each) for each in endpoints]
         return reserve_all(self._thread, self._mesh, views, arguments)
+
+    def _view_of(self, endpoint: str | SyncEndpoint) -> SyncEndpoint:
+        if isinstance(endpoint, str):
+            return self.endpoint(endpoint)
+        if not isinstance(endpoint, SyncEndpoint):
+            raise TypeError(f"reserve_all takes names of endpoints, or what mesh.endpoint gives, got {endpoint!r}")
+        return endpoint
 
     def close(self, grace: float | timedelta | None = None) -> None:
         """Makes no more calls, waits for those that are unanswered (at most `grace`), then fails the rest.
@@ -87,9 +95,9 @@ class SyncMesh:
 
         Raises:
             RuntimeError: this is a callback of a future.
+            ValueError: the grace is no length of time, or negative. The mesh is not closed.
         """
-        grace_s = seconds(grace)
-        self._thread.close(self._close_grace_s if grace_s is None else grace_s)
+        self._thread.close(self._close_grace_s if grace is None else grace_of("grace", grace))
 
     def __enter__(self) -> SyncMesh:
         return self

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from replica_service.core.slots.slot_table import SlotTable
+from replica_service.shell.links import attach_stream
+from replica_service.shell.links.attach_outbox import FRAME_BYTES
 from slotmesh.errors import Executed
+from slotmesh.runtime.channels import open_channel
+from slotmesh.runtime.prompt_writer import PromptWriter
 from slotmesh.status import from_rpc_error, from_wire
-from slotmesh.v1 import call_pb2, direct_service_pb2
+from slotmesh.v1 import call_pb2, direct_service_pb2, direct_service_pb2_grpc
 from slotmesh.wire.limits import MAX_INLINE_BYTES
 from tests.contract.replica_slots.slot_replica import all_free, handler_of, table_of, told_by
 from tests.support.attach_stream import DirectStream, direct_stream, duration
@@ -276,3 +280,58 @@ async def test_what_ends_a_stream(replica: RunningReplica) -> None:
         await stream.call(1, 5)
         assert await refusal(stream) == ("DUPLICATE_CALL_ID", "call.call_id")
     await all_free(replica)
+
+
+# -- clients that do not read ------------------------------------------------------------------------------------------
+
+
+class SeenWriter(PromptWriter[Any]):
+    """Says when the stream stopped reading."""
+
+    made: ClassVar[list[SeenWriter]] = []
+
+    def __init__(self, write: Any) -> None:
+        super().__init__(write)
+        self.backlogs: list[int] = []
+        """What waited each time that the stream stopped reading."""
+        self.made.append(self)
+
+    async def room(self, backlog: int) -> None:
+        self.backlogs.append(self.backlog)
+        await super().room(backlog)
+
+
+async def test_a_client_that_does_not_read_is_not_read_from_while_so_many_bytes_wait(
+    replica: RunningReplica, door: DirectDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 1024 * 1024
+    monkeypatch.setattr(SeenWriter, "made", [])
+    monkeypatch.setattr(attach_stream, "PromptWriter", SeenWriter)
+    slot = await door.reserve()
+    async with open_channel(replica.address) as channel:
+        stub: Any = direct_service_pb2_grpc.DirectServiceStub(channel)
+        stream = stub.Attach()
+        await stream.write(attach_stream.Request(open=direct_service_pb2.OpenAttach()))
+        await stream.write(attach_stream.Request(attach=direct_service_pb2.AttachSlot(slot_id=1, token=slot.token)))
+        await wait_until(lambda: SeenWriter.made, what="the stream at the replica")
+        (writer,) = SeenWriter.made
+        sent: list[asyncio.Task[Any]] = []
+        while not writer.backlogs:
+            assert len(sent) < 64, "it is read from, whatever waits"
+            sent.append(asyncio.create_task(_call(stream, len(sent) + 1, bytes(size))))
+            await wait_until(lambda: sent[-1].done() or writer.backlogs, what="a call that leaves, or is not read")
+        bound = attach_stream.MAX_BACKLOG_BYTES
+        assert bound < writer.backlogs[0] <= bound + 2 * (size + FRAME_BYTES)
+        answered = 0
+        while answered < len(sent):  # whatever became of it: the slot may have been busy
+            response = await asyncio.wait_for(stream.read(), 10)
+            answered = response.result.call_id or response.failed.call_id
+        await asyncio.gather(*sent)
+        stream.cancel()
+    await all_free(replica)
+
+
+async def _call(stream: Any, call_id: int, payload: bytes) -> None:
+    options = call_pb2.CallOptions(method="echo", content_type="application/octet-stream")
+    slot_call = direct_service_pb2.SlotCall(slot_id=1, call_id=call_id, options=options, payload=payload)
+    await stream.write(attach_stream.Request(call=slot_call))

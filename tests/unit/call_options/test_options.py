@@ -51,11 +51,12 @@ WRONG: dict[OptionKind, list[Any]] = {
     OptionKind.CONTENT_TYPE: ["text/plain"],
     OptionKind.KEY: [5],
     OptionKind.DURATION: ["1s", -1.0, float("nan"), True],
-    OptionKind.TIME: [datetime(2026, 1, 2)],  # noqa: DTZ001 - this is what is wrong with it
+    OptionKind.TIME: [1, datetime(2026, 1, 2)],  # noqa: DTZ001 - this is what is wrong with it
+    OptionKind.FLAG: ["no", 1, None],
     OptionKind.COUNT: ["7", -1, True],
-    OptionKind.METADATA: [{"k": 1}],
+    OptionKind.METADATA: [{"k": 1}, "x", [("k", "v")]],
 }
-"""What clients refuse; of flags, everything is one."""
+"""What clients refuse."""
 WRONG_ON_THE_WIRE: dict[OptionKind, Any] = {
     OptionKind.METHOD: "_private",
     OptionKind.CONTENT_TYPE: "text/plain",

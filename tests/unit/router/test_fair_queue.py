@@ -200,25 +200,71 @@ def test_a_flow_whose_calls_were_taken_back_costs_the_others_nothing() -> None:
 def test_a_queue_that_is_braked_serves_only_who_comes_with_few_calls() -> None:
     queue, flood, few = FairQueue(), caller(), caller()
     queue.append(run(1, count=1000, by=flood))
-    queue.is_braked = True
+    queue.brake(is_on=True)
     assert not queue
     queue.append(run(2, count=FEW_CALLS, by=few))
     assert serve(queue, 1000) == (few, FEW_CALLS)
     assert not queue
-    queue.is_braked = False
+    queue.brake(is_on=False)
     assert serve(queue, 1000) == (flood, TURN_CALLS)
 
 
 def test_while_the_queue_is_braked_few_calls_again_and_again_are_no_more_than_one_turn() -> None:
     queue, eager = FairQueue(), caller()
-    queue.is_braked = True
+    queue.brake(is_on=True)
     served = 0
     for seq in range(2 * TURN_CALLS):
         queue.append(run(seq, by=eager))
         while queue:
             served += serve(queue)[1]
     assert served == TURN_CALLS
-    queue.is_braked = False
+    queue.brake(is_on=False)
     while queue:
         served += serve(queue)[1]
     assert served == 2 * TURN_CALLS
+
+
+def test_who_comes_with_few_calls_does_not_wait_for_a_round_that_lasts_for_many_brakes() -> None:
+    queue, few = FairQueue(), caller()
+    for seq in range(100):
+        queue.append(run(seq, count=1000, by=caller()))
+    for brake in range(10):
+        served = 0
+        for seq in range(TURN_CALLS // 2):
+            queue.append(run(1000 + 100 * brake + seq, by=few))
+            served += serve(queue) == (few, 1)
+            assert queue, "the sender looks for more"
+        assert served == TURN_CALLS // 2, "nothing else was done since the last brake"
+        queue.brake(is_on=True)
+        queue.brake(is_on=False)
+
+
+def test_what_waits_already_with_few_calls_is_first_when_the_brake_is_off_again() -> None:
+    queue, few = FairQueue(), caller()
+    for seq in range(100):
+        queue.append(run(seq, count=1000, by=caller()))
+    served = 0
+    while served < 2 * TURN_CALLS:
+        queue.append(run(1000 + served, by=few))
+        if serve(queue)[0] is not few:
+            break
+        assert queue, "the sender looks for more"
+        served += 1
+    assert served == TURN_CALLS, "it has had what is its part of the round"
+    queue.brake(is_on=True)
+    assert not queue
+    queue.brake(is_on=False)
+    assert serve(queue) == (few, 1)
+
+
+def test_brakes_do_not_change_whose_turn_it_is_of_those_with_many_calls() -> None:
+    queue, flows = FairQueue(), [caller() for _ in range(3)]
+    for seq, each in enumerate(flows):
+        queue.append(run(seq, count=1000, by=each))
+    had: dict[CallerBook, int] = dict.fromkeys(flows, 0)
+    for _ in range(3 * TURN_CALLS // 8):
+        by, count = serve(queue, 8)
+        had[by] += count
+        queue.brake(is_on=True)
+        queue.brake(is_on=False)
+    assert had == dict.fromkeys(flows, TURN_CALLS)

@@ -29,6 +29,15 @@ def queue_of(*runs: RouterRun) -> SloQueue:
     return queue
 
 
+def ids_in_turn(queue: SloQueue, room: int = 1) -> list[int]:
+    """The calls in the order in which they leave, up to `room` at once."""
+    left: list[int] = []
+    while (head := queue.head()) is not None:
+        begin, head.cursor = head.cursor, min(head.cursor + room, len(head.payloads))
+        left += head.ids[begin : head.cursor]
+    return left
+
+
 @pytest.mark.parametrize(
     ("slos", "turns"),
     [
@@ -139,3 +148,18 @@ def test_a_backend_that_changes_its_scope_takes_along_what_waits() -> None:
     world.complete("r")
     world.complete("r")
     assert sorted(world.got("r")) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("slo_s", [None, 0.5])
+@pytest.mark.parametrize("slices", [[(1, 4)], [(3, 4), (1, 2)], [(1, 2), (3, 4)], [(1, 2)]])
+def test_slices_of_a_run_that_has_partly_left_go_back_before_its_rest(
+    slo_s: float | None, slices: list[tuple[int, int]]
+) -> None:
+    whole, other = run(1, first=1, count=8, slo_s=slo_s), run(2, first=9, count=2, slo_s=slo_s)
+    queue = queue_of(whole, other)
+    assert queue.head() is whole
+    whole.cursor = 4
+    for first, last in slices:
+        queue.put_back(run(1, first=first, count=last - first + 1, slo_s=slo_s))
+    back = sorted(each for first, last in slices for each in range(first, last + 1))
+    assert ids_in_turn(queue) == [*back, 5, 6, 7, 8, 9, 10]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from router_service.core.routing.rosters import KnownDeparture, ReplicaKey, RosterVersion, TableRoster
+from router_service.core.routing.rosters import KnownDeparture, RosterVersion, TableRoster
 from router_service.core.routing.table import BackendRoute, EndpointRoute, ReplicaRoute, RoutingTable
 from slotmesh.spec.model import Backend
 from slotmesh.wire.partitions import PARTITIONS, partition_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from router_service.core.routing.rosters import ReplicaKey
     from tests.unit.router.world import World
 
 
@@ -23,15 +27,9 @@ def next_roster(world: World, revision: int) -> TableRoster:
     return TableRoster(world.roster, tuple(world.departed))
 
 
-def _owner(name: str | None, epoch: int) -> tuple[ReplicaKey | None, int]:
-    return ((name, "life") if name is not None else None), epoch
-
-
 def routing_table(world: World, revision: int) -> RoutingTable:
     """What follows from the world as its test has changed it."""
-    owners = [_owner(*world.owner)] * PARTITIONS
-    for key, owner in world.owner_of.items():
-        owners[partition_of(key)] = _owner(*owner)
+    owners = _owners(world.owner, tuple(world.owner_of.items()))
     endpoints = [
         EndpointRoute(name=each, weights=world.weights, shadows=world.shadows, owners=owners)
         for each in world.endpoints
@@ -49,3 +47,18 @@ def routing_table(world: World, revision: int) -> RoutingTable:
         },
         roster=next_roster(world, revision),
     )
+
+
+@lru_cache
+def _owners(
+    of_all: tuple[str | None, int], of_keys: tuple[tuple[str, tuple[str | None, int]], ...]
+) -> Sequence[tuple[ReplicaKey | None, int]]:
+    """Of all partitions; the same object as long as they are the same, as tables that follow each other have them."""
+    owners = [_owner(*of_all)] * PARTITIONS
+    for key, owner in of_keys:
+        owners[partition_of(key)] = _owner(*owner)
+    return owners
+
+
+def _owner(name: str | None, epoch: int) -> tuple[ReplicaKey | None, int]:
+    return ((name, "life") if name is not None else None), epoch

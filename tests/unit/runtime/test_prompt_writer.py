@@ -43,8 +43,8 @@ async def test_the_first_write_begins_at_once_and_the_others_follow_one_by_one()
     transport = Transport()
     writer = PromptWriter(transport.write)
     for frame in range(3):
-        writer.send(frame)
-    assert (transport.begun, writer.backlog) == ([0], 2), "before anything else has had a turn"
+        writer.send(frame, 10 + frame)
+    assert (transport.begun, writer.backlog) == ([0], 23), "before anything else has had a turn"
     for written in range(3):
         assert transport.begun == [*range(written + 1)]
         transport.gates[written].set_result(None)
@@ -82,13 +82,42 @@ async def test_writes_that_do_not_wait() -> None:
 async def test_nothing_is_written_after_a_failure(error: BaseException) -> None:
     transport = Transport()
     writer = PromptWriter(transport.write)
-    writer.send(0)
-    writer.send(1)
+    writer.send(0, 1)
+    writer.send(1, 1)
     waiting = asyncio.create_task(writer.drained())
     transport.gates[0].set_exception(error) if isinstance(error, Exception) else transport.gates[0].cancel()
     await asyncio.wait_for(waiting, 1)
     writer.send(2)
     assert (transport.begun, writer.backlog, writer.is_broken) == ([0], 0, True)
+
+
+async def test_who_waits_for_room_waits_for_so_much_and_no_more() -> None:
+    transport = Transport()
+    writer = PromptWriter(transport.write)
+    for frame in range(4):
+        writer.send(frame, 100)
+    await asyncio.wait_for(writer.room(300), 1)
+    waiting = asyncio.create_task(writer.room(150))
+    await turn()
+    transport.gates[0].set_result(None)
+    await turn()
+    assert (writer.backlog, waiting.done()) == (200, False)
+    transport.gates[1].set_result(None)
+    await asyncio.wait_for(waiting, 1)
+    assert (writer.backlog, transport.begun) == (100, [0, 1, 2])
+
+
+@pytest.mark.parametrize("how", ["stopped", "broken"])
+async def test_who_waits_for_room_hears_that_nothing_is_written_any_more(how: str) -> None:
+    transport = Transport()
+    writer = PromptWriter(transport.write)
+    for frame in range(3):
+        writer.send(frame, 100)
+    waiting = asyncio.create_task(writer.room(0))
+    await turn()
+    writer.stop() if how == "stopped" else transport.gates[0].set_exception(RuntimeError("broken"))
+    await asyncio.wait_for(waiting, 1)
+    assert writer.backlog == 0
 
 
 async def test_who_waits_hears_when_it_is_stopped() -> None:
