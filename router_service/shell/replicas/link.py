@@ -163,7 +163,7 @@ class ReplicaLink:
     async def _converse(self, call: ExecuteCall) -> str:
         """One stream, from its opening to its end; returns why it ended."""
         why = "the link was closed"
-        self._pump = StreamPump(call.write, self._frames.next_frame)
+        self._pump = StreamPump(call.write, self._frames.next_frame, self._dispatcher.woken)
         self._arrivals = ArrivingResults()
         try:
             await call.write(self._opening())
