@@ -150,9 +150,10 @@ class Dispatcher:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def _expire_due(self) -> None:
-        due = self.scheduler.next_deadline()
-        if due is not None and due <= self.clock.now():
-            self.post(RouterTimePassed())
+        """The timer is never later than what it is for; it may be earlier, where that has ended."""
+        if self._timer is not None and self._timer_at <= self.clock.now():
+            self._timer.cancel()
+            self._wake()
 
     def _arm(self) -> None:
         """Wakes the scheduler at its next deadline; an earlier timer that is still needed stays."""

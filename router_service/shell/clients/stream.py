@@ -186,7 +186,7 @@ class ClientStream:
 
     def deliver(self, delivery: Delivery) -> None:
         """Outcomes or values of calls, for the next frame."""
-        if self._uploads:
+        if self._uploads.under_way:
             self._uploads.ended(delivery.ids)
         self._results.add(delivery)
         self.pump.wake()

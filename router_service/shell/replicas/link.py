@@ -241,18 +241,22 @@ class ReplicaLink:
 
     def _complete(self, frame: call_pb2.ResultFrame) -> None:
         self._dispatcher.counts.replica_frames[self._replica.backend.name, DIRECTION_IN] += 1
+        brings_values = False
         for batch in frame.batches:
+            brings_values |= batch.partial
             if len(batch.call_ids) != len(batch.payloads) or len(batch.chunked_sizes) not in (0, len(batch.payloads)):
                 raise _ProtocolViolation(
                     f"a batch of results has {len(batch.call_ids)} ids, {len(batch.payloads)} payloads and "
                     f"{len(batch.chunked_sizes)} sizes"
                 )
         capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
-        results, failures = convert.results_of(frame, self._arrivals.payloads), convert.failures_of(frame)
-        values = convert.values_of(frame, self._arrivals.payloads)
+        results = convert.results_of(frame, self._arrivals.payloads)
+        # Most frames bring nothing else.
+        failures = convert.failures_of(frame) if frame.errors else ()
+        values = convert.values_of(frame, self._arrivals.payloads) if brings_values else ()
         for run_ids, _ in failures:
             self._arrivals.drop(run_ids)
-        done = self._ids_of(frame.done, "ended")
+        done = self._ids_of(frame.done, "ended") if frame.done else None
         self._dispatcher.post(RunsCompleted(self._replica, results, failures, capacity, done, values))
 
     def _ids_of(self, ranges: Iterable[call_pb2.IdRange], what: str) -> list[int]:
