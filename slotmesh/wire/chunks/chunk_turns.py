@@ -46,7 +46,9 @@ class ChunkTurns(Generic[OwnerT]):
     def discard(self, owners: Iterable[OwnerT]) -> None:
         """What is left of these ones' payloads is not wanted any more. Unknown owners are ignored."""
         gone = set(owners)
-        self.rota = deque(entry for entry in self.rota if entry[0] not in gone)
+        left = [entry for entry in self.rota if entry[0] not in gone]
+        self.rota.clear()
+        self.rota.extend(left)
 
     def clear(self) -> None:
         """Nothing is wanted any more."""
