@@ -60,7 +60,7 @@ class RouterStream:
         self._uploads = RouterUploads(engine, self._link)
         self._heard_stamp = 0
         self._heartbeat: asyncio.TimerHandle | None = None
-        self._pump: StreamPump[Response] = StreamPump(context.write, self._next_frame)
+        self._pump: StreamPump[Response] = StreamPump(context.write, self._next_frame, engine.outcomes.woken)
         self._outbox.connect(self._pump.wake, clock.now)
         self._heard_out = asyncio.Event()
         self._ended = asyncio.Event()
