@@ -6,7 +6,7 @@ Owner: the client's stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from router_service import convert
@@ -68,7 +68,10 @@ class CallReader:
                 continue
             ids, payloads, largest = columns
             comes_apart = batch.chunked_sizes or largest > MAX_INLINE_BYTES
-            for calls, groups in self._with_options(batch, ids, payloads):
+            parts: Iterable[tuple[list[Batch], int]] = (
+                self._by_key(batch, ids, payloads) if batch.ordering_keys else ((self._alike(batch, ids, payloads), 1),)
+            )
+            for calls, groups in parts:
                 yield batch, self._apart(calls) if comes_apart else calls, groups
 
     def _columns(self, batch: router_service_pb2.CallBatch) -> tuple[Sequence[int], list[CallPayload], int] | Failure:
@@ -85,7 +88,10 @@ class CallReader:
         if isinstance(traces, Failure):
             return traces
         sizes = list(map(len, payloads))
-        if failure := self._mistake(batch) or self._not_reading() or self._caller.admit(ids, sum(sizes)):
+        failure = self._mistake(batch) if batch.ordering_keys or batch.resend else None
+        if failure is None and self._caller.session is None:
+            failure = self._not_reading()
+        if failure := failure or self._caller.admit(ids, sum(sizes)):
             return failure
         if traces and self.traces is None:
             self.traces = traces
@@ -112,20 +118,15 @@ class CallReader:
             metadata={"field": "resend"},
         )
 
-    def _with_options(
+    def _by_key(
         self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: list[CallPayload]
     ) -> Iterator[tuple[list[Batch], int]]:
-        """The calls of a batch, neighbours with the same options together, in parts of so many groups of neighbours.
+        """The calls of a batch with a column of keys: neighbours of one key together, in parts of so many groups.
 
         Those with unsound options fail.
         """
-        has_own = batch.HasField("options")
-        if not batch.ordering_keys:
-            options = convert.options_from_wire(batch.options) if has_own else self._default_options
-            yield self._sound(options, ids, payloads), 1
-            return
         calls: list[Batch] = []
-        options_of = convert.options_by_key(batch.options) if has_own else self._defaults_by_key
+        options_of = convert.options_by_key(batch.options) if batch.HasField("options") else self._defaults_by_key
         at = groups = 0
         for key, neighbours in groupby(batch.ordering_keys):
             begin = at
@@ -136,6 +137,13 @@ class CallReader:
                 yield calls, groups
                 calls, groups = [], 0
         yield calls, groups
+
+    def _alike(
+        self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: list[CallPayload]
+    ) -> list[Batch]:
+        """The calls of a batch that share all their options. They fail where these are unsound."""
+        options = convert.options_from_wire(batch.options) if batch.HasField("options") else self._default_options
+        return self._sound(options, ids, payloads)
 
     def _sound(
         self, options: RouterCallOptions | Failure, ids: Sequence[int], payloads: list[CallPayload]
@@ -150,8 +158,9 @@ class CallReader:
         return [(options, ids, payloads)]
 
     def _not_reading(self) -> Failure | None:
+        """Of a client without a session: what it does not read is kept here."""
         unread = self._results.unread_bytes
-        if unread <= MAX_UNREAD_BYTES or self._caller.session is not None:
+        if unread <= MAX_UNREAD_BYTES:
             return None
         return Failure(
             reason=Reason.WINDOW_EXCEEDED,

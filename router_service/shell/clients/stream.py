@@ -242,7 +242,7 @@ class ClientStream:
         self._submit(fresh)
         if frame.resent_all:
             self._dispatcher.post(AllCallsResent(self.caller))
-        if failure := self._too_many_rejections():
+        if self._control and (failure := self._too_many_rejections()):
             yield failure
 
     def _submit(self, calls: list[Batch]) -> None:

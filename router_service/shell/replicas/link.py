@@ -9,7 +9,7 @@ Owner: the app, through the dispatcher; it has one task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -41,7 +41,7 @@ from slotmesh.id_ranges import ids_from_wire, ranges_from_wire
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.clock import Clock
-from slotmesh.runtime.duplex import read_frame, run_stream
+from slotmesh.runtime.duplex import run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.status import from_wire
@@ -101,7 +101,8 @@ class ReplicaLink:
 
     def flush(self) -> None:
         """There is something in the replica's outbox. Only while the link is up."""
-        self._wake()
+        if self._pump is not None:
+            self._pump.wake()
 
     def cancel(self, command: CancelRun) -> None:
         """Cancels these calls at the replica."""
@@ -188,7 +189,8 @@ class ReplicaLink:
         return why
 
     async def _read(self, call: ExecuteCall) -> None:
-        while (response := await read_frame(call)) is not None:
+        read: Callable[[], Awaitable[Any]] = call.read
+        while (response := await read()) is not grpc.aio.EOF:
             self._heard_at = self._clock.now()
             if response.WhichOneof("frame") == "heartbeat":
                 self._answer_heartbeat(call, response.heartbeat)
