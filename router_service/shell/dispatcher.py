@@ -107,7 +107,8 @@ class Dispatcher:
 
     def cut_frame(self, replica: RoutedReplica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
         """What the next frame to the replica carries, without what has expired by now."""
-        self._expire_due()
+        if self._timer is not None:
+            self._expire_due()
         return self.scheduler.cut_frame(replica, max_calls, max_bytes)
 
     def cut_ops(self, replica: RoutedReplica, max_bytes: int) -> list[OutgoingOp]:

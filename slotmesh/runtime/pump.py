@@ -29,19 +29,17 @@ class WokenPumps:
     it was woken last: it waits for more to come, and looks once a turn.
     """
 
-    __slots__ = ("_later", "_now", "is_at_work")
+    __slots__ = ("_later", "is_at_work", "ready")
 
     def __init__(self) -> None:
-        self._now: list[StreamPump[Any]] = []
+        self.ready: list[StreamPump[Any]] = []
+        """They write when the work ends."""
         self._later: list[StreamPump[Any]] = []
         self.is_at_work = False
         """`write` will be called before the event loop goes on."""
 
-    def add(self, pump: StreamPump[Any]) -> None:
-        """The pump wants to write."""
-        if self.is_at_work and not pump.has_held_back:
-            self._now.append(pump)
-            return
+    def add_later(self, pump: StreamPump[Any]) -> None:
+        """The pump wants to write in the next turn of the event loop."""
         self._later.append(pump)
         if len(self._later) == 1:
             asyncio.get_running_loop().call_soon(self._write_later)
@@ -49,14 +47,14 @@ class WokenPumps:
     def write(self) -> None:
         """Has them all write, as far as their transports take it. Raises nothing."""
         self.is_at_work = False
-        pumps = self._now
+        pumps = self.ready
         while pumps:
-            pumps.pop(0).look()
+            pumps.pop(0).go_on(is_woken=True)
 
     def _write_later(self) -> None:
         pumps, self._later = self._later, []
         for pump in pumps:
-            pump.look()
+            pump.go_on(is_woken=True)
 
 
 class StreamPump(Generic[FrameT]):
@@ -85,7 +83,7 @@ class StreamPump(Generic[FrameT]):
         """It will look for frames, by itself or as one of the pumps that were woken; also until it runs."""
         self._is_due = True
         """It was woken since it has looked last."""
-        self.has_held_back = False
+        self._has_held_back = False
         """When it was woken last, there was nothing to write yet."""
         self._is_closed = False
         self._is_stopped = False
@@ -95,7 +93,11 @@ class StreamPump(Generic[FrameT]):
         self._is_due = True
         if not self._is_awake:
             self._is_awake = True
-            self._woken.add(self)
+            woken = self._woken
+            if woken.is_at_work and not self._has_held_back:
+                woken.ready.append(self)
+            else:
+                woken.add_later(self)
 
     def close(self) -> None:
         """No more will come: `run` returns once all that is pending was written."""
@@ -110,7 +112,7 @@ class StreamPump(Generic[FrameT]):
     async def run(self) -> None:
         """Pumps until closed. Errors of `write` and `next_frame` end it and are raised from here."""
         self._ended = asyncio.get_running_loop().create_future()
-        self._go_on()
+        self.go_on()
         try:
             await self._ended
         finally:
@@ -118,24 +120,25 @@ class StreamPump(Generic[FrameT]):
             if self._waits_for is not None:
                 self._waits_for.cancel()
 
-    def look(self) -> None:
-        """Writes what there is: of a pump that was woken, and wakes again by `wake` only."""
-        self.has_held_back = True  # until there is a frame
-        self._go_on()
-
-    def _go_on(self) -> None:
-        """Writes for as long as the transport takes it, and then when it does again."""
+    def go_on(self, *, is_woken: bool = False) -> None:
+        """Writes for as long as the transport takes it, and then when it does again. `is_woken`: it was asleep."""
+        if is_woken:
+            self._has_held_back = True  # until there is a frame
         try:
             while not self._is_stopped:
                 self._is_due = False
                 frame = self._next_frame()
                 if frame is not None:
-                    self.has_held_back = False
-                    self._writing = self._write(frame)
+                    self._has_held_back = False
+                    self._writing = writing = self._write(frame)
                     del frame  # a peer that does not read would have it kept in memory for as long as that
-                    if not self._has_written():
-                        return
-                elif not self._is_due:
+                    try:
+                        waits_for = writing.send(None)
+                    except StopIteration:
+                        continue
+                    self._waits_for = call_when_done(waits_for, self._transport_ready, self._context)
+                    return
+                if not self._is_due:
                     if self._is_closed:
                         break
                     self._is_awake = False
@@ -145,24 +148,17 @@ class StreamPump(Generic[FrameT]):
         else:
             self._end(None)
 
-    def _has_written(self) -> bool:
-        """Goes on with the write. False where it waits for something: then all goes on when that is done."""
+    def _transport_ready(self, _: object) -> None:
+        """The write under way goes on, and most often ends."""
+        self._waits_for = None
         try:
             waits_for = self._writing.send(None)
         except StopIteration:
-            return True
-        self._waits_for = call_when_done(waits_for, self._transport_ready, self._context)
-        return False
-
-    def _transport_ready(self, _: object) -> None:
-        self._waits_for = None
-        try:
-            if not self._has_written():
-                return
+            self.go_on()
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised from `run`
             self._end(error)
         else:
-            self._go_on()
+            self._waits_for = call_when_done(waits_for, self._transport_ready, self._context)
 
     def _end(self, error: BaseException | None) -> None:
         self._is_stopped = True

@@ -190,7 +190,7 @@ class AsyncExecutor:
         append = values.append
         runners.gathering, runners.gathered_lo, runners.gathered = work, lo, values
         failure: Failure | None = None
-        task = this_task()
+        task: Any = asyncio.current_task()
         cancelling = task.cancelling
         site = running.sites[task] = TaskPlace(run, lo, values, now, task)
         try:
