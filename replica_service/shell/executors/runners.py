@@ -89,7 +89,6 @@ class Runners:
         self.is_idle = False
         self.until = 0.0
         self.count = count
-        self._woken.is_at_work = True
         loop = self._loop
         for _ in range(count):
             self._tasks.add(loop.create_task(self._run(self.generation), context=self.context.copy()))
@@ -138,6 +137,7 @@ class Runners:
             await asyncio.wait(tasks, timeout=CLOSE_S)
 
     async def _run(self, generation: int) -> None:
+        self._woken.is_at_work = True  # until `stepped`
         try:
             await self._work_off(generation)
         finally:

@@ -117,8 +117,13 @@ class RouterStream:
         await self._written.wait()
 
     async def _read(self) -> None:
+        woken = self._engine.outcomes.woken
         while (request := await read_request(self._context)) is not None:
-            self._handle(request)
+            woken.is_at_work = True
+            try:
+                self._handle(request)
+            finally:
+                woken.write()  # what is answered at once, as slots are
         self._uploads.end()
         self._heard_out.set()
         await self._engine.finish(self._link)
