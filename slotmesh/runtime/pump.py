@@ -47,9 +47,10 @@ class WokenPumps:
     def write(self) -> None:
         """Has them all write, as far as their transports take it. Raises nothing."""
         self.is_at_work = False
-        pumps = self.ready
-        while pumps:
-            pumps.pop(0).go_on(is_woken=True)
+        while self.ready:
+            pumps, self.ready = self.ready, []
+            for pump in pumps:
+                pump.go_on(is_woken=True)
 
     def _write_later(self) -> None:
         pumps, self._later = self._later, []
