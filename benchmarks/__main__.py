@@ -19,6 +19,7 @@ from benchmarks import (
     core,
     findings,
     flood,
+    hops,
     large,
     latency,
     loads,
@@ -44,6 +45,7 @@ LOADS: Final = "loads"
 TITLES: Final = {
     LOADS: "throughput and latency, beside a bare gRPC server",
     "latency": "one call at a time",
+    "hops": "one call at a time, hop by hop",
     "applications": "applications that set nothing, and their event loops",
     "scaling": "more replicas, routers and clients",
     "two-step": "reserve, then dispatch",
@@ -157,6 +159,7 @@ async def _measure(part: str, settings: argparse.Namespace) -> list[Finding]:
     timeout_s = settings.call_timeout.total_seconds() if settings.call_timeout else None
     measures: dict[str, Callable[[], Awaitable[list[Finding]]]] = {
         "latency": lambda: latency.measure(rounds=4 if quick else 12),
+        "hops": lambda: hops.measure(rounds=4 if quick else 12),
         "applications": lambda: applications.measure(rounds=2 if quick else 5, seconds=0.3 if quick else 1.5),
         "scaling": lambda: scaling.measure(
             rounds=2 if quick else 5,

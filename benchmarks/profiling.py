@@ -61,20 +61,20 @@ def profile(component: str | None) -> Iterator[Profile]:
     with tempfile.TemporaryDirectory(prefix="slotmesh-profile-") as folder:
         output = Path(folder) / "report.txt"
         found = Profile(component, output)
-        paths = [str(_STARTUP), str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         inherited = {
-            "PYTHONPATH": os.pathsep.join(paths),
             "BENCHMARK_PROFILE_MODULE": f"{component}_service",
             "BENCHMARK_PROFILE_OUTPUT": str(output),
         }
-        with _environment(inherited):
+        with environment_of_children(inherited):
             yield found
         found.collect()
 
 
 @contextmanager
-def _environment(inherited: Mapping[str, str]) -> Iterator[None]:
-    """What processes that are started meanwhile find in their environment."""
+def environment_of_children(inherited: Mapping[str, str]) -> Iterator[None]:
+    """What is in the environment of processes started meanwhile; `startup/sitecustomize.py` reads it there."""
+    paths = [str(_STARTUP), str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    inherited = {"PYTHONPATH": os.pathsep.join(paths), **inherited}
     before = {name: os.environ.get(name) for name in inherited}
     os.environ.update(inherited)
     try:

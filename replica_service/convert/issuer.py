@@ -16,6 +16,7 @@ from slotmesh.runtime.clock import Clock
 from slotmesh.slots.requests import token_of
 from slotmesh.slots.token import format_token
 from slotmesh.v1 import slot_service_pb2
+from slotmesh.wire_time import put_seconds
 
 _NO_SECRET = b""
 """That of no slot."""
@@ -42,8 +43,8 @@ class Issuer:
             replica_address=self.address(),
             ongoing=ongoing,
         )
-        wire.ttl.FromNanoseconds(round(ttl_s * 1e9))
-        wire.expire_time.FromNanoseconds(round((self.clock.time_of_day() + ttl_s) * 1e9))
+        put_seconds(wire.ttl, ttl_s)
+        put_seconds(wire.expire_time, self.clock.time_of_day() + ttl_s)
         return wire
 
     def secret_of(self, token: str) -> bytes | Failure:

@@ -22,6 +22,7 @@ from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_o
 from slotmesh.status import to_exception, to_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2, slot_service_pb2
 from slotmesh.version import VERSION
+from slotmesh.wire_time import seconds_of
 
 
 class ReserveOp(NamedTuple):
@@ -184,4 +185,4 @@ def _dispatch_op(
 
 
 def _deadline(options: call_pb2.CallOptions, now: float) -> float:
-    return now + options.timeout.ToNanoseconds() / 1e9 if options.HasField("timeout") else inf
+    return now + seconds_of(options.timeout) if options.HasField("timeout") else inf

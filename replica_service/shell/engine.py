@@ -100,7 +100,7 @@ class Engine:
         self.batch_hosts = BatchHosts(methods, self.scheduler.batchers, clock.now, self._batch_settings_changed)
         self.batch_hosts.warn_of_unfillable(max_ongoing, prefetch)
         self._executors = executors = ExecutorSet(
-            methods, outcomes, errors, clock.now, lambda: self.scheduler.max_ongoing, handler_loop
+            methods, outcomes, errors, clock.now, lambda: self.scheduler.max_ongoing, handler_loop, outcomes.woken
         )
         self._executor_of = executors.by_method
         self._recalls = Recalls(self.scheduler, self.sessions, executors, self.post)

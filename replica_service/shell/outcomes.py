@@ -18,6 +18,7 @@ from replica_service.shell.executors.encoding import Encoding
 from replica_service.shell.handler.failures import too_large
 from replica_service.shell.sessions import Sessions
 from slotmesh.errors import Executed, Failure
+from slotmesh.runtime.pump import WokenPumps
 
 
 class OutcomeReporter(Encoding):
@@ -26,6 +27,8 @@ class OutcomeReporter(Encoding):
     def __init__(self, counters: ReplicaCounters, sessions: Sessions, post: Callable[[Ended], None]) -> None:
         """`post` gives the scheduler events of work that has ended."""
         self.post = post
+        self.woken = WokenPumps()
+        """The streams to routers."""
         self._counters = counters
         self._sessions = sessions
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
-from google.protobuf import duration_pb2
-
 from router_service.convert.options import options_from_wire
 from router_service.core.calls import RouterCallOptions
 from router_service.core.slots.frames import (
@@ -28,6 +26,7 @@ from slotmesh.slots.requests import dispatch_mistake, reservation_mistake, ttl_o
 from slotmesh.status import from_wire
 from slotmesh.v1 import call_pb2, replica_service_pb2, slot_service_pb2
 from slotmesh.wire.chunks import joined
+from slotmesh.wire_time import put_seconds, seconds_of
 
 
 def reservation_from_wire(wire: slot_service_pb2.ReserveSlotRequest) -> tuple[RouterCallOptions, Reserve] | Failure:
@@ -61,9 +60,9 @@ def slot_to_wire(slot: LeasedSlot) -> slot_service_pb2.Slot:
         replica_id=slot.replica_id,
         replica_address=slot.replica_address,
         ongoing=slot.ongoing,
-        ttl=_duration(slot.ttl_s),
     )
-    wire.expire_time.FromNanoseconds(round(slot.expire_time_s * 1e9))
+    put_seconds(wire.ttl, slot.ttl_s)
+    put_seconds(wire.expire_time, slot.expire_time_s)
     return wire
 
 
@@ -73,7 +72,7 @@ def add_op(frame: replica_service_pb2.SlotOps, outgoing: OutgoingOp, now: float)
     match outgoing:
         case OutgoingReserve():
             op.reserve.endpoint = outgoing.endpoint
-            op.reserve.ttl.CopyFrom(_duration(outgoing.ttl_s))
+            put_seconds(op.reserve.ttl, outgoing.ttl_s)
             _put_time_left(op.reserve.options, outgoing.deadline, now)
         case OutgoingDispatch():
             op.dispatch.token = outgoing.token
@@ -83,7 +82,7 @@ def add_op(frame: replica_service_pb2.SlotOps, outgoing: OutgoingOp, now: float)
             _put_time_left(op.dispatch.options, outgoing.deadline, now)
         case OutgoingRenew():
             op.renew.token = outgoing.token
-            op.renew.ttl.CopyFrom(_duration(outgoing.ttl_s))
+            put_seconds(op.renew.ttl, outgoing.ttl_s)
         case OutgoingRelease():
             op.release.token = outgoing.token
 
@@ -121,17 +120,11 @@ def _slot(wire: slot_service_pb2.Slot) -> LeasedSlot:
         replica_id=wire.replica_id,
         replica_address=wire.replica_address,
         ongoing=wire.ongoing,
-        ttl_s=wire.ttl.ToNanoseconds() / 1e9,
-        expire_time_s=wire.expire_time.ToNanoseconds() / 1e9,
+        ttl_s=seconds_of(wire.ttl),
+        expire_time_s=seconds_of(wire.expire_time),
     )
 
 
 def _put_time_left(options: call_pb2.CallOptions, deadline: float, now: float) -> None:
     if deadline != inf:
-        options.timeout.CopyFrom(_duration(max(0.0, deadline - now)))
-
-
-def _duration(seconds: float) -> duration_pb2.Duration:
-    wire = duration_pb2.Duration()
-    wire.FromNanoseconds(round(seconds * 1e9))
-    return wire
+        put_seconds(options.timeout, max(0.0, deadline - now))

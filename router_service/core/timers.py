@@ -51,9 +51,10 @@ class Timers:
 
     def next_deadline(self) -> float | None:
         """When something is overdue, monotonic seconds; None when nothing can be."""
-        due, asked = self._deadlines.next_deadline(), self._resumptions.next_deadline()
-        over, join = self._operations.next_deadline(), self._acknowledgements.next_deadline()
-        stalled = self._uploads.next_deadline()
+        due = self._deadlines.next_deadline() if self._deadlines.entries else None
+        asked = self._resumptions.next_deadline() if self._resumptions.asking else None
+        over, join = self._operations.next_deadline(), self._acknowledgements.join_by
+        stalled = self._uploads.next_deadline() if self._uploads.lines else None
         if asked is None and over is None and join is None and stalled is None:
             return due
         return min(each for each in (due, asked, over, join, stalled) if each is not None)

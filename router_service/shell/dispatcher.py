@@ -41,6 +41,7 @@ from router_service.shell.frame_counts import FrameCounts
 from router_service.shell.receivers import CallerSink, ReplicaReceiver, SessionSink, SlotSink
 from router_service.shell.replicas.open_links import OpenLinks
 from slotmesh.runtime.clock import Clock
+from slotmesh.runtime.pump import WokenPumps
 
 
 class Dispatcher:
@@ -60,14 +61,25 @@ class Dispatcher:
         self._links = self.links.by_replica
         self.first_table = FirstTable()
         self.counts = FrameCounts()
+        self.woken = WokenPumps()
+        """Of the streams to clients and replicas."""
         self._open_link = open_link
         self._sinks: dict[CallerBook, CallerSink] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
     def post(self, event: RouterEvent) -> None:
-        """Something has happened: the scheduler decides, and what it commands is done before this returns."""
-        self._do(self.scheduler.step(event, self.clock.now()))
+        """Something has happened: the scheduler decides, and what it commands is done before this returns.
+
+        Streams that have something to say by then begin to write.
+        """
+        woken = self.woken
+        is_first, woken.is_at_work = not woken.is_at_work, True
+        try:
+            self._do(self.scheduler.step(event, self.clock.now()))
+        finally:
+            if is_first:
+                woken.write()
 
     def close(self) -> None:
         """Disconnects from all replicas and stops the timer."""
@@ -95,7 +107,8 @@ class Dispatcher:
 
     def cut_frame(self, replica: RoutedReplica, max_calls: int, max_bytes: int) -> list[OutgoingBatch]:
         """What the next frame to the replica carries, without what has expired by now."""
-        self._expire_due()
+        if self._timer is not None:
+            self._expire_due()
         return self.scheduler.cut_frame(replica, max_calls, max_bytes)
 
     def cut_ops(self, replica: RoutedReplica, max_bytes: int) -> list[OutgoingOp]:
@@ -138,9 +151,10 @@ class Dispatcher:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def _expire_due(self) -> None:
-        due = self.scheduler.next_deadline()
-        if due is not None and due <= self.clock.now():
-            self.post(RouterTimePassed())
+        """The timer is never later than what it is for; it may be earlier, where that has ended."""
+        if self._timer is not None and self._timer_at <= self.clock.now():
+            self._timer.cancel()
+            self._wake()
 
     def _arm(self) -> None:
         """Wakes the scheduler at its next deadline; an earlier timer that is still needed stays."""

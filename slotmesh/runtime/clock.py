@@ -21,10 +21,9 @@ class Clock(Protocol):
 class MonotonicClock:
     """The system's monotonic clock, which no change of the wall clock moves."""
 
-    __slots__ = ()
+    __slots__ = ("now", "time_of_day")
 
-    def now(self) -> float:
-        return time.monotonic()
-
-    def time_of_day(self) -> float:
-        return time.time()
+    def __init__(self) -> None:
+        # The system's own functions: several readings a frame.
+        self.now = time.monotonic
+        self.time_of_day = time.time

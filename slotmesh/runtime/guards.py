@@ -164,7 +164,12 @@ def _parser(deserializer: Parse | None, turns: StepQueue | None) -> Parse | None
         return parse
 
     def parse_or_leave(raw: bytes) -> Any:
-        return parse(raw) if len(raw) <= SMALL_BYTES else LargeFrame(raw, shape, parse, turns)
+        if len(raw) > SMALL_BYTES:
+            return LargeFrame(raw, shape, parse, turns)
+        try:
+            return deserializer(raw)
+        except DecodeError:
+            return parse(raw)  # which says what is wrong
 
     return parse_or_leave
 

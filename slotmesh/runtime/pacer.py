@@ -51,7 +51,8 @@ class Pacer:
 
         Then `wake` is called in the next turn of the event loop.
         """
-        if self._hurries or not self._gathering.waits(calls, self._now()):
+        gathering = self._gathering
+        if self._hurries or not gathering.left_to_meet or not gathering.waits(calls, self._now()):
             return False
         asyncio.get_running_loop().call_soon(self._wake)
         return True
@@ -65,7 +66,8 @@ class Pacer:
 
         `is_alone`: nothing else was unanswered.
         """
-        self._gathering.left(calls, is_alone=is_alone)
+        if self._gathering.left_to_meet or calls > 1 or not is_alone:
+            self._gathering.left(calls, is_alone=is_alone)
 
     def hurry(self) -> None:
         """Nothing is held back any more: it is the last chance."""

@@ -17,6 +17,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from slotmesh.runtime.without_task import call_when_done
+
 FrameT = TypeVar("FrameT")
 
 
@@ -85,7 +87,7 @@ class PromptWriter(Generic[FrameT]):
                 self.stop()
                 return
             else:
-                _call_when_done(waits_for, partial(self._advance, writing), self._context)
+                call_when_done(waits_for, partial(self._advance, writing), self._context)
                 return
 
     async def _next_written(self) -> None:
@@ -97,12 +99,3 @@ class PromptWriter(Generic[FrameT]):
         written, self._written = self._written, None
         if written is not None and not written.done():
             written.set_result(None)
-
-
-def _call_when_done(waits_for: Any, callback: Callable[[object], None], context: Any) -> None:
-    """What a task does with that for which its coroutine waits: None is a turn of the loop, all else a future."""
-    if waits_for is None:
-        asyncio.get_running_loop().call_soon(callback, None, context=context)
-        return
-    waits_for._asyncio_future_blocking = False
-    waits_for.add_done_callback(callback, context=context)

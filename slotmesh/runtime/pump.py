@@ -1,68 +1,174 @@
 """Coalescing by back-pressure: one write in flight, and what gathers meanwhile is the next frame.
 
 Purpose: the writing half of every stream in the mesh. It waits for nothing but the transport: the code that builds its
-frames may hold a small one back (`slotmesh.runtime.pacer`).
+frames may hold a small one back (`slotmesh.runtime.pacer`). Writes have no task of their own, which would have to be
+woken for each: a pump writes from where the work ends that has woken it (`WokenPumps`), and goes on from where the
+transport says that a write is done.
 Invariants: at most one write is under way; frames leave in the order in which they are built; a frame is built at the
-last moment, when the transport can take it.
-Owner: the task that awaits `run()`; `wake` and `close` are called on the same event loop.
+last moment, when the transport can take it; nothing is built while the code that wakes a pump is at work.
+Owner: the task that awaits `run()`; everything is called on the same event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from typing import Any, Generic, TypeVar
+
+from slotmesh.runtime.without_task import call_when_done
 
 FrameT = TypeVar("FrameT")
+
+
+class WokenPumps:
+    """Pumps that have something to write, and do so when the piece of work ends by which they were woken.
+
+    Whoever does such a piece of work sets `is_at_work`, and calls `write` at its end, with nothing awaited between the
+    two. All other work ends with the turn of the event loop, and so it is for a pump that has held its frame back when
+    it was woken last: it waits for more to come, and looks once a turn.
+    """
+
+    __slots__ = ("_later", "is_at_work", "ready")
+
+    def __init__(self) -> None:
+        self.ready: list[StreamPump[Any]] = []
+        """They write when the work ends."""
+        self._later: list[StreamPump[Any]] = []
+        self.is_at_work = False
+        """`write` will be called before the event loop goes on."""
+
+    def add_later(self, pump: StreamPump[Any]) -> None:
+        """The pump wants to write in the next turn of the event loop."""
+        self._later.append(pump)
+        if len(self._later) == 1:
+            asyncio.get_running_loop().call_soon(self._write_later)
+
+    def write(self) -> None:
+        """Has them all write, as far as their transports take it. Raises nothing."""
+        self.is_at_work = False
+        while self.ready:
+            pumps, self.ready = self.ready, []
+            for pump in pumps:
+                pump.go_on(is_woken=True)
+
+    def _write_later(self) -> None:
+        pumps, self._later = self._later, []
+        for pump in pumps:
+            pump.go_on(is_woken=True)
 
 
 class StreamPump(Generic[FrameT]):
     """Writes what `next_frame` gives, for as long as it gives something, then sleeps until it is woken."""
 
-    def __init__(self, write: Callable[[FrameT], Awaitable[object]], next_frame: Callable[[], FrameT | None]) -> None:
-        """`next_frame` builds the next frame of all that is pending, or returns None where nothing is."""
+    def __init__(
+        self,
+        write: Callable[[FrameT], Coroutine[Any, Any, object]],
+        next_frame: Callable[[], FrameT | None],
+        woken: WokenPumps | None = None,
+    ) -> None:
+        """`next_frame` builds the next frame of all that is pending, or returns None where nothing is.
+
+        `write` must not depend on the task in which it runs. `woken`: the pumps that this one writes together with.
+        """
         self._write = write
         self._next_frame = next_frame
-        self._sleeper: asyncio.Future[None] | None = None
-        self._woken = False
-        self._closed = False
-        self._stopped = False
+        self._woken = woken or WokenPumps()
+        self._context = copy_context()
+        self._ended: asyncio.Future[None] | None = None
+        self._writing: Any = None
+        """The newest write."""
+        self._waits_for: Any = None
+        """What the write waits for; None where none is under way."""
+        self._is_awake = True
+        """It will look for frames, by itself or as one of the pumps that were woken; also until it runs."""
+        self._is_due = True
+        """It was woken since it has looked last."""
+        self._has_held_back = False
+        """When it was woken last, there was nothing to write yet."""
+        self._is_closed = False
+        self._is_stopped = False
 
     def wake(self) -> None:
         """Something is pending. Cheap, and idempotent until the pump has looked."""
-        self._woken = True
-        sleeper = self._sleeper
-        if sleeper is not None and not sleeper.done():
-            sleeper.set_result(None)
+        self._is_due = True
+        if not self._is_awake:
+            self._is_awake = True
+            woken = self._woken
+            if woken.is_at_work and not self._has_held_back:
+                woken.ready.append(self)
+            else:
+                woken.add_later(self)
 
     def close(self) -> None:
         """No more will come: `run` returns once all that is pending was written."""
-        self._closed = True
+        self._is_closed = True
         self.wake()
 
     def stop(self) -> None:
         """Nothing more is wanted: `run` returns as soon as the write under way has ended."""
-        self._stopped = True
+        self._is_stopped = True
         self.wake()
 
     async def run(self) -> None:
         """Pumps until closed. Errors of `write` and `next_frame` end it and are raised from here."""
-        write, next_frame = self._write, self._next_frame
-        loop = asyncio.get_running_loop()
-        while True:
-            self._woken = False
-            while not self._stopped and (frame := next_frame()) is not None:
-                writing = write(frame)
-                del frame  # a peer that does not read would have it kept in memory for as long as that
-                await writing
-            if self._stopped:
-                return
-            if self._woken:
-                continue
-            if self._closed:
-                return
-            self._sleeper = loop.create_future()
-            try:
-                await self._sleeper
-            finally:
-                self._sleeper = None
+        self._ended = asyncio.get_running_loop().create_future()
+        self.go_on()
+        try:
+            await self._ended
+        finally:
+            self._is_stopped = True
+            if self._waits_for is not None:
+                self._waits_for.cancel()
+
+    def go_on(self, *, is_woken: bool = False) -> None:
+        """Writes for as long as the transport takes it, and then when it does again. `is_woken`: it was asleep."""
+        if is_woken:
+            self._has_held_back = True  # until there is a frame
+        try:
+            while not self._is_stopped:
+                self._is_due = False
+                frame = self._next_frame()
+                if frame is not None:
+                    self._has_held_back = False
+                    self._writing = writing = self._write(frame)
+                    del frame  # a peer that does not read would have it kept in memory for as long as that
+                    try:
+                        waits_for = writing.send(None)
+                    except StopIteration:
+                        continue
+                    self._waits_for = call_when_done(waits_for, self._transport_ready, self._context)
+                    return
+                if not self._is_due:
+                    if self._is_closed:
+                        break
+                    self._is_awake = False
+                    return
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised from `run`
+            self._end(error)
+        else:
+            self._end(None)
+
+    def _transport_ready(self, _: object) -> None:
+        """The write under way goes on, and most often ends."""
+        self._waits_for = None
+        try:
+            waits_for = self._writing.send(None)
+        except StopIteration:
+            self.go_on()
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - raised from `run`
+            self._end(error)
+        else:
+            self._waits_for = call_when_done(waits_for, self._transport_ready, self._context)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._is_stopped = True
+        ended = self._ended
+        if ended is None or ended.done():
+            return
+        if error is None:
+            ended.set_result(None)
+        elif isinstance(error, asyncio.CancelledError):
+            ended.cancel()
+        else:
+            ended.set_exception(error)

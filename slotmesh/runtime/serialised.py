@@ -7,7 +7,7 @@ Owner: the servicer of the stream.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -35,11 +35,13 @@ def writes_bytes(behavior: object) -> bool:
     return hasattr(behavior, _MARK)
 
 
-def write_as_bytes(context: grpc.aio.ServicerContext[Any, Any]) -> Callable[[SerialisableFrame], Awaitable[object]]:
+def write_as_bytes(
+    context: grpc.aio.ServicerContext[Any, Any],
+) -> Callable[[SerialisableFrame], Coroutine[Any, Any, object]]:
     """Writes frames of the rpc; once it was called the frame is of no more use."""
     write = context.write
 
-    def write_frame(frame: SerialisableFrame) -> Awaitable[object]:
+    def write_frame(frame: SerialisableFrame) -> Coroutine[Any, Any, object]:
         return write(frame.SerializeToString())
 
     return write_frame

@@ -12,6 +12,7 @@ from slotmesh.slots.limits import DEFAULT_LEASE_S, MAX_LEASE_S
 from slotmesh.slots.token import SlotToken, parse_token, redacted
 from slotmesh.v1 import direct_service_pb2, slot_service_pb2
 from slotmesh.wire.limits import MAX_INLINE_BYTES
+from slotmesh.wire_time import seconds_of
 
 MAX_REQUEST_ID_BYTES = 1024
 MAX_EXCLUDED = 1024
@@ -74,7 +75,7 @@ def ttl_of(
     ttl = wire.ttl
     if ttl.nanos < 0 or ttl.nanos >= 10**9 or not 0 < ttl.seconds * 10**9 + ttl.nanos <= _MAX_LEASE_NS:
         return _bad("ttl", f"must be more than 0, at most {MAX_LEASE_S:g} s; got {ttl.seconds} s and {ttl.nanos} ns")
-    return ttl.ToNanoseconds() / 1e9
+    return seconds_of(ttl)
 
 
 def token_of(text: str) -> SlotToken | Failure:

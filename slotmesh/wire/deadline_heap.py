@@ -28,12 +28,13 @@ ItemT = TypeVar("ItemT", bound=Watched)
 class DeadlineHeap(Generic[ItemT]):
     """Items by the moment at which they are due; equal moments in the order in which they were set."""
 
-    __slots__ = ("_heap", "_pushes", "_sweep_at", "_sweep_from")
+    __slots__ = ("_pushes", "_sweep_at", "_sweep_from", "entries")
 
     def __init__(self, *, sweep_from: int = 64) -> None:
         """`sweep_from`: the number of entries from which on stale ones are swept."""
-        self._heap: list[tuple[float, int, ref[ItemT]]] = []
-        """Moment, number of the push, which orders equal moments, and item."""
+        self.entries: list[tuple[float, int, ref[ItemT]]] = []
+        """Moment, number of the push, which orders equal moments, and item. To be read: most heaps are empty most of
+        the time, and need not be asked for a deadline."""
         self._pushes = 0
         self._sweep_at = self._sweep_from = sweep_from
 
@@ -43,8 +44,8 @@ class DeadlineHeap(Generic[ItemT]):
             return
         item.alarm = when
         self._pushes += 1
-        heappush(self._heap, (when, self._pushes, ref(item)))
-        if len(self._heap) > self._sweep_at:
+        heappush(self.entries, (when, self._pushes, ref(item)))
+        if len(self.entries) > self._sweep_at:
             self._sweep()
 
     def put_off(self, when: float, item: ItemT) -> None:
@@ -54,7 +55,7 @@ class DeadlineHeap(Generic[ItemT]):
 
     def pop_due(self, now: float) -> list[ItemT]:
         """The items whose moment has come, in order; they are watched no more."""
-        heap, due = self._heap, list[ItemT]()
+        heap, due = self.entries, list[ItemT]()
         while heap and heap[0][0] <= now:
             when, _, reference = heappop(heap)
             item = reference()
@@ -65,7 +66,7 @@ class DeadlineHeap(Generic[ItemT]):
 
     def next_deadline(self) -> float | None:
         """When to call `pop_due` next; None when there is nothing to wait for."""
-        heap = self._heap
+        heap = self.entries
         while heap:
             when, _, reference = heap[0]
             item = reference()
@@ -76,14 +77,14 @@ class DeadlineHeap(Generic[ItemT]):
 
     def __len__(self) -> int:
         """Entries, stale ones included."""
-        return len(self._heap)
+        return len(self.entries)
 
     def _sweep(self) -> None:
         live: list[tuple[float, int, ref[ItemT]]] = []
-        for entry in self._heap:
+        for entry in self.entries:
             item = entry[2]()
             if item is not None and item.alarm == entry[0]:
                 live.append(entry)
         heapify(live)
-        self._heap = live
+        self.entries = live
         self._sweep_at = max(self._sweep_from, 2 * len(live))

@@ -29,11 +29,12 @@ LONE_FRAMES: Final = 64
 class Gathering:
     """Of one stream, one way."""
 
-    __slots__ = ("_calls", "_empty_turns", "_left_to_meet", "_until")
+    __slots__ = ("_calls", "_empty_turns", "_until", "left_to_meet")
 
     def __init__(self) -> None:
-        self._left_to_meet = 0
-        """Lone frames that may leave until calls are known not to meet."""
+        self.left_to_meet = 0
+        """Lone frames that may leave until calls are known not to meet: at 0 nothing waits, and `left` of one more lone
+        frame changes nothing."""
         self._calls = 0
         """Of the frame that waits, at the last look; 0 where none waits."""
         self._empty_turns = 0
@@ -42,7 +43,7 @@ class Gathering:
 
     def waits(self, calls: int, now: float) -> bool:
         """Whether a frame of so many calls waits for the next turn of the event loop, to be asked again then."""
-        if not self._left_to_meet or calls >= ENOUGH_CALLS:
+        if not self.left_to_meet or calls >= ENOUGH_CALLS:
             return False
         if not self._calls:
             self._until = now + MOST_S
@@ -56,6 +57,6 @@ class Gathering:
         """A frame of so many calls has left. `is_alone`: nothing else was unanswered."""
         self._calls = 0
         if calls > 1 or not is_alone:
-            self._left_to_meet = LONE_FRAMES
-        elif self._left_to_meet:
-            self._left_to_meet -= 1
+            self.left_to_meet = LONE_FRAMES
+        elif self.left_to_meet:
+            self.left_to_meet -= 1

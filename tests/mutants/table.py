@@ -303,8 +303,8 @@ _CHUNKS_AND_CODEC: Final = (
     _mutant(
         "one large payload holds the others up",
         "slotmesh",
-        "self._rota.append((owner, total, chunks))",
-        "self._rota.appendleft((owner, total, chunks))",
+        "self.rota.append((owner, total, chunks))",
+        "self.rota.appendleft((owner, total, chunks))",
         "tests/unit/router/test_streaming_outbox.py",
     ),
     _mutant(

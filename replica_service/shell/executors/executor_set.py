@@ -17,6 +17,7 @@ from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.handler_loop import HandlerLoop
 from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.handlers import MethodKind
+from slotmesh.runtime.pump import WokenPumps
 
 
 class ExecutorSet:
@@ -30,12 +31,16 @@ class ExecutorSet:
         now: Callable[[], float],
         max_ongoing: Callable[[], int],
         handler_loop: HandlerLoop | None,
+        woken: WokenPumps,
     ) -> None:
-        """`max_ongoing` bounds threads. `handler_loop` is where `async def` methods run, if not on this loop."""
+        """`max_ongoing` bounds threads. `handler_loop` is where `async def` methods run, if not on this loop.
+
+        `woken`: streams of this loop that write outcomes.
+        """
         self.of_async = (
             OwnLoopExecutor(methods, sink, errors, now, handler_loop)
             if handler_loop is not None and handler_loop.is_own
-            else AsyncExecutor(methods, sink, errors, now)
+            else AsyncExecutor(methods, sink, errors, now, woken=woken)
         )
         self.threads = ThreadExecutor(methods, sink, errors, now, max_ongoing)
         self.generators = GeneratorExecutor(methods, sink, errors, now, self.threads.step, handler_loop)

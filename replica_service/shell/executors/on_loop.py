@@ -32,6 +32,7 @@ from replica_service.shell.handler.failures import HandlerErrors
 from replica_service.shell.handler.methods import HandlerMethod
 from slotmesh.errors import Failure
 from slotmesh.handlers.context import asking, current_place
+from slotmesh.runtime.pump import WokenPumps
 
 
 class AsyncExecutor:
@@ -45,13 +46,19 @@ class AsyncExecutor:
         now: Callable[[], float],
         loop: asyncio.AbstractEventLoop | None = None,
         turns: TurnClaims | None = None,
+        woken: WokenPumps | None = None,
     ) -> None:
-        """`loop` is where calls run, and `turns` what claims them; the running one and one of its own where None."""
+        """`loop` is where calls run, and `turns` what claims them; the running one and one of its own where None.
+
+        `woken`: streams of the same loop that write outcomes.
+        """
         self._methods = methods
         self._sink = sink
         self._now = now
         self._turns = turns or TurnClaims()
-        self._runners = runners = Runners(sink, loop or asyncio.get_running_loop(), self._work_off)
+        self._runners = runners = Runners(
+            sink, loop or asyncio.get_running_loop(), self._work_off, woken or WokenPumps()
+        )
         self._running = running = RunningCalls(errors, runners)
         self._streaks = AsyncStreaks(methods, sink, now, self._turns, runners, running)
         self._batches = AsyncBatches(methods, sink, errors, now, running)
@@ -93,7 +100,8 @@ class AsyncExecutor:
     async def _work_off(self, generation: int) -> None:
         """Takes work from the queue until its time is over, or a call has waited."""
         runners = self._runners
-        runners.hand_over()
+        if runners.gathering is not None:
+            runners.hand_over()
         if not runners.until:
             runners.until = self._now() + STEP_S
         queue = runners.queue
@@ -182,7 +190,7 @@ class AsyncExecutor:
         append = values.append
         runners.gathering, runners.gathered_lo, runners.gathered = work, lo, values
         failure: Failure | None = None
-        task = this_task()
+        task: Any = asyncio.current_task()
         cancelling = task.cancelling
         site = running.sites[task] = TaskPlace(run, lo, values, now, task)
         try:

@@ -19,13 +19,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
-from typing import Any, cast
+from typing import Any
 
 from replica_service.core.calls import StartTurn
 from replica_service.core.commands import StartCalls, WorkCommand
 from replica_service.core.events import CallsEnded, TurnsEnded
 from replica_service.shell.executors.protocol import CLOSE_S, OutcomeSink
 from replica_service.shell.executors.streaks import Streak
+from slotmesh.runtime.pump import WokenPumps
 
 STEP_S = 0.005
 """After this long without waiting, runners let the rest of the process have the loop."""
@@ -39,9 +40,17 @@ class Runners:
     """The tasks of one executor, and the queue that they take work from."""
 
     def __init__(
-        self, sink: OutcomeSink, loop: asyncio.AbstractEventLoop, work_off: Callable[[int], Coroutine[Any, Any, None]]
+        self,
+        sink: OutcomeSink,
+        loop: asyncio.AbstractEventLoop,
+        work_off: Callable[[int], Coroutine[Any, Any, None]],
+        woken: WokenPumps,
     ) -> None:
-        """`work_off` is what a runner of a generation does: takes work until time is over, or a call has waited."""
+        """`work_off` is what a runner of a generation does: takes work until time is over, or a call has waited.
+
+        `woken`: streams on this loop that have outcomes to write when all runners have had their first step.
+        """
+        self._woken = woken
         self._sink = sink
         self._loop = loop
         self._work_off = work_off
@@ -87,8 +96,10 @@ class Runners:
 
     def stepped(self) -> None:
         """All runners of this generation have had their first step: they have ended, or their calls wait."""
-        self.hand_over()
+        if self.gathering is not None:
+            self.hand_over()
         self.generation += 1
+        self._woken.write()
         is_late, self.is_late = self.is_late, False
         if not self.queue or self.is_closing:
             self.is_idle = True
@@ -126,6 +137,7 @@ class Runners:
             await asyncio.wait(tasks, timeout=CLOSE_S)
 
     async def _run(self, generation: int) -> None:
+        self._woken.is_at_work = True  # until `stepped`
         try:
             await self._work_off(generation)
         finally:
@@ -142,4 +154,5 @@ def is_dropped(awaited: Any) -> bool:
 
 def this_task() -> asyncio.Task[Any]:
     """The runner that asks."""
-    return cast("asyncio.Task[Any]", asyncio.current_task())
+    task: Any = asyncio.current_task()
+    return task  # type: ignore[no-any-return]

@@ -227,11 +227,12 @@ class Outbox:
 
     def next_frame(self) -> Response | None:
         """The next frame of what is pending; None where nothing is."""
-        if self._large and self._is_open and not self._was_chunk:
+        large = self._large.rota
+        if large and self._is_open and not self._was_chunk:
             return self._next_chunk()
         self._was_chunk = False
         frame = self._next_other()
-        if frame is None and self._large:
+        if frame is None and large:
             return self._next_chunk()
         return frame
 
@@ -328,7 +329,9 @@ class Outbox:
                 self._values_leave(batch)
             elif batch is self._last:
                 self._last = None
-        self._ends.fill(frame, calls)
+        ends = self._ends
+        if ends.failures or ends.without_result or ends.large:
+            ends.fill(frame, calls)
         frame.capacity.CopyFrom(self._capacity_to_wire())
         return response
 

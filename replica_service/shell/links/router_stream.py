@@ -60,7 +60,7 @@ class RouterStream:
         self._uploads = RouterUploads(engine, self._link)
         self._heard_stamp = 0
         self._heartbeat: asyncio.TimerHandle | None = None
-        self._pump: StreamPump[Response] = StreamPump(context.write, self._next_frame)
+        self._pump: StreamPump[Response] = StreamPump(context.write, self._next_frame, engine.outcomes.woken)
         self._outbox.connect(self._pump.wake, clock.now)
         self._heard_out = asyncio.Event()
         self._ended = asyncio.Event()
@@ -117,8 +117,13 @@ class RouterStream:
         await self._written.wait()
 
     async def _read(self) -> None:
+        woken = self._engine.outcomes.woken
         while (request := await read_request(self._context)) is not None:
-            self._handle(request)
+            woken.is_at_work = True
+            try:
+                self._handle(request)
+            finally:
+                woken.write()  # what is answered at once, as slots are
         self._uploads.end()
         self._heard_out.set()
         await self._engine.finish(self._link)

@@ -139,7 +139,7 @@ class FairQueue:
         return runs
 
     def __bool__(self) -> bool:
-        return self.head() is not None
+        return bool(self._shares) and self.head() is not None
 
     @property
     def _is_alone(self) -> bool:

@@ -93,6 +93,8 @@ class ConstrainedReservations:
         return runs
 
     def __bool__(self) -> bool:
+        if not self._alike:
+            return False
         for alike in [alike for alike, runs in self._alike.items() if not _drop_gone(runs)]:
             del self._alike[alike]
         return bool(self._alike)

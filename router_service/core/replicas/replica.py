@@ -139,6 +139,12 @@ class RoutedReplica:
         """Whether it has anything to answer that a frame has carried."""
         return bool(self.inflight)
 
+    @property
+    def lone_calls(self) -> int:
+        """Calls of the only slice that waits for a frame, where nothing is unanswered; else 0."""
+        outbox = self.outbox
+        return outbox[0].count if len(outbox) == 1 and not self.inflight else 0
+
     def is_quick(self, method: str) -> bool:
         """Whether calls of this method are known to take little time here."""
         time = self.times.get(method)

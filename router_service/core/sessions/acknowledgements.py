@@ -60,8 +60,8 @@ class Acknowledgements:
         """Replicas that join, and the number of the first roster with each."""
         self._lagging: dict[SessionConnection, None] = {}
         """Sessions that these wait for."""
-        self._join_by: float | None = None
-        """When those wait no longer; None where none joins."""
+        self.join_by: float | None = None
+        """When those wait no longer, monotonic seconds; None where none joins. To be read."""
 
     # -- sessions --------------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ class Acknowledgements:
             return []
         session.acknowledged = number
         if session.is_suspended and number >= self._joined and session in self._connected:
-            if self._join_by is not None:
+            if self.join_by is not None:
                 self._lagging[session] = None
             session.is_suspended = False
             self._release(session, now)
@@ -107,24 +107,20 @@ class Acknowledgements:
         self._joining = {replica: self._joining.get(replica, self._newest) for replica in joining}
         if not joining:
             self._lagging.clear()
-            self._join_by = None
+            self.join_by = None
             return []
         self._lagging = {each: None for each in self._connected if not each.is_suspended}
         if not self._lagging:
             return self._join(self._newest, now)
-        if self._join_by is None:
-            self._join_by = now + PATIENCE_S
+        if self.join_by is None:
+            self.join_by = now + PATIENCE_S
         return []
 
     # -- time ------------------------------------------------------------------------------------------------------
 
-    def next_deadline(self) -> float | None:
-        """When replicas that join wait no longer; None where none joins."""
-        return self._join_by
-
     def expire(self, now: float) -> list[RoutedReplica]:
         """Returns the replicas that join no longer: those that all clients of sessions not suspended know."""
-        if self._join_by is None or self._join_by > now:
+        if self.join_by is None or self.join_by > now:
             return []
         first = min(self._joining.values())
         for session in [each for each in self._lagging if each.acknowledged < first]:
@@ -148,7 +144,7 @@ class Acknowledgements:
             replica.is_joining = False
             replica.backend.changed(replica)
         self._joined = max(self._joined, through)
-        self._join_by = now + PATIENCE_S if self._joining else None
+        self.join_by = now + PATIENCE_S if self._joining else None
         if not self._joining:
             self._lagging.clear()
         return joined

@@ -49,8 +49,8 @@ class Resumptions:
         self._outcomes = outcomes
         self._intake = intake
         self._by_session: dict[SessionConnection, Resumption] = {}
-        self._asking: dict[tuple[str, int], tuple[SessionConnection, Resumption]] = {}
-        """By session id and epoch, in the order in which they give up."""
+        self.asking: dict[tuple[str, int], tuple[SessionConnection, Resumption]] = {}
+        """By session id and epoch, in the order in which they give up. To be read."""
 
     # -- clients ---------------------------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ class Resumptions:
         """A client has connected. Where it had been elsewhere before, the replicas are asked."""
         if session.epoch > 1:
             resumption = self._by_session[session] = Resumption(session.unanswered, session.rosters)
-            self._asking[session.session_id, session.epoch] = session, resumption
+            self.asking[session.session_id, session.epoch] = session, resumption
             resumption.awaits_calls = session.says_when_all_are_resent and bool(session.unanswered)
             resumption.give_up_at = now + PATIENCE_S
             self._ask(session, resumption)
@@ -67,7 +67,7 @@ class Resumptions:
     def left(self, session: SessionConnection) -> None:
         """The connection has ended."""
         self._by_session.pop(session, None)
-        self._asking.pop((session.session_id, session.epoch), None)
+        self.asking.pop((session.session_id, session.epoch), None)
 
     def resent(self, run: RouterRun) -> None:
         """The run was sent again. Its payload may be under way."""
@@ -81,7 +81,7 @@ class Resumptions:
             return
         if (resumption := self._by_session.get(session)) is not None and resumption.awaits_calls:
             resumption.awaits_calls = False
-            if (session.session_id, session.epoch) in self._asking:
+            if (session.session_id, session.epoch) in self.asking:
                 self._go_on(session, resumption, now)
 
     def is_open(self, session: SessionConnection) -> bool:
@@ -113,13 +113,13 @@ class Resumptions:
 
     def link_up(self, replica: RoutedReplica) -> None:
         """The replica can be asked."""
-        for session, resumption in self._asking.values():
+        for session, resumption in self.asking.values():
             if replica in resumption.awaited:
                 self._out.append(AskReconcile(replica, session))
 
     def link_down(self, replica: RoutedReplica, now: float) -> None:
         """The replica has not answered: its process may have ended, and its records with it."""
-        for session, resumption in list(self._asking.values()):
+        for session, resumption in list(self.asking.values()):
             if replica in resumption.awaited:
                 self._give_up(resumption, [replica])
                 self._go_on(session, resumption, now)
@@ -127,7 +127,7 @@ class Resumptions:
     def reconciled(self, event: SessionReconciled, now: float) -> None:
         """A replica has answered. An answer for a session that has left changes nothing."""
         replica = event.replica
-        session, resumption = self._asking.get((event.session_id, event.epoch), (None, None))
+        session, resumption = self.asking.get((event.session_id, event.epoch), (None, None))
         if session is not None and resumption is not None and replica in resumption.awaited:
             del resumption.awaited[replica]
             resumption.trace(replica, event.found)
@@ -135,7 +135,7 @@ class Resumptions:
 
     def table_changed(self, now: float) -> None:
         """The table may cover now what none did before, and replicas may have left it."""
-        for session, resumption in list(self._asking.values()):
+        for session, resumption in list(self.asking.values()):
             self._ask(session, resumption)
             self._give_up(resumption, [each for each in resumption.awaited if not each.listed])
             self._go_on(session, resumption, now)
@@ -144,14 +144,14 @@ class Resumptions:
 
     def next_deadline(self) -> float | None:
         """When the first session has waited for long enough; None where none waits."""
-        if not self._asking:
+        if not self.asking:
             return None
-        _, resumption = next(iter(self._asking.values()))
+        _, resumption = next(iter(self.asking.values()))
         return resumption.give_up_at
 
     def expire(self, now: float) -> None:
         """Stops waiting for replicas that have had their time, and for a table that covers."""
-        while (first := next(iter(self._asking.values()), None)) is not None and first[1].give_up_at <= now:
+        while (first := next(iter(self.asking.values()), None)) is not None and first[1].give_up_at <= now:
             session, resumption = first
             self._give_up(resumption, list(resumption.awaited))
             self._go_on(session, resumption, now)
@@ -189,7 +189,7 @@ class Resumptions:
         is_known = (resumption.is_covered or not resumption.rosters) and not resumption.awaits_calls
         if is_known or resumption.give_up_at <= now:
             resumption.close()
-            del self._asking[session.session_id, session.epoch]
+            del self.asking[session.session_id, session.epoch]
         held, resumption.held = resumption.held, []
         for run, resent in held:
             if not run.waiting:

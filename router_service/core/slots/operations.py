@@ -198,11 +198,11 @@ class RoutedSlotOperations:
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do; None when it has not."""
+        if not (self.requests.deadlines.entries or self.routed.leases.entries or self._unknown):
+            return None  # most often: this is looked at several times a call
         asked, over = self.requests.next_deadline(), self.routed.next_deadline()
-        if asked is None and over is None and not self._unknown:  # most often: this is looked at several times a call
-            return None
         waited = self._unknown[0][0] if self._unknown else None
-        return min(due for due in (asked, over, waited) if due is not None)
+        return min((due for due in (asked, over, waited) if due is not None), default=None)
 
     def expire(self, now: float) -> list[Caller]:
         """Ends what is over; returns the reservations for which no caller waits any more."""

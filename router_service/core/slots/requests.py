@@ -81,7 +81,8 @@ class Requests:
         self._by_token: dict[str, SlotRequest] = {}
         self.pending: dict[CallerBook, SlotRequest] = {}
         """Those that are waited for, by the caller that stands for all who wait."""
-        self._deadlines: DeadlineHeap[SlotRequest] = DeadlineHeap()
+        self.deadlines: DeadlineHeap[SlotRequest] = DeadlineHeap()
+        """To be read."""
 
     def find(self, request_id: str, now: float) -> SlotRequest | None:
         """The request of this id, if there is one."""
@@ -103,7 +104,7 @@ class Requests:
         """Adds a caller that gets the outcome, too."""
         request.waiters[caller] = deadline
         caller.request_id = request.request_id
-        self._deadlines.watch(deadline, request)
+        self.deadlines.watch(deadline, request)
 
     def waited_for_by(self, caller: Caller) -> SlotRequest | None:
         """What the caller waits for."""
@@ -135,7 +136,7 @@ class Requests:
             if len(self._by_token) >= MAX_GRANTED:
                 self._forget(next(iter(self._by_token.values())))
             self._by_token[lease.slot.token] = request
-            self._deadlines.watch(lease.until, request)
+            self.deadlines.watch(lease.until, request)
         return waiters
 
     def renewed(self, slot: LeasedSlot, now: float) -> None:
@@ -143,7 +144,7 @@ class Requests:
         request = self._by_token.get(slot.token)
         if request is not None and request.lease is not None:
             request.lease = Lease(slot, request.lease.replica, now + slot.ttl_s)
-            self._deadlines.watch(request.lease.until, request)
+            self.deadlines.watch(request.lease.until, request)
 
     def over(self, token: str) -> None:
         """The slot was released, or dispatched into, here."""
@@ -152,20 +153,20 @@ class Requests:
 
     def next_deadline(self) -> float | None:
         """When to call `pop_due` next; None when there is nothing to wait for."""
-        return self._deadlines.next_deadline()
+        return self.deadlines.next_deadline()
 
     def pop_due(self, now: float) -> list[Caller]:
         """Forgets the leases that are over; returns the callers that have waited for as long as they wanted."""
         overdue: list[Caller] = []
-        for request in self._deadlines.pop_due(now):
+        for request in self.deadlines.pop_due(now):
             if request.lease is None:
                 overdue += [caller for caller, deadline in request.waiters.items() if deadline <= now]
                 later = [deadline for deadline in request.waiters.values() if deadline > now]
-                self._deadlines.watch(min(later, default=inf), request)
+                self.deadlines.watch(min(later, default=inf), request)
             elif request.lease.until <= now:
                 self._forget(request)
             else:
-                self._deadlines.watch(request.lease.until, request)
+                self.deadlines.watch(request.lease.until, request)
         return overdue
 
     def __len__(self) -> int:

@@ -34,7 +34,8 @@ class RoutedSlots:
 
     def __init__(self) -> None:
         self._slots: dict[str, Routed] = {}
-        self._leases: DeadlineHeap[Routed] = DeadlineHeap()
+        self.leases: DeadlineHeap[Routed] = DeadlineHeap()
+        """To be read."""
 
     def lease(self, token: str, replica: RoutedReplica, until: float) -> None:
         """The slot was granted, or its lease prolonged."""
@@ -42,7 +43,7 @@ class RoutedSlots:
         if known is None:
             known = self._slots[token] = Routed(token, replica)
         known.replica = replica
-        self._leases.put_off(until, known)
+        self.leases.put_off(until, known)
 
     def knows(self, token: str) -> bool:
         """Whether the slot was granted here and is not over."""
@@ -58,11 +59,11 @@ class RoutedSlots:
 
     def next_deadline(self) -> float | None:
         """When to call `pop_due` next; None when there is nothing to wait for."""
-        return self._leases.next_deadline()
+        return self.leases.next_deadline()
 
     def pop_due(self, now: float) -> list[RoutedReplica]:
         """Ends the slots whose lease is over; returns the replica of each."""
-        over = self._leases.pop_due(now)
+        over = self.leases.pop_due(now)
         for each in over:
             del self._slots[each.token]
         return [each.replica for each in over]

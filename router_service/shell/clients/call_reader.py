@@ -6,7 +6,7 @@ Owner: the client's stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from operator import ne
 from typing import cast
@@ -74,11 +74,14 @@ class CallReader:
                 continue
             ids, payloads, largest = columns
             comes_apart = batch.chunked_sizes or largest > MAX_INLINE_BYTES
-            if not comes_apart and (keyed := self._keyed(batch, ids, payloads)):
+            if batch.ordering_keys and not comes_apart and (keyed := self._keyed(batch, ids, payloads)):
                 for each in keyed:
                     yield batch, [each], len(each.keys)
                 continue
-            for calls, groups in self._with_options(batch, ids, payloads):
+            parts: Iterable[tuple[list[Batch], int]] = (
+                self._by_key(batch, ids, payloads) if batch.ordering_keys else ((self._alike(batch, ids, payloads), 1),)
+            )
+            for calls, groups in parts:
                 yield batch, [*(self._apart(calls) if comes_apart else calls)], groups
 
     def _columns(self, batch: router_service_pb2.CallBatch) -> tuple[Sequence[int], list[CallPayload], int] | Failure:
@@ -95,7 +98,10 @@ class CallReader:
         if isinstance(traces, Failure):
             return traces
         sizes = list(map(len, payloads))
-        if failure := self._mistake(batch) or self._not_reading() or self._caller.admit(ids, sum(sizes)):
+        failure = self._mistake(batch) if batch.ordering_keys or batch.resend else None
+        if failure is None and self._caller.session is None:
+            failure = self._not_reading()
+        if failure := failure or self._caller.admit(ids, sum(sizes)):
             return failure
         if traces and self.traces is None:
             self.traces = traces
@@ -126,15 +132,15 @@ class CallReader:
         self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: list[CallPayload]
     ) -> list[KeyedBatch]:
         """The calls of a batch of many keys, in parts, where the scheduler may take them together; empty otherwise."""
-        if not batch.ordering_keys or batch.resend:
-            return []
-        by_key = convert.OptionsByKey(batch.options) if batch.HasField("options") else self._defaults_by_key
+        by_key = self._options_by_key(batch)
         options = by_key.shared
-        if isinstance(options, Failure) or options.stop_generation or options.streaming or options.slo_at is not None:
+        if batch.resend or isinstance(options, Failure) or options.stop_generation or options.streaming:
             return []
         keys = list(batch.ordering_keys)
         groups = 1 + sum(map(ne, keys, islice(keys, 1, None)))
-        if len(keys) > groups * MAX_NEIGHBOURS or not (partitions := convert.partitions_of(keys)):
+        if options.slo_at is not None or len(keys) > groups * MAX_NEIGHBOURS:
+            return []
+        if not (partitions := convert.partitions_of(keys)):
             return []
         return [
             KeyedBatch(
@@ -148,20 +154,18 @@ class CallReader:
             for at in range(0, len(keys), MAX_STEP)
         ]
 
-    def _with_options(
+    def _options_by_key(self, batch: router_service_pb2.CallBatch) -> convert.OptionsByKey:
+        return convert.OptionsByKey(batch.options) if batch.HasField("options") else self._defaults_by_key
+
+    def _by_key(
         self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: list[CallPayload]
     ) -> Iterator[tuple[list[Batch], int]]:
-        """The calls of a batch, neighbours with the same options together, in parts of so many groups of neighbours.
+        """The calls of a batch with a column of keys: neighbours of one key together, in parts of so many groups.
 
         Those with unsound options fail.
         """
-        has_own = batch.HasField("options")
-        if not batch.ordering_keys:
-            options = convert.options_from_wire(batch.options) if has_own else self._default_options
-            yield self._sound(options, ids, payloads), 1
-            return
         calls: list[Batch] = []
-        options_of = (convert.OptionsByKey(batch.options) if has_own else self._defaults_by_key).of
+        options_of = self._options_by_key(batch).of
         at = groups = 0
         for key, neighbours in groupby(batch.ordering_keys):
             begin = at
@@ -172,6 +176,13 @@ class CallReader:
                 yield calls, groups
                 calls, groups = [], 0
         yield calls, groups
+
+    def _alike(
+        self, batch: router_service_pb2.CallBatch, ids: Sequence[int], payloads: list[CallPayload]
+    ) -> list[Batch]:
+        """The calls of a batch that share all their options. They fail where these are unsound."""
+        options = convert.options_from_wire(batch.options) if batch.HasField("options") else self._default_options
+        return self._sound(options, ids, payloads)
 
     def _sound(
         self, options: RouterCallOptions | Failure, ids: Sequence[int], payloads: list[CallPayload]
@@ -186,8 +197,9 @@ class CallReader:
         return [(options, ids, payloads)]
 
     def _not_reading(self) -> Failure | None:
+        """Of a client without a session: what it does not read is kept here."""
         unread = self._results.unread_bytes
-        if unread <= MAX_UNREAD_BYTES or self._caller.session is not None:
+        if unread <= MAX_UNREAD_BYTES:
             return None
         return Failure(
             reason=Reason.WINDOW_EXCEEDED,

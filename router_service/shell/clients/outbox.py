@@ -88,8 +88,8 @@ class ResultOutbox:
         self._timing = FrameTiming(caller, pacer)
         self._caller = caller
         self._dispatcher = dispatcher
-        self._outcomes: deque[Delivery] = deque()
-        """What the next frames bring: outcomes, and values of calls that go on."""
+        self._outcomes: deque[tuple[Delivery, int]] = deque()
+        """What the next frames bring: outcomes, and values of calls that go on; and what each takes here, in bytes."""
         self._dropped = DroppedResults(caller, endpoint, dispatcher, MAX_FRAME_BYTES)
         self._frame_no = 0
         self.unacknowledged = UnacknowledgedRuns(dispatcher)
@@ -114,9 +114,11 @@ class ResultOutbox:
 
     def written(self) -> None:
         """All frames of the stream were written."""
-        self.taking.written()
+        if self.taking.leaving:
+            self.taking.written()
         self._left_at = inf
-        self._leaves(-self._leaving)
+        if self._leaving:
+            self._leaves(-self._leaving)
         if self._unread.is_braked:
             self._unread.written()
 
@@ -132,13 +134,13 @@ class ResultOutbox:
         if not (in_session or is_stuck):
             return
         outcomes, self._outcomes = self._outcomes, deque()
-        for outcome in outcomes:
+        for outcome, held in outcomes:
             size = bytes_of(outcome)
             if not isinstance(outcome, DeliverResults) or outcome.options.streaming or size <= MIN_DROPPED_BYTES:
-                self._outcomes.append(outcome)
+                self._outcomes.append((outcome, held))
                 continue
             self._unread_bytes -= size
-            self._queue(-held_by(outcome))
+            self._queue(-held)
             if in_session:
                 self._dropped.drop(outcome, size)
                 continue
@@ -153,7 +155,7 @@ class ResultOutbox:
         if isinstance(outcome, DeliverValues):
             self._add_values(outcome)
             return
-        if self._lines and self._lines.concern(outcome.ids):
+        if self._lines.by_call and self._lines.concern(outcome.ids):
             for each in singly(outcome):
                 if not self._lines.wait(each.ids[0], each):
                     self.add(each)
@@ -179,9 +181,9 @@ class ResultOutbox:
         self._append(outcome, size)
 
     def next_frame(self) -> Response | None:
-        """All that is ready, up to the bounds of a frame; None where nothing is. The frame before this was written."""
-        self.written()
-        if self._large and (self._is_chunk_due or not self._outcomes):
+        """All that is ready, up to the bounds of a frame; None where nothing is. `written` was called before."""
+        large = self._large.rota
+        if large and (self._is_chunk_due or not self._outcomes):
             self._is_chunk_due = False
             return self._chunk_frame()
         if not self._outcomes:
@@ -191,7 +193,7 @@ class ResultOutbox:
         # Where it is the only call, there is no other answer to wait for.
         most = self._timing.most_calls(self._outcomes, MAX_FRAME_CALLS) if self._caller.calls > 1 else MAX_FRAME_CALLS
         if not most:
-            return self._chunk_frame() if self._large else None
+            return self._chunk_frame() if large else None
         self._is_chunk_due = True
         self._dispatcher.counts.client_frames[DIRECTION_OUT,] += 1
         response = Response()
@@ -204,8 +206,8 @@ class ResultOutbox:
         chunked, unacknowledged, names = self._chunked, self.unacknowledged.runs, self._names_executors
         most_bytes = min(MAX_FRAME_BYTES, self._unread.frame_bytes)
         while self._outcomes and calls < most and size + value_bytes < most_bytes:
-            outcome = self._take_next(most_bytes)
-            leaving += held_by(outcome)
+            outcome, held, nbytes = self._take_next(most_bytes)
+            leaving += held
             if isinstance(outcome, DeliverValues):
                 values = self._put_values(frame, values, outcome)
                 value_bytes += sum(map(len, outcome.payloads))
@@ -215,7 +217,7 @@ class ResultOutbox:
                 self._dispatcher.post(StreamedOutcomesLeft(self._caller, outcome.ids))
             calls += len(outcome.ids)
             request_bytes += outcome.size
-            size += bytes_of(outcome)
+            size += nbytes
             if keeps and outcome.replica is not None:
                 kept = (outcome.replica, outcome.links, outcome.first, len(outcome.ids))
                 unacknowledged.append((self._frame_no, kept))
@@ -238,25 +240,27 @@ class ResultOutbox:
         self._caller.released(calls, request_bytes)
         return response
 
-    def _take_next(self, most_bytes: int) -> Delivery:
-        """What comes next; of many results no more than fit into a frame, but one in any case."""
-        outcome = self._outcomes.popleft()
-        self._queue(-held_by(outcome))
-        if not isinstance(outcome, DeliverResults) or len(outcome.ids) == 1 or bytes_of(outcome) <= most_bytes:
-            return outcome
+    def _take_next(self, most_bytes: int) -> tuple[Delivery, int, int]:
+        """What comes next, and its bytes here and in a frame; of many results those that fit, but one in any case."""
+        outcome, held = self._outcomes.popleft()
+        self._queue(-held)
+        nbytes = bytes_of(outcome)
+        if nbytes <= most_bytes or not isinstance(outcome, DeliverResults) or len(outcome.ids) == 1:
+            return outcome, held, nbytes
         count, size = 1, len(outcome.payloads[0])
         while (size := size + len(outcome.payloads[count])) <= most_bytes:
             count += 1
         ids, payloads, first = outcome.ids, outcome.payloads, outcome.first
         rest = replace(outcome, ids=ids[count:], payloads=payloads[count:], first=first + count)
-        self._outcomes.appendleft(rest)
+        self._outcomes.appendleft((rest, held_by(rest)))
         self._queue(held_by(rest))
-        return replace(outcome, ids=ids[:count], payloads=payloads[:count], size=0)
+        first_ones = replace(outcome, ids=ids[:count], payloads=payloads[:count], size=0)
+        return first_ones, held_by(first_ones), bytes_of(first_ones)
 
     def _add_values(self, values: DeliverValues) -> None:
         """They are never dropped, and count for nothing: no more wait here than the credit of each call."""
         lines = self._lines
-        if max(map(len, values.payloads)) <= CHUNK_BYTES and not (lines and lines.concern(values.ids)):
+        if max(map(len, values.payloads)) <= CHUNK_BYTES and not (lines.by_call and lines.concern(values.ids)):
             self._append(values, 0)
             return
         for each in values_singly(values):
@@ -289,9 +293,10 @@ class ResultOutbox:
 
     def _append(self, outcome: Delivery, size: int) -> None:
         """`size`: what the client is to read before it may send more."""
-        self._outcomes.append(outcome)
+        held = held_by(outcome)
+        self._outcomes.append((outcome, held))
         self._unread_bytes += size
-        self._queue(held_by(outcome))
+        self._queue(held)
 
     def _queue(self, size: int) -> None:
         if not self._is_closed:

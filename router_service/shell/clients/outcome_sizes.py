@@ -25,7 +25,7 @@ def bytes_of(outcome: Delivery) -> int:
 def held_by(outcome: Delivery) -> int:
     """What the outcome takes here. Payloads in chunks are counted apart."""
     if isinstance(outcome, DeliverResults):
-        return CALL_BYTES * len(outcome.ids) + bytes_of(outcome)
+        return CALL_BYTES * len(outcome.ids) + sum(map(len, outcome.payloads))
     if isinstance(outcome, DeliverValues):
         size = CALL_BYTES * len(outcome.ids)
         return size if isinstance(outcome.payloads[0], Announced) else size + sum(map(len, outcome.payloads))

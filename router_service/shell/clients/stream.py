@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from typing import Any
 
 from router_service import convert
 from router_service.core.callers import Caller, Window
@@ -53,7 +54,7 @@ class ClientStream:
         window: Window,
         dispatcher: Dispatcher,
         unread: Unread,
-        write: Callable[[Response], Awaitable[object]],
+        write: Callable[[Response], Coroutine[Any, Any, object]],
         session: SessionConnection | None = None,
         *,
         features: Collection[str] = (),
@@ -62,7 +63,7 @@ class ClientStream:
         """`unread`: what all streams hold of their clients' results. `features`: the client's."""
         largest = MAX_PAYLOAD_BYTES if CHUNKS in features else MAX_INLINE_BYTES
         self.caller = Caller(window, session=session, max_value_bytes=largest)
-        self.pump = StreamPump(write, self.next_frame)
+        self.pump = StreamPump(write, self.next_frame, dispatcher.woken)
         self._endpoint = endpoint
         self._dispatcher = dispatcher
         self._pacer = Pacer(self.pump.wake, dispatcher.clock.now)
@@ -185,7 +186,7 @@ class ClientStream:
 
     def deliver(self, delivery: Delivery) -> None:
         """Outcomes or values of calls, for the next frame."""
-        if self._uploads:
+        if self._uploads.under_way:
             self._uploads.ended(delivery.ids)
         self._results.add(delivery)
         self.pump.wake()
@@ -242,7 +243,7 @@ class ClientStream:
         self._submit(fresh)
         if frame.resent_all:
             self._dispatcher.post(AllCallsResent(self.caller))
-        if failure := self._too_many_rejections():
+        if self._control and (failure := self._too_many_rejections()):
             yield failure
 
     def _submit(self, calls: list[Batch | KeyedBatch]) -> None:

@@ -37,13 +37,14 @@ class Taking:
         self._by_caller = by_caller
         self.calls: dict[int, _Call] = {}
         """Empty where there are none: all other calls cost nothing here."""
-        self._leaving: list[DeliverValues] = []
+        self.leaving: list[DeliverValues] = []
+        """Values that are being written. To be read: `written` has something to do."""
 
     def leave(self, values: DeliverValues) -> None:
         """These values are being written."""
         by_caller, ids = self._by_caller, values.ids
         if not by_caller:
-            self._leaving.append(values)
+            self.leaving.append(values)
         at, end = 0, len(ids)
         while at < end:
             call_id, begin = ids[at], at
@@ -61,9 +62,7 @@ class Taking:
 
     def written(self) -> None:
         """All that was being written has been."""
-        if not self._leaving:
-            return
-        for values in self._leaving:
+        for values in self.leaving:
             for call_id, payload in zip(values.ids, values.payloads, strict=True):
                 if (call := self.calls.get(call_id)) is None:
                     continue
@@ -72,7 +71,7 @@ class Taking:
                 if call.values >= call.take_at.values or call.size >= call.take_at.bytes:
                     self._tell(call, call.values)
                     call.values = call.size = 0
-        self._leaving.clear()
+        self.leaving.clear()
 
     def take(self, ids: Iterable[int], counts: Iterable[int]) -> None:
         """The caller has taken so many values of each of these calls."""

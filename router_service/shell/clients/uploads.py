@@ -25,21 +25,17 @@ class ClientUploads:
     def __init__(self, caller: Caller, dispatcher: Dispatcher) -> None:
         self._caller = caller
         self._dispatcher = dispatcher
-        self._under_way: dict[int, PartsAssembly] = {}
-        """By call id."""
-
-    def __bool__(self) -> bool:
-        """Whether any payload is awaited."""
-        return bool(self._under_way)
+        self.under_way: dict[int, PartsAssembly] = {}
+        """By call id. To be read: whether any payload is awaited is asked for each frame of results."""
 
     def announce(self, call_id: int, total: int) -> None:
         """The chunks of this call's payload come next, `total` bytes in all."""
-        self._under_way[call_id] = PartsAssembly(total)
+        self.under_way[call_id] = PartsAssembly(total)
 
     def add(self, chunk: call_pb2.Chunk) -> None:
         """The next chunk of some payload."""
         call_id = chunk.call_id
-        assembly = self._under_way.get(call_id)
+        assembly = self.under_way.get(call_id)
         if assembly is None:
             return
         try:
@@ -49,7 +45,7 @@ class ClientUploads:
             return
         self._dispatcher.post(ChunkArrived(self._caller, call_id, len(chunk.data)))
         if is_complete:
-            del self._under_way[call_id]
+            del self.under_way[call_id]
             parts = assembly.payload()
             payload = parts if assembly.total > CHUNK_BYTES else joined(parts)
             self._dispatcher.post(UploadCompleted(self._caller, call_id, payload))
@@ -57,11 +53,11 @@ class ClientUploads:
     def ended(self, ids: Sequence[int]) -> None:
         """These calls have their outcome: what has come of their payloads is of no use."""
         for call_id in ids:
-            self._under_way.pop(call_id, None)
+            self.under_way.pop(call_id, None)
 
     def end(self) -> None:
         """Nothing more comes: what is not complete never will be."""
-        for call_id, assembly in list(self._under_way.items()):
+        for call_id, assembly in list(self.under_way.items()):
             message = f"chunk: the stream was half-closed after {assembly.received} of {assembly.total} bytes"
             failure = Failure(reason=Reason.BAD_REQUEST, message=message, metadata={"field": "chunk"})
             self._dispatcher.post(UploadFailed(self._caller, call_id, failure))

@@ -26,20 +26,21 @@ class RunAcks:
         self._wake = wake
         self._ranges: deque[Range] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._is_due = False
+        self.is_due = False
+        """`take` has something to give."""
 
     def add(self, first: int, count: int) -> None:
         """The outcomes of these runs need not be kept."""
         self._ranges.append((first, first + count - 1))
-        if self._timer is None and not self._is_due:
+        if self._timer is None and not self.is_due:
             self._timer = asyncio.get_running_loop().call_later(ACK_GAP_S, self._fall_due)
 
     def take(self) -> list[Range] | None:
         """What was gathered, up to the bound of a frame, once its time has come: disjoint, ascending."""
-        if not self._is_due:
+        if not self.is_due:
             return None
         ranges = [self._ranges.popleft() for _ in range(min(len(self._ranges), MAX_FRAME_RANGES))]
-        self._is_due = bool(self._ranges)
+        self.is_due = bool(self._ranges)
         return merged(ranges)
 
     def flush(self) -> None:
@@ -51,12 +52,12 @@ class RunAcks:
     def drop(self) -> None:
         """The link has ended, and its run ids have no meaning any more."""
         self._ranges.clear()
-        self._is_due = False
+        self.is_due = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _fall_due(self) -> None:
         self._timer = None
-        self._is_due = True
+        self.is_due = True
         self._wake()

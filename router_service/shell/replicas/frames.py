@@ -119,17 +119,19 @@ class LinkFrames:
 
     def next_frame(self) -> Request | None:
         """What leaves now; None where nothing does."""
-        if (frame := self._small_frame()) is not None:
+        waits = self._echo or self._cancels or self._takes or self._acks.is_due or self._replica.has_unsent_ops
+        if waits and (frame := self._small_frame()) is not None:
             return frame
         if self._questions and self._is_question_due:
             return self._question_frame()
         self._is_question_due = True
-        if self._chunks and self._is_chunk_due:
+        chunks = self._chunks.rota
+        if chunks and self._is_chunk_due:
             return self._chunk_frame()
         frame = self._run_frame() if self._replica.has_unsent_runs else None
         if frame is None and self._questions:
             return self._question_frame()
-        if frame is None and self._chunks:
+        if frame is None and chunks:
             return self._chunk_frame()
         self._is_chunk_due = True
         return frame
@@ -187,15 +189,17 @@ class LinkFrames:
 
     def _run_frame(self) -> Request | None:
         replica = self._replica
-        is_alone = not replica.has_unanswered
-        if self._holds_back(is_alone=is_alone):
+        lone_calls = replica.lone_calls
+        is_alone = lone_calls > 0 or not replica.has_unanswered
+        if self._pacer.gathers(lone_calls) if lone_calls else self._holds_back(is_alone=is_alone):
             return None
         batches = self._dispatcher.cut_frame(replica, MAX_FRAME_CALLS, MAX_FRAME_BYTES)
         if not batches:
             return None
         if not is_alone:
             self._pacer.left()
-        self._pacer.gathered(sum([len(batch.payloads) for batch in batches]), is_alone=is_alone)
+        calls = len(batches[0].payloads) if len(batches) == 1 else sum([len(batch.payloads) for batch in batches])
+        self._pacer.gathered(calls, is_alone=is_alone)
         self._dispatcher.counts.replica_frames[replica.backend.name, DIRECTION_OUT] += 1
         request = Request()
         now = self._clock.now()

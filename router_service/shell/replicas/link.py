@@ -9,7 +9,7 @@ Owner: the app, through the dispatcher; it has one task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -41,7 +41,7 @@ from slotmesh.id_ranges import ids_from_wire, ranges_from_wire
 from slotmesh.ids import STREAM_ID_BYTES, new_id
 from slotmesh.runtime.channels import open_channel
 from slotmesh.runtime.clock import Clock
-from slotmesh.runtime.duplex import read_frame, run_stream
+from slotmesh.runtime.duplex import run_stream
 from slotmesh.runtime.pump import StreamPump
 from slotmesh.runtime.tasks import Supervisor
 from slotmesh.status import from_wire
@@ -101,7 +101,8 @@ class ReplicaLink:
 
     def flush(self) -> None:
         """There is something in the replica's outbox. Only while the link is up."""
-        self._wake()
+        if self._pump is not None:
+            self._pump.wake()
 
     def cancel(self, command: CancelRun) -> None:
         """Cancels these calls at the replica."""
@@ -163,7 +164,7 @@ class ReplicaLink:
     async def _converse(self, call: ExecuteCall) -> str:
         """One stream, from its opening to its end; returns why it ended."""
         why = "the link was closed"
-        self._pump = StreamPump(call.write, self._frames.next_frame)
+        self._pump = StreamPump(call.write, self._frames.next_frame, self._dispatcher.woken)
         self._arrivals = ArrivingResults()
         try:
             await call.write(self._opening())
@@ -188,7 +189,8 @@ class ReplicaLink:
         return why
 
     async def _read(self, call: ExecuteCall) -> None:
-        while (response := await read_frame(call)) is not None:
+        read: Callable[[], Awaitable[Any]] = call.read
+        while (response := await read()) is not grpc.aio.EOF:
             self._heard_at = self._clock.now()
             if response.WhichOneof("frame") == "heartbeat":
                 self._answer_heartbeat(call, response.heartbeat)
@@ -241,18 +243,22 @@ class ReplicaLink:
 
     def _complete(self, frame: call_pb2.ResultFrame) -> None:
         self._dispatcher.counts.replica_frames[self._replica.backend.name, DIRECTION_IN] += 1
+        brings_values = False
         for batch in frame.batches:
+            brings_values |= batch.partial
             if len(batch.call_ids) != len(batch.payloads) or len(batch.chunked_sizes) not in (0, len(batch.payloads)):
                 raise _ProtocolViolation(
                     f"a batch of results has {len(batch.call_ids)} ids, {len(batch.payloads)} payloads and "
                     f"{len(batch.chunked_sizes)} sizes"
                 )
         capacity = convert.capacity_from_wire(frame.capacity) if frame.HasField("capacity") else None
-        results, failures = convert.results_of(frame, self._arrivals.payloads), convert.failures_of(frame)
-        values = convert.values_of(frame, self._arrivals.payloads)
+        results = convert.results_of(frame, self._arrivals.payloads)
+        # Most frames bring nothing else.
+        failures = convert.failures_of(frame) if frame.errors else ()
+        values = convert.values_of(frame, self._arrivals.payloads) if brings_values else ()
         for run_ids, _ in failures:
             self._arrivals.drop(run_ids)
-        done = self._ids_of(frame.done, "ended")
+        done = self._ids_of(frame.done, "ended") if frame.done else None
         self._dispatcher.post(RunsCompleted(self._replica, results, failures, capacity, done, values))
 
     def _ids_of(self, ranges: Iterable[call_pb2.IdRange], what: str) -> list[int]:

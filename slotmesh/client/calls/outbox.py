@@ -58,19 +58,21 @@ def fitting_calls(sizes: list[int], nbytes: int, room: int, *, cuts: bool) -> in
 class CallOutbox:
     """What waits to be sent. True while something does."""
 
-    __slots__ = ("_refused", "_rota")
+    __slots__ = ("refused", "rota")
 
     def __init__(self) -> None:
-        self._rota: deque[WaitingRunQueue] = deque()
-        self._refused: list[SentPart] = []
+        self.rota: deque[WaitingRunQueue] = deque()
+        """To be read: empty where nothing waits, which is asked for each frame."""
+        self.refused: list[SentPart] = []
+        """To be read: `take_refused` has something to give."""
 
     def __bool__(self) -> bool:
-        return bool(self._rota)
+        return bool(self.rota)
 
     def count(self, most: int) -> int:
         """How many calls wait; more than `most` need not be counted."""
         calls = 0
-        for queue in self._rota:
+        for queue in self.rota:
             for run in queue.runs:
                 calls += len(run)
                 for follower in run.followers:
@@ -84,7 +86,7 @@ class CallOutbox:
     @property
     def first_wire(self) -> call_pb2.CallOptions:
         """The options of what leaves first. Only while something waits."""
-        queue = self._rota[0]
+        queue = self.rota[0]
         return queue.wire if isinstance(queue, LaneGroup) else queue.runs[0].spec.wire
 
     def open_run(self, spec: CallSpec) -> WaitingRun:
@@ -131,7 +133,7 @@ class CallOutbox:
         """
         parts: list[SentPart] = []
         passed: list[WaitingRunQueue] = []
-        rota, room = self._rota, MAX_FRAME_BYTES
+        rota, room = self.rota, MAX_FRAME_BYTES
         calls = min(calls, FRAME_CALLS)
         while rota and calls > 0:
             queue = rota[0]
@@ -172,8 +174,8 @@ class CallOutbox:
 
     def drain(self) -> Iterator[SentPart]:
         """Takes everything, never to be sent."""
-        while self._rota:
-            queue = self._rota[0]
+        while self.rota:
+            queue = self.rota[0]
             run = queue.runs[0]
             queue.tail = None
             if sizes := run.sizes(len(run)):
@@ -232,7 +234,7 @@ class CallOutbox:
                 if run.specs is None:
                     queue.unanswered += sum(part.count for part in out)
                 elif not run:
-                    self._rota.extend(run.followers)
+                    self.rota.extend(run.followers)
             if queue.tail not in runs:
                 queue.tail = None
             if queue.runs and not runs:
@@ -272,7 +274,7 @@ class CallOutbox:
 
     def take_refused(self) -> list[SentPart]:
         """Calls that `take` has passed over: before them in a lane that stops at failures one was taken back."""
-        refused, self._refused = self._refused, []
+        refused, self.refused = self.refused, []
         return refused
 
     def _is_cut(self, run: WaitingRun) -> bool:
@@ -282,20 +284,20 @@ class CallOutbox:
         for spec in cancelled:
             if spec.queue.stop is not None:
                 spec.queue.stop.fail(spec.queue, spec.stop_generation, 0, GAVE_UP)
-            self._refused += self.take_stopped(spec.queue, spec.stop_generation, from_cancelled=True)
+            self.refused += self.take_stopped(spec.queue, spec.stop_generation, from_cancelled=True)
         return True
 
     def _all_queues(self) -> list[WaitingRunQueue]:
         """Columns before the queues that wait for them."""
-        queues = list(self._rota)
+        queues = list(self.rota)
         for queue in queues:
             queues += (each for run in queue.runs for each in run.followers)
         return queues
 
     def _leave(self, queue: WaitingRunQueue) -> None:
         """The queue has nothing that waits any more."""
-        if queue in self._rota:
-            self._rota.remove(queue)
+        if queue in self.rota:
+            self.rota.remove(queue)
         elif queue.column is not None:
             queue.column.followers.remove(queue)
 
@@ -311,15 +313,15 @@ class CallOutbox:
             if column is not None and column.payloads:
                 column.followers.append(queue)
             else:
-                self._rota.append(queue)
+                self.rota.append(queue)
         queue.runs.append(run)
 
     def _next_turn(self, queue: WaitingRunQueue, run: WaitingRun) -> None:
-        self._rota.popleft()
+        self.rota.popleft()
         if not run:
             queue.runs.popleft()
-            self._rota.extend(run.followers)
+            self.rota.extend(run.followers)
         if queue.runs:
-            self._rota.append(queue)
+            self.rota.append(queue)
         else:
             queue.tell_if_idle()

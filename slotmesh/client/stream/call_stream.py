@@ -156,7 +156,8 @@ class CallStream:
             self._wake()
 
     def _open_run(self, spec: CallSpec) -> WaitingRun:
-        self._check_open()
+        if self._closing:
+            self._check_open()
         run = self._outbox.open_run(spec)
         if not run.payloads:
             self._wake()

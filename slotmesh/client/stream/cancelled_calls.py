@@ -35,7 +35,8 @@ class RecallWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._old_below = 0
         """Ids below this are old enough for the next look."""
-        self._found: list[Range] = []
+        self.found: list[Range] = []
+        """To be read: `take_frame` has something to give."""
 
     def start(self) -> None:
         """Calls were sent. Cheap while it is looking already."""
@@ -55,14 +56,14 @@ class RecallWatch:
 
     def take_back_all(self) -> None:
         """Nobody waits for anything any more, whatever the futures say."""
-        self._found += self._pending.take_untold()
+        self.found += self._pending.take_untold()
         self._wake()
 
     def take_frame(self) -> router_service_pb2.CancelCalls | None:
         """What was found and not told."""
-        if not self._found:
+        if not self.found:
             return None
-        found, self._found = self._found, []
+        found, self.found = self.found, []
         return router_service_pb2.CancelCalls(calls=ranges_to_wire(found))
 
     def _look_again(self) -> None:
@@ -78,5 +79,5 @@ class RecallWatch:
 
     def _look(self, before: int) -> None:
         if unwanted := self._pending.take_unwanted(before):
-            self._found += unwanted
+            self.found += unwanted
             self._wake()

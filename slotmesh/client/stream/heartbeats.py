@@ -39,6 +39,8 @@ class Pulse:
         self._ack_timer: asyncio.TimerHandle | None = None
         self._beats = 0
         self._quiet_beats = 0
+        self.is_due = False
+        """`next_frame` may have something to give."""
         self._heartbeat_due = False
         self._ack_due = False
         self._delivered = 0
@@ -65,7 +67,7 @@ class Pulse:
 
     def flush(self) -> None:
         """The next frame acknowledges whatever there is: it is the last chance."""
-        self._ack_due = True
+        self.is_due = self._ack_due = True
 
     def next_frame(self) -> Request | None:
         """What is due."""
@@ -77,11 +79,12 @@ class Pulse:
         if self._heartbeat_due:
             self._heartbeat_due = False
             return Request(heartbeat=call_pb2.Heartbeat(stamp=time.monotonic_ns(), echoed_stamp=self._echo))
+        self.is_due = False
         return None
 
     def _on_ack_time(self) -> None:
         self._ack_timer = None
-        self._ack_due = True
+        self.is_due = self._ack_due = True
         self._wake()
 
     def _beat(self) -> None:
@@ -94,5 +97,5 @@ class Pulse:
             return
         self._beat_timer = self._loop.call_later(BEAT_S, self._beat)
         if self._beats % HEARTBEAT_BEATS == 0:
-            self._heartbeat_due = True
+            self.is_due = self._heartbeat_due = True
             self._wake()

@@ -16,32 +16,31 @@ if TYPE_CHECKING:
 
 
 class OutgoingChunks:
-    """What is left of announced payloads. True while something may be."""
+    """What is left of announced payloads."""
 
-    __slots__ = ("_rota", "streaming_only")
+    __slots__ = ("_turns", "left", "streaming_only")
 
     def __init__(self) -> None:
-        self._rota: ChunkTurns[tuple[SentPart, int]] = ChunkTurns()
+        self._turns: ChunkTurns[tuple[SentPart, int]] = ChunkTurns()
         """Owners are calls: their part, and their place there."""
+        self.left = self._turns.rota
+        """To be read: empty where nothing is left. Asked for each frame."""
         self.streaming_only = False
         """All other calls go on over another stream."""
-
-    def __bool__(self) -> bool:
-        return bool(self._rota)
 
     def add(self, part: SentPart, call_id: int) -> None:
         """A call of this part was announced."""
         place = call_id - part.first
-        self._rota.add((part, place), part.payloads[place])
+        self._turns.add((part, place), part.payloads[place])
 
     def take(self) -> call_pb2.Chunk | None:
         """The next chunk; None where nothing is left."""
-        while self._rota:
-            chunk = self._rota.take()
+        while self.left:
+            chunk = self._turns.take()
             part, place = chunk.owner
             if part.is_wanted(place) and (part.spec.streaming or not self.streaming_only):
                 return call_pb2.Chunk(
                     call_id=part.first + place, offset=chunk.offset, total=chunk.total, data=chunk.data
                 )
-            self._rota.discard([chunk.owner])
+            self._turns.discard([chunk.owner])
         return None

@@ -128,7 +128,7 @@ class OutgoingFrames:
 
     def go_on(self) -> None:
         """There may be room now, or nothing left to say."""
-        if self._outbox or self._resends:
+        if self._outbox.rota or self._resends.parts:
             self._pump.wake()
         if self._closing or self._leaving:
             self._half_close_if_over()
@@ -138,7 +138,7 @@ class OutgoingFrames:
     def _next_frame(self) -> Request | None:
         """A chunk leaves at most between two other frames, if there are others."""
         chunks = self._batches.chunks
-        if not chunks:
+        if not chunks.left:
             return self._next_other_frame()
         frame = self._next_other_frame() if self._chunk_left_last else None
         if frame is None and (chunk := chunks.take()) is not None:
@@ -151,17 +151,17 @@ class OutgoingFrames:
     def _next_other_frame(self) -> Request | None:
         if self._roster is not None:
             return self._acknowledgement(self._roster)
-        if recalled := self._recalls.take_frame():
+        if self._recalls.found and (recalled := self._recalls.take_frame()):
             return Request(cancel=recalled)
-        if self.pulse is not None and (sign := self.pulse.next_frame()):
+        if self.pulse is not None and self.pulse.is_due and (sign := self.pulse.next_frame()):
             return sign
-        if taken := self.values.take_frame():
+        if self.values.unacknowledged and (taken := self.values.take_frame()):
             return Request(take=taken)
         if self._leaving:
             return None
-        if self._resends:
+        if self._resends.parts:
             return self._resent_frame()
-        return self._frame_of_new() if self._outbox else None
+        return self._frame_of_new() if self._outbox.rota else None
 
     def _acknowledgement(self, version: router_service_pb2.RosterVersion) -> Request:
         self._roster = None
@@ -212,22 +212,25 @@ class OutgoingFrames:
             part.settled(at, count)
 
     def _frame_of_new(self) -> Request | None:
-        pending, large = self._pending, self._large_calls()
+        pending = self._pending
         before = pending.calls
-        room = self._window_calls - pending.calls
-        if room <= 0 or (pending.calls and self._holds_back()):
+        room = self._window_calls - before
+        if room <= 0 or (before and self._holds_back()):
             return None
+        beside = self._bytes_beside() if self._large[1] else 0
+        large = LargeCalls(self._window_bytes, not beside) if self._batches.large_beside else None
         if room > FULL_CALLS and (waiting := self._outbox.count(2 * FRAME_CALLS)) > FULL_CALLS:
             room = min(room, most_calls(waiting, pending.calls))
         parts = self._outbox.take(
             room,
-            self._window_bytes - pending.nbytes + self._bytes_beside(),
-            alone=not pending.calls,
+            self._window_bytes - pending.nbytes + beside,
+            alone=not before,
             cuts=self._batches.cuts,
             large=large,
         )
-        for part in self._outbox.take_refused():
-            refuse(part)
+        if self._outbox.refused:
+            for part in self._outbox.take_refused():
+                refuse(part)
         if not parts:
             return None
         if before:

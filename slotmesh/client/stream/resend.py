@@ -37,24 +37,25 @@ class ResentCalls:
 class Resends:
     """What is left to send again. True while something is."""
 
-    __slots__ = ("_at", "_counted", "_parts", "calls", "nbytes", "stopped")
+    __slots__ = ("_at", "_counted", "calls", "nbytes", "parts", "stopped")
 
     def __init__(self, parts: Iterable[SentPart] = ()) -> None:
         """`parts`: all that have unanswered calls, in the order of their ids."""
-        self._parts: deque[tuple[SentPart, int, int]] = deque((part, part.left, part.nbytes) for part in parts)
+        self.parts: deque[tuple[SentPart, int, int]] = deque((part, part.left, part.nbytes) for part in parts)
+        """To be read: empty where nothing is left, which is asked for each frame."""
         self._at = 0
         """Place in the first part from which on nothing has left."""
         self._counted = (0, 0)
         """Calls and bytes of the first part that have left."""
-        self.calls = sum(calls for _, calls, _ in self._parts)
+        self.calls = sum(calls for _, calls, _ in self.parts)
         """That have not left."""
-        self.nbytes = sum(nbytes for _, _, nbytes in self._parts)
+        self.nbytes = sum(nbytes for _, _, nbytes in self.parts)
         """Their payload bytes."""
         self.stopped: list[int] = []
         """Ids of calls that are not sent again: their lane stops at failures, and one before them has failed."""
 
     def __bool__(self) -> bool:
-        return bool(self._parts)
+        return bool(self.parts)
 
     def take(
         self, calls: int, nbytes: int, *, alone: bool, cuts: bool = False, large: LargeCalls | None = None
@@ -67,8 +68,8 @@ class Resends:
         """
         taken: list[ResentCalls] = []
         calls, room = min(calls, FRAME_CALLS), MAX_FRAME_BYTES
-        while self._parts:
-            part = self._parts[0][0]
+        while self.parts:
+            part = self.parts[0][0]
             places: list[int] = []
             total, inline, is_full, is_beside, is_cut = 0, 0, False, False, False
             for place in (each for at, count in part.open_spans(self._at) for each in range(at, at + count)):
@@ -117,7 +118,7 @@ class Resends:
 
     def _next_part(self) -> None:
         """What was answered before it could leave again is not left to send, either."""
-        _, calls, nbytes = self._parts.popleft()
+        _, calls, nbytes = self.parts.popleft()
         self._left(calls - self._counted[0], nbytes - self._counted[1])
         self._at, self._counted = 0, (0, 0)
 

@@ -23,13 +23,14 @@ from slotmesh.v1 import call_pb2
 class ArrivingValues:
     """Between one stream and the values of its calls."""
 
-    __slots__ = ("_pending", "_taken", "_wake")
+    __slots__ = ("_pending", "_wake", "unacknowledged")
 
     def __init__(self, pending: PendingCalls, wake: Callable[[], None]) -> None:
         """`wake` is called when there is something for `take_frame`."""
         self._pending = pending
         self._wake = wake
-        self._taken: dict[CallValues, None] = {}
+        self.unacknowledged: dict[CallValues, None] = {}
+        """To be read: `take_frame` may have something to give."""
 
     def accept(self, ids: list[int], payloads: list[bytes], content_type: str) -> None:
         """The next values of these calls; an id appears once for each value."""
@@ -48,14 +49,14 @@ class ArrivingValues:
 
     def taken(self, values: CallValues) -> None:
         """So many values of these calls were taken that they should be acknowledged."""
-        self._taken[values] = None
+        self.unacknowledged[values] = None
         self._wake()
 
     def take_frame(self) -> call_pb2.TakeItems | None:
         """Values that were taken and not acknowledged, by call."""
-        if not self._taken:
+        if not self.unacknowledged:
             return None
-        taken, self._taken = self._taken, {}
+        taken, self.unacknowledged = self.unacknowledged, {}
         counts = {values.call_id: count for values in taken if (count := values.tell())}
         return call_pb2.TakeItems(call_ids=counts.keys(), counts=counts.values()) if counts else None
 

@@ -30,32 +30,35 @@ class OutgoingChunk(NamedTuple, Generic[OwnerT]):
 class ChunkTurns(Generic[OwnerT]):
     """What is left of some payloads. False while nothing is."""
 
-    __slots__ = ("_rota",)
+    __slots__ = ("rota",)
 
     def __init__(self) -> None:
-        self._rota: deque[tuple[OwnerT, int, Iterator[tuple[int, bytes]]]] = deque()
+        self.rota: deque[tuple[OwnerT, int, Iterator[tuple[int, bytes]]]] = deque()
+        """To be read, by those who ask for each frame whether something is left: as cheap as can be."""
 
     def __bool__(self) -> bool:
-        return bool(self._rota)
+        return bool(self.rota)
 
     def add(self, owner: OwnerT, payload: Payload) -> None:
         """A payload that is to leave; it is not empty."""
-        self._rota.append((owner, len(payload), cut(payload)))
+        self.rota.append((owner, len(payload), cut(payload)))
 
     def discard(self, owners: Iterable[OwnerT]) -> None:
         """What is left of these ones' payloads is not wanted any more. Unknown owners are ignored."""
         gone = set(owners)
-        self._rota = deque(entry for entry in self._rota if entry[0] not in gone)
+        left = [entry for entry in self.rota if entry[0] not in gone]
+        self.rota.clear()
+        self.rota.extend(left)
 
     def clear(self) -> None:
         """Nothing is wanted any more."""
-        self._rota.clear()
+        self.rota.clear()
 
     def take(self) -> OutgoingChunk[OwnerT]:
         """The next chunk. Only while something is left."""
-        owner, total, chunks = self._rota.popleft()
+        owner, total, chunks = self.rota.popleft()
         offset, data = next(chunks)
         is_last = offset + len(data) >= total
         if not is_last:
-            self._rota.append((owner, total, chunks))
+            self.rota.append((owner, total, chunks))
         return OutgoingChunk(owner, offset, total, data, is_last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from slotmesh.codec import MSGPACK
 from slotmesh.errors import Executed, Reason
 from slotmesh.handlers import deployment
 from slotmesh.handlers.context import context
+from slotmesh.runtime.pump import StreamPump, WokenPumps
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
-from tests.unit.replica.hosting import hosting
+from tests.unit.replica.hosting import RememberingOutbox, hosting
 
 pytestmark = pytest.mark.asyncio
 
@@ -302,3 +304,38 @@ async def test_a_function_is_called_under_the_empty_name() -> None:
         run = host.run("", [b"a"])
         await host.execute(run)
         assert host.results(run) == [b"A"]
+
+
+class WritingOutbox(RememberingOutbox):
+    """Has each result written to a stream."""
+
+    def __init__(self, woken: WokenPumps) -> None:
+        super().__init__()
+        self.pending: list[int] = []
+        self.written: list[list[int]] = []
+        self.pump: StreamPump[list[int]] = StreamPump(self._write, self._next_frame, woken)
+
+    def results(self, first: int, payloads: Sequence[bytes], size: int, content_type: str) -> None:
+        super().results(first, payloads, size, content_type)
+        self.pending.append(first)
+        self.pump.wake()
+
+    def _next_frame(self) -> list[int] | None:
+        frame, self.pending = self.pending, []
+        return frame or None
+
+    async def _write(self, frame: list[int]) -> None:
+        self.written.append(frame)
+
+
+async def test_outcomes_are_written_together_in_the_turn_in_which_the_calls_ran() -> None:
+    async with hosting(Handler) as it:
+        it.link.outbox = outbox = WritingOutbox(it.engine.outcomes.woken)
+        pumping = asyncio.create_task(outbox.pump.run())
+        await asyncio.sleep(0)
+        it.engine.submit([it.run("echo", [b"a"]), it.run("echo", [b"b"]), it.run("echo", [b"c"])])
+        assert not outbox.written
+        await asyncio.sleep(0)
+        assert outbox.written == [[1, 2, 3]]
+        outbox.pump.stop()
+        await pumping

@@ -43,7 +43,7 @@ class StreamOnPaper(ClientStream):
 
     @property
     def keeps_parts(self) -> bool:
-        return bool(self._uploads)
+        return bool(self._uploads.under_way)
 
 
 @pytest.mark.asyncio

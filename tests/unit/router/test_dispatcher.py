@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -19,6 +20,7 @@ from router_service.core.scheduler import RouterScheduler
 from router_service.core.sessions.session import SessionConnection
 from router_service.shell.dispatcher import Dispatcher
 from router_service.shell.replicas.link_report import LinkReport
+from slotmesh.runtime.pump import StreamPump
 from slotmesh.spec.model import Backend
 from tests.support.fakes.clock import FakeClock
 from tests.unit.router.world_callers import caller, options, session_caller
@@ -78,7 +80,8 @@ class Shell:
     def __init__(self) -> None:
         self.notes = Notes()
         scheduler = RouterScheduler(lambda: 0.5)
-        self.dispatcher = Dispatcher(scheduler, FakeClock(), lambda replica, _: NotedLink(self.notes, replica))
+        self.clock = FakeClock()
+        self.dispatcher = Dispatcher(scheduler, self.clock, lambda replica, _: NotedLink(self.notes, replica))
         self.report = LinkReport(scheduler)
         self._revision = 0
 
@@ -194,3 +197,57 @@ async def test_the_report_names_linked_and_ended_replicas_of_the_table(shell: Sh
     shell.table("r")
     assert shell.report.ended_replicas() == []
     assert shell.report.linked_replicas() == [("r", "life")]
+
+
+async def written_by(shell: Shell, name: str, pending: list[str]) -> StreamPump[str]:
+    """A stream that notes what it writes."""
+
+    async def write(frame: str) -> None:
+        shell.notes.told.append(f"{name} writes {frame}")
+
+    pump = StreamPump(write, lambda: pending.pop(0) if pending else None, shell.dispatcher.woken)
+    running = asyncio.ensure_future(pump.run())
+    running.add_done_callback(lambda _: None)
+    await asyncio.sleep(0)
+    return pump
+
+
+class WakingSink(NotedSink):
+    """Has what it is told written to a stream."""
+
+    def __init__(self, notes: Notes, pump: StreamPump[str], pending: list[str]) -> None:
+        super().__init__(notes)
+        self._pump = pump
+        self._pending = pending
+
+    def deliver(self, delivery: Delivery) -> None:
+        super().deliver(delivery)
+        self._pending.append(f"{list(delivery.ids)}")
+        self._pump.wake()
+
+
+@pytest.mark.asyncio
+async def test_streams_write_what_follows_from_an_event_when_all_of_it_was_told(shell: Shell) -> None:
+    pending: list[str] = []
+    pump = await written_by(shell, "client", pending)
+    client = caller()
+    shell.dispatcher.attach(client, WakingSink(shell.notes, pump, pending))
+    shell.submit(client, 1, 2)
+    assert shell.cut("r") == 2
+    shell.notes.take()
+    shell.dispatcher.post(CallsCancelled(client, [(2, 2)]))
+    assert shell.notes.take() == ["DeliverFailure [2]", "r: cancel 1", "client writes [2]"]
+    assert not shell.dispatcher.woken.is_at_work
+    pump.stop()
+
+
+@pytest.mark.asyncio
+async def test_what_has_expired_is_not_cut_though_the_event_loop_has_not_come_to_it(shell: Shell) -> None:
+    client = shell.attach(caller())
+    soon = options(timeout_s=1.0)
+    shell.dispatcher.post(CallsSubmitted(client, "e", [(soon, [1], [b"x"]), (options(), [2], [b"x"])]))
+    shell.notes.take()
+    shell.clock.advance(2.0)
+    assert shell.cut("r") == 1
+    assert shell.notes.take() == ["DeliverFailure [1]"]
+    assert shell.cut("r") == 0

@@ -70,6 +70,7 @@ class Stream:
 
     def frame(self) -> call_pb2.ResultFrame:
         """The next one, which nobody has read yet."""
+        self.outbox.written()
         frame = self.outbox.next_frame()
         assert frame is not None
         self.outbox.leaves()
@@ -77,7 +78,7 @@ class Stream:
 
     @property
     def queued(self) -> list[type]:
-        return [type(each) for each in self.outbox._outcomes]
+        return [type(each) for each, _ in self.outbox._outcomes]
 
 
 @pytest.fixture

@@ -96,10 +96,12 @@ class Client:
 
     def frames(self) -> list[Frame]:
         """All that leaves."""
-        frames = []
-        while (frame := self.outbox.next_frame()) is not None:
+        frames: list[Frame] = []
+        while True:
+            self.outbox.written()
+            if (frame := self.outbox.next_frame()) is None:
+                return frames
             frames.append(frame)
-        return frames
 
     def heard(self) -> list[Any]:
         """All that leaves, one by one: (call id, payload or size in chunks or how it ended)."""

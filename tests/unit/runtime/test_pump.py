@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections import Counter
 
 import pytest
 
-from slotmesh.runtime.pump import StreamPump
+from slotmesh.runtime.pump import StreamPump, WokenPumps
 from tests.support.wait import wait_until
 
 
@@ -142,3 +143,172 @@ async def test_a_frame_is_not_kept_while_it_is_written() -> None:
     gate.set()
     pump.close()
     await running
+
+
+class Writers:
+    """Pumps that are woken together, and the log of what they write."""
+
+    def __init__(self) -> None:
+        self.woken = WokenPumps()
+        self.pending: dict[str, list[str]] = {}
+        self.looks: Counter[str] = Counter()
+        self.written: list[str] = []
+        self.running: list[asyncio.Task[None]] = []
+
+    async def start(self, name: str, *, fails: bool = False) -> StreamPump[str]:
+        pending = self.pending[name] = []
+
+        def next_frame() -> str | None:
+            self.looks[name] += 1
+            return pending.pop(0) if pending else None
+
+        async def write(frame: str) -> None:
+            self.written.append(frame)
+            if fails:
+                raise ValueError(frame)
+            await asyncio.sleep(0)
+
+        pump = StreamPump(write, next_frame, self.woken)
+        self.running.append(asyncio.create_task(pump.run()))
+        await asyncio.sleep(0)
+        return pump
+
+    async def end(self) -> list[BaseException | None]:
+        for each in self.running:
+            each.cancel()
+        return await asyncio.gather(*self.running, return_exceptions=True)
+
+
+@pytest.mark.asyncio
+async def test_pumps_that_a_piece_of_work_wakes_write_at_its_end() -> None:
+    writers = Writers()
+    first, second = await writers.start("a"), await writers.start("b")
+    writers.woken.is_at_work = True
+    writers.pending["a"] += ["a1", "a2"]
+    first.wake()
+    writers.pending["b"] += ["b1"]
+    second.wake()
+    assert writers.written == [], "the work goes on"
+    writers.woken.write()
+    assert writers.written == ["a1", "b1"], "before the event loop goes on; one write at a time"
+    await wait_until(lambda: len(writers.written) == 3, what="the next frame follows")
+    assert writers.written == ["a1", "b1", "a2"]
+    await writers.end()
+
+
+@pytest.mark.asyncio
+async def test_other_work_ends_with_the_turn_of_the_loop() -> None:
+    writers = Writers()
+    pump = await writers.start("a")
+    writers.pending["a"] += ["a1"]
+    pump.wake()
+    pump.wake()
+    assert writers.written == []
+    await asyncio.sleep(0)
+    assert writers.written == ["a1"]
+    await writers.end()
+
+
+@pytest.mark.asyncio
+async def test_a_pump_that_held_its_frame_back_looks_once_a_turn() -> None:
+    writers = Writers()
+    pump = await writers.start("a")
+    for _ in range(3):
+        writers.woken.is_at_work = True
+        pump.wake()
+        writers.woken.write()
+    assert writers.looks["a"] == 2, "when it began, and when it was woken first"
+    writers.pending["a"] += ["a1"]
+    assert writers.written == []
+    await asyncio.sleep(0)
+    assert writers.written == ["a1"]
+    await wait_until(lambda: writers.looks["a"] == 4, what="it has found nothing more")
+    writers.woken.is_at_work = True
+    writers.pending["a"] += ["a2"]
+    pump.wake()
+    writers.woken.write()
+    assert writers.written == ["a1", "a2"], "at once again"
+    await writers.end()
+
+
+@pytest.mark.asyncio
+async def test_a_pump_that_breaks_leaves_the_others_and_the_work_alone() -> None:
+    writers = Writers()
+    broken, sound = await writers.start("a", fails=True), await writers.start("b")
+    writers.woken.is_at_work = True
+    for name, pump in (("a", broken), ("b", sound)):
+        writers.pending[name] += [name]
+        pump.wake()
+    writers.woken.write()
+    assert writers.written == ["a", "b"]
+    await asyncio.wait(writers.running, return_when=asyncio.FIRST_COMPLETED)
+    failure, cancelled = await writers.end()
+    assert isinstance(failure, ValueError)
+    assert isinstance(cancelled, asyncio.CancelledError)
+
+
+@pytest.mark.asyncio
+async def test_a_write_that_takes_turns_of_the_loop_is_one_write() -> None:
+    written: list[int] = []
+    frames = [1, 2]
+
+    async def write(frame: int) -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        written.append(frame)
+
+    pump = StreamPump(write, lambda: frames.pop(0) if frames else None)
+    pump.close()
+    await pump.run()
+    assert written == [1, 2]
+
+
+@pytest.mark.asyncio
+async def test_whoever_cancels_it_cancels_the_write_under_way() -> None:
+    ends: list[str] = []
+    begun = asyncio.Event()
+
+    async def write(_frame: int) -> None:
+        begun.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+
+    running = asyncio.create_task(StreamPump(write, lambda: 1).run())
+    await begun.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await wait_until(lambda: ends, what="the write has ended")
+    assert running.cancelled()
+
+
+@pytest.mark.asyncio
+async def test_a_transport_that_cancels_a_write_ends_the_pump() -> None:
+    gate = asyncio.get_running_loop().create_future()
+
+    async def write(_frame: int) -> None:
+        await gate
+
+    running = asyncio.create_task(StreamPump(write, lambda: 1).run())
+    await asyncio.sleep(0)
+    gate.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+@pytest.mark.asyncio
+async def test_a_pump_that_is_stopped_lets_the_write_under_way_end() -> None:
+    transport = Transport()
+    transport.pending = [1]
+    pump = StreamPump(transport.write, transport.next_frame)
+    running = asyncio.create_task(pump.run())
+    await wait_until(lambda: transport.writing, what="the frame is under way")
+    transport.pending = [2]
+    pump.stop()
+    await asyncio.sleep(0)
+    assert not running.done()
+    transport.gate.set()
+    await running
+    assert transport.frames == [[1]]
