@@ -7,9 +7,9 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING
 
 from router_service.core.caller_cancels import CallerCancels
+from router_service.core.commands import RouterCommand
 from router_service.core.conclusions import Conclusions
 from router_service.core.counters import RouterCounters
 from router_service.core.outcomes import CallerOutcomes
@@ -19,8 +19,10 @@ from router_service.core.replicas.link_changes import LinkChanges
 from router_service.core.replicas.refusals import Refusals
 from router_service.core.replicas.sender import Sender
 from router_service.core.routing.intake import RoutingIntake
+from router_service.core.routing.sampling import Chance
 from router_service.core.routing.table_changes import TableChanges
 from router_service.core.routing.topology import Topology
+from router_service.core.runs import RouterRun
 from router_service.core.sessions.acknowledgements import Acknowledgements
 from router_service.core.sessions.connections import SessionConnections
 from router_service.core.sessions.resumption import Resumptions
@@ -34,11 +36,6 @@ from router_service.core.uploads.arrivals import UploadArrivals
 from router_service.core.uploads.uploads import HeldUploads
 from router_service.core.withdrawals import WithdrawalFollowUp
 from slotmesh.wire.deadline_heap import DeadlineHeap
-
-if TYPE_CHECKING:
-    from router_service.core.commands import RouterCommand
-    from router_service.core.routing.sampling import Chance
-    from router_service.core.runs import RouterRun
 
 
 class Parts:

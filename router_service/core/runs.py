@@ -11,22 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
-from router_service.core.calls import FirstAttempt
-from router_service.core.replicas.slicing import UNKNOWN_NS
-from router_service.core.slots.slot import Reserve
-
-if TYPE_CHECKING:
-    from router_service.core.calls import CallPayload, RouterCallOptions
-    from router_service.core.flows import Flow
-    from router_service.core.queueing.admission import Account
-    from router_service.core.replicas.slicing import MethodTime
-    from router_service.core.routing.rosters import ReplicaKey, RosterVersion
-    from router_service.core.sessions.session import SessionConnection
-    from router_service.core.slots.slot import SlotWork
-    from slotmesh.errors import Failure
-    from slotmesh.wire.trace_context import Traces
+from router_service.core.calls import CallPayload, FirstAttempt, RouterCallOptions
+from router_service.core.flows import Flow
+from router_service.core.queueing.admission import Account
+from router_service.core.replicas.slicing import UNKNOWN_NS, MethodTime
+from router_service.core.routing.rosters import ReplicaKey, RosterVersion
+from router_service.core.sessions.session import SessionConnection
+from router_service.core.slots.slot import Reserve, SlotWork
+from slotmesh.errors import Failure
+from slotmesh.wire.trace_context import Traces
 
 SLO_UNLESS_STATED_S = 1.0
 """Calls that state no SLO are ordered as if they had this one, so that those which do cannot starve them."""

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING
 
 from router_service.core import cancellation, failures
 from router_service.core.cancellation import Withdrawn
-from router_service.core.routing.intake import HOLD_S
-
-if TYPE_CHECKING:
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.routing.intake import RoutingIntake
-    from router_service.core.runs import RouterRun
-    from router_service.core.sessions.suspension import SuspendedRuns
-    from router_service.core.slots.operations import RoutedSlotOperations
-    from slotmesh.wire.deadline_heap import DeadlineHeap
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.routing.intake import HOLD_S, RoutingIntake
+from router_service.core.runs import RouterRun
+from router_service.core.sessions.suspension import SuspendedRuns
+from router_service.core.slots.operations import RoutedSlotOperations
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 
 class Expiry:

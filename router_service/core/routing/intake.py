@@ -9,29 +9,25 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from router_service.core import failures
 from router_service.core.callers import Caller, Window
+from router_service.core.keyed.partitions import Partition
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.queueing.admission import Account
 from router_service.core.queueing.reservations import best_for, can_serve, constraint_of
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.replicas.sender import Sender
+from router_service.core.routing.backends import RoutedBackend
+from router_service.core.routing.endpoints import RoutedEndpoint
+from router_service.core.routing.sampling import Chance
+from router_service.core.routing.topology import Topology
 from router_service.core.runs import RouterRun
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from router_service.core.keyed.partitions import Partition
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.queueing.admission import Account
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.backends import RoutedBackend
-    from router_service.core.routing.endpoints import RoutedEndpoint
-    from router_service.core.routing.sampling import Chance
-    from router_service.core.routing.topology import Topology
-    from router_service.core.sessions.suspension import SuspendedRuns
-    from slotmesh.wire.deadline_heap import DeadlineHeap
-
+from router_service.core.sessions.suspension import SuspendedRuns
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 NOT_OWNED = -1
 """The owner epoch of calls that are recovered from a replica which is no longer their owner."""

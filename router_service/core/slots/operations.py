@@ -13,28 +13,24 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING
 
 from router_service.core import failures
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import NO_OPTIONS
-from router_service.core.commands import DeliverFailure, DeliverSlot
+from router_service.core.cancellation import Withdrawn
+from router_service.core.commands import DeliverFailure, DeliverSlot, RouterCommand
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.replicas.sender import Sender
 from router_service.core.routing import routing_hooks
+from router_service.core.routing.rosters import ReplicaKey
+from router_service.core.routing.topology import Topology
 from router_service.core.runs import RouterRun
+from router_service.core.slots.events import SlotAbandoned
 from router_service.core.slots.requests import Lease, RequestedSlot, Requests
 from router_service.core.slots.routed_slots import RoutedSlots
 from router_service.core.slots.slot import Dispatch, LeasedSlot, Release
-
-if TYPE_CHECKING:
-    from router_service.core.cancellation import Withdrawn
-    from router_service.core.commands import RouterCommand
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.rosters import ReplicaKey
-    from router_service.core.routing.topology import Topology
-    from router_service.core.slots.events import SlotAbandoned
-    from slotmesh.wire.deadline_heap import DeadlineHeap
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 LINK_WAIT_S = 2.0
 """What is bound to a replica that cannot be reached waits so long for the link."""

@@ -9,12 +9,9 @@ Owner: the slot operations.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
 
+from router_service.core.replicas.replica import RoutedReplica
 from slotmesh.wire.deadline_heap import DeadlineHeap
-
-if TYPE_CHECKING:
-    from router_service.core.replicas.replica import RoutedReplica
 
 
 class Routed:
