@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import inf
 
 from router_service.core import failures
 from router_service.core.commands import (
@@ -242,7 +241,7 @@ class CallerOutcomes:
     def _settle(self, run: RouterRun, count: int) -> None:
         run.unanswered -= count
         if not run.unanswered:
-            run.alarm = inf
+            run.alarm = None
             del run.caller.runs[run]
             if run.awaits:
                 self.unbrought.append(run)

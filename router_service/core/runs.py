@@ -21,6 +21,7 @@ from router_service.core.routing.rosters import ReplicaKey, RosterVersion
 from router_service.core.sessions.session import SessionConnection
 from router_service.core.slots.slot import Reserve, SlotWork
 from slotmesh.errors import Failure
+from slotmesh.wire.deadline_heap import weakly_referable
 from slotmesh.wire.trace_context import Traces
 
 SLO_UNLESS_STATED_S = 1.0
@@ -92,11 +93,23 @@ class SliceHolder(Protocol):
         """A slice that no frame has carried has become smaller: what remains of it is all of `run`."""
 
 
+@weakly_referable
+class RunAlarm:
+    """When a run is looked at. A `DeadlineHeap` watches this and not the run, which may be of a native class."""
+
+    __slots__ = ("__weakref__", "alarm", "run")
+
+    def __init__(self, run: RouterRun) -> None:
+        self.run = run
+        self.alarm = inf
+        """When its deadline, or its time in a queue, is looked at; infinite while it is not watched."""
+
+
 class RouterRun:
     """Consecutive calls of one caller that share their options."""
 
     __slots__ = (
-        *("__weakref__", "account", "alarm", "arrived", "asked_until", "attempt", "awaits", "caller", "cursor"),
+        *("account", "alarm", "arrived", "asked_until", "attempt", "awaits", "caller", "cursor"),
         *("deadline", "endpoint", "first_roster", "has_left", "ids", "is_overdue", "may_have_run", "options", "origin"),
         *("partition", "payloads", "recovers", "sents", "seq", "session", "shadow_of", "slot", "traces"),
         *("unanswered", "was_answered"),
@@ -138,8 +151,8 @@ class RouterRun:
         self.partition: KeyOrder | None = None
         self.account: Account | None = None
         """Whom the waiting calls are charged to; None while none wait."""
-        self.alarm = inf
-        """When its deadline, or its time in a queue, is looked at; infinite while it is not watched."""
+        self.alarm: RunAlarm | None = None
+        """None while nothing has watched it, and once all its calls have their outcomes."""
         self.is_overdue = False
         """Its deadline has passed, and its replicas are asked how far they are."""
         self.asked_until = inf
@@ -181,6 +194,13 @@ class RouterRun:
         """When its calls should be answered, monotonic seconds."""
         slo_s = self.options.slo_s
         return self.arrived + (SLO_UNLESS_STATED_S if slo_s is None else slo_s)
+
+    def to_watch(self) -> RunAlarm:
+        """What a heap of deadlines watches for this run."""
+        alarm = self.alarm
+        if alarm is None:
+            alarm = self.alarm = RunAlarm(self)
+        return alarm
 
     def slice(self, lo: int, hi: int, *, attempt: int | None = None) -> RouterRun:
         """A new run of some of the calls, as old as this one, with nothing sent."""

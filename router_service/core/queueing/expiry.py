@@ -14,7 +14,7 @@ from router_service.core import cancellation, failures
 from router_service.core.cancellation import Withdrawn
 from router_service.core.outcomes import CallerOutcomes
 from router_service.core.routing.intake import HOLD_S, RoutingIntake
-from router_service.core.runs import RouterRun
+from router_service.core.runs import RouterRun, RunAlarm
 from router_service.core.sessions.suspension import SuspendedRuns
 from router_service.core.slots.operations import RoutedSlotOperations
 from slotmesh.wire.deadline_heap import DeadlineHeap
@@ -25,7 +25,7 @@ class Expiry:
 
     def __init__(
         self,
-        deadlines: DeadlineHeap[RouterRun],
+        deadlines: DeadlineHeap[RunAlarm],
         outcomes: CallerOutcomes,
         intake: RoutingIntake,
         operations: RoutedSlotOperations,
@@ -40,7 +40,8 @@ class Expiry:
     def end_overdue(self, now: float) -> Withdrawn:
         """Fails what has no time left; returns what left the outboxes of replicas by that."""
         withdrawn = Withdrawn()
-        for run in self._deadlines.pop_due(now):
+        for alarm in self._deadlines.pop_due(now):
+            run = alarm.run
             if not run.unanswered:
                 continue
             if run.reserves:

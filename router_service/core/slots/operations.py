@@ -25,7 +25,7 @@ from router_service.core.replicas.sender import Sender
 from router_service.core.routing import routing_hooks
 from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.routing.topology import Topology
-from router_service.core.runs import RouterRun
+from router_service.core.runs import RouterRun, RunAlarm
 from router_service.core.slots.events import SlotAbandoned
 from router_service.core.slots.requests import Lease, RequestedSlot, Requests
 from router_service.core.slots.routed_slots import RoutedSlots
@@ -49,7 +49,7 @@ class RoutedSlotOperations:
         out: list[RouterCommand],
         topology: Topology,
         outcomes: CallerOutcomes,
-        deadlines: DeadlineHeap[RouterRun],
+        deadlines: DeadlineHeap[RunAlarm],
         sender: Sender,
     ) -> None:
         self._out = out
@@ -111,7 +111,7 @@ class RoutedSlotOperations:
         else:
             self._unknown.append((now + TABLE_WAIT_S, run, key))
             if run.deadline != inf:
-                self._deadlines.watch(run.deadline, run)
+                self._deadlines.watch(run.deadline, run.to_watch())
 
     def table_changed(self, now: float) -> None:
         """There is a newer table: it may know the replicas that the older one did not name."""
@@ -137,7 +137,7 @@ class RoutedSlotOperations:
         self._sender.bind(run, replica, now)
         when = run.deadline if replica.linked else min(run.deadline, now + LINK_WAIT_S)
         if when != inf:
-            self._deadlines.watch(when, run)
+            self._deadlines.watch(when, run.to_watch())
 
     def abandoned(self, event: SlotAbandoned, now: float) -> None:
         """Releases a slot that no caller will use; nothing is delivered."""

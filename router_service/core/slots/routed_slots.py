@@ -11,9 +11,10 @@ from __future__ import annotations
 from math import inf
 
 from router_service.core.replicas.replica import RoutedReplica
-from slotmesh.wire.deadline_heap import DeadlineHeap
+from slotmesh.wire.deadline_heap import DeadlineHeap, weakly_referable
 
 
+@weakly_referable
 class Routed:
     """A slot that was granted here, by a replica whose balancer has hooks. Compared by identity."""
 
