@@ -137,13 +137,14 @@ def no_room(max_ongoing: int, prefetch: int) -> Failure:
 
 
 def too_heavy(weight: float, max_batch_size: int) -> Failure:
+    shown = f"{weight:.15g}"
     return Failure(
         reason=Reason.BAD_ARGUMENTS,
         message=(
-            f"the call weighs {weight} by the method's batch_size_fn, and a batch at most {max_batch_size} "
+            f"the call weighs {shown} by the method's batch_size_fn, and a batch at most {max_batch_size} "
             "(max_batch_size): send less in a call"
         ),
-        metadata={"weight": f"{weight}", "max_batch_size": str(max_batch_size)},
+        metadata={"weight": shown, "max_batch_size": str(max_batch_size)},
     )
 
 

@@ -5,16 +5,12 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from router_service.core import cancellation
-
-if TYPE_CHECKING:
-    from router_service.core.events import CallerLeft, CallsCancelled
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.slots.operations import RoutedSlotOperations
-    from router_service.core.uploads.uploads import HeldUploads
-    from router_service.core.withdrawals import WithdrawalFollowUp
+from router_service.core.events import CallerLeft, CallsCancelled
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.slots.operations import RoutedSlotOperations
+from router_service.core.uploads.uploads import HeldUploads
+from router_service.core.withdrawals import WithdrawalFollowUp
 
 
 class CallerCancels:

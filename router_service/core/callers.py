@@ -9,11 +9,13 @@ Owner: the scheduler keeps `runs`; the edge calls `admit` and `released`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING
 
 from router_service.core.flows import Flow
+from router_service.core.runs import RouterRun
+from router_service.core.sessions.session import SessionConnection
 from router_service.core.streaming.credits import level_of
 from slotmesh.errors import Failure, Reason
 from slotmesh.wire.limits import (
@@ -23,12 +25,6 @@ from slotmesh.wire.limits import (
     START_WINDOW_BYTES,
     START_WINDOW_CALLS,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from router_service.core.runs import RouterRun
-    from router_service.core.sessions.session import SessionConnection
 
 
 @dataclass(frozen=True, slots=True)

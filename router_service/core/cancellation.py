@@ -9,20 +9,15 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from router_service.core import failures
-from slotmesh.wire.ranges import holds, merged
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.runs import CallerBook, RouterRun, Sent, SliceHolder
-    from slotmesh.errors import Failure
-    from slotmesh.wire.ranges import Range
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.runs import CallerBook, RouterRun, Sent, SliceHolder
+from slotmesh.errors import Failure
+from slotmesh.wire.ranges import Range, holds, merged
 
 Span = tuple[int, int]
 """Indices of a run or a slice, from the first up to the second: as slices of lists have them."""

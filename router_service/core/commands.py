@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from router_service.core.calls import CallPayload, RouterCallOptions
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.routing.rosters import RosterVersion
-    from router_service.core.runs import CallerBook, Sent, SliceHolder
-    from router_service.core.sessions.session import SessionConnection
-    from router_service.core.slots.slot import LeasedSlot, ReleasedSlot
-    from slotmesh.errors import Failure
-    from slotmesh.wire.chunks import Payload
+from router_service.core.calls import CallPayload, RouterCallOptions
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing.rosters import RosterVersion
+from router_service.core.runs import CallerBook, Sent, SliceHolder
+from router_service.core.sessions.session import SessionConnection
+from router_service.core.slots.slot import LeasedSlot, ReleasedSlot
+from slotmesh.errors import Failure
+from slotmesh.wire.chunks import Payload
 
 
 @dataclass(slots=True, eq=False)

@@ -8,17 +8,13 @@ Owner: the scheduler: each of its events ends here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from router_service.core import cancellation
-
-if TYPE_CHECKING:
-    from router_service.core.commands import RouterCommand
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.slots.operations import RoutedSlotOperations
-    from router_service.core.submissions import Submissions
-    from router_service.core.uploads.uploads import HeldUploads
-    from router_service.core.withdrawals import WithdrawalFollowUp
+from router_service.core.commands import RouterCommand
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.slots.operations import RoutedSlotOperations
+from router_service.core.submissions import Submissions
+from router_service.core.uploads.uploads import HeldUploads
+from router_service.core.withdrawals import WithdrawalFollowUp
 
 
 class Conclusions:

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import Enum
-from typing import TYPE_CHECKING
 
-from slotmesh.errors import Reason
+from router_service.core.runs import RouterRun
+from slotmesh.errors import Failure, Reason
 from slotmesh.histogram import Histogram
-
-if TYPE_CHECKING:
-    from router_service.core.runs import RouterRun
-    from slotmesh.errors import Failure
 
 UNKNOWN = ""
 """Label of an endpoint that the table does not name."""

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from router_service.core.callers import Caller
-    from router_service.core.calls import Batch, KeyedBatch
-    from router_service.core.commands import DeliverResults
-    from slotmesh.wire.trace_context import Traces
+from router_service.core.callers import Caller
+from router_service.core.calls import Batch, KeyedBatch
+from router_service.core.commands import DeliverResults
+from slotmesh.wire.trace_context import Traces
 
 
 class RouterEvent:

@@ -5,17 +5,13 @@ Owner: pure functions; `slotmesh.errors` has the reasons.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from router_service.core.queueing.admission import FIRST_RETRY_DELAY_S
 from router_service.core.queueing.reservations import constraint_of
+from router_service.core.runs import RouterRun, SliceHolder
 from slotmesh.errors import Executed, Failure, Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from router_service.core.runs import RouterRun, SliceHolder
 
 STALE_TABLE_DELAY_S = 1.0
 """By when a newer table may have come."""

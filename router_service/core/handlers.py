@@ -7,7 +7,7 @@ Owner: the scheduler, which asks for the table once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from router_service.core.events import (
     CallerLeft,
@@ -18,6 +18,7 @@ from router_service.core.events import (
     RouterEvent,
     RouterTimePassed,
 )
+from router_service.core.parts import Parts
 from router_service.core.queueing.events import BrakeChanged
 from router_service.core.replicas.events import (
     CapacityReported,
@@ -48,9 +49,6 @@ from router_service.core.slots.events import (
 )
 from router_service.core.streaming.events import StreamedOutcomesLeft
 from router_service.core.uploads.events import ChunkArrived, UploadCompleted, UploadFailed
-
-if TYPE_CHECKING:
-    from router_service.core.parts import Parts
 
 EventT = TypeVar("EventT", bound=RouterEvent)
 

@@ -9,9 +9,8 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import inf
-from typing import TYPE_CHECKING
 
 from router_service.core import failures
 from router_service.core.commands import (
@@ -22,19 +21,13 @@ from router_service.core.commands import (
     DeliverSlot,
     RouterCommand,
 )
-from router_service.core.counters import ShadowOutcome
-from router_service.core.slots.slot import Release, ReleasedSlot
+from router_service.core.counters import RouterCounters, ShadowOutcome
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.runs import CallerBook, RouterRun, Sent, SliceHolder
+from router_service.core.slots.slot import LeasedSlot, Release, ReleasedSlot
+from router_service.core.streaming.events import StreamedOutcomesLeft
 from slotmesh.errors import Executed, Failure, Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from router_service.core.counters import RouterCounters
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.runs import CallerBook, RouterRun, Sent, SliceHolder
-    from router_service.core.slots.slot import LeasedSlot
-    from router_service.core.streaming.events import StreamedOutcomesLeft
-    from slotmesh.wire.chunks import Payload
+from slotmesh.wire.chunks import Payload
 
 
 class CallerOutcomes:
@@ -248,7 +241,7 @@ class CallerOutcomes:
     def _settle(self, run: RouterRun, count: int) -> None:
         run.unanswered -= count
         if not run.unanswered:
-            run.alarm = inf
+            run.alarm = None
             del run.caller.runs[run]
             if run.awaits:
                 self.unbrought.append(run)

@@ -7,9 +7,9 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING
 
 from router_service.core.caller_cancels import CallerCancels
+from router_service.core.commands import RouterCommand
 from router_service.core.conclusions import Conclusions
 from router_service.core.counters import RouterCounters
 from router_service.core.keyed.column_intake import ColumnIntake
@@ -20,8 +20,10 @@ from router_service.core.replicas.link_changes import LinkChanges
 from router_service.core.replicas.refusals import Refusals
 from router_service.core.replicas.sender import Sender
 from router_service.core.routing.intake import RoutingIntake
+from router_service.core.routing.sampling import Chance
 from router_service.core.routing.table_changes import TableChanges
 from router_service.core.routing.topology import Topology
+from router_service.core.runs import RunAlarm
 from router_service.core.sessions.acknowledgements import Acknowledgements
 from router_service.core.sessions.connections import SessionConnections
 from router_service.core.sessions.resumption import Resumptions
@@ -35,11 +37,6 @@ from router_service.core.uploads.arrivals import UploadArrivals
 from router_service.core.uploads.uploads import HeldUploads
 from router_service.core.withdrawals import WithdrawalFollowUp
 from slotmesh.wire.deadline_heap import DeadlineHeap
-
-if TYPE_CHECKING:
-    from router_service.core.commands import RouterCommand
-    from router_service.core.routing.sampling import Chance
-    from router_service.core.runs import RouterRun
 
 
 class Parts:
@@ -55,7 +52,7 @@ class Parts:
         self.topology = topology = Topology(out, counters, chance)
         self.suspended = suspended = SuspendedRuns()
         self.uploads = uploads = HeldUploads(max_upload_bytes)
-        deadlines: DeadlineHeap[RouterRun] = DeadlineHeap(sweep_from=1024)
+        deadlines: DeadlineHeap[RunAlarm] = DeadlineHeap(sweep_from=1024)
         # The way of a call.
         self.outcomes = outcomes = CallerOutcomes(out, counters)
         self.sender = sender = Sender(out, topology)

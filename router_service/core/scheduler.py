@@ -15,22 +15,18 @@ Owner: the dispatcher, on one event loop. No clock, no I/O: `now` is monotonic s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from router_service.core.commands import RouterCommand
+from router_service.core.events import RouterEvent
 from router_service.core.handlers import handlers_of
 from router_service.core.parts import Parts
 from router_service.core.replicas import frames
+from router_service.core.replicas.frames import OutgoingBatch
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing.sampling import Chance
+from router_service.core.routing.table import RoutingTable
 from router_service.core.slots import frames as slot_frames
+from router_service.core.slots.frames import OutgoingOp
 from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
-
-if TYPE_CHECKING:
-    from router_service.core.commands import RouterCommand
-    from router_service.core.events import RouterEvent
-    from router_service.core.replicas.frames import OutgoingBatch
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.routing.sampling import Chance
-    from router_service.core.routing.table import RoutingTable
-    from router_service.core.slots.frames import OutgoingOp
 
 
 class RouterScheduler:

@@ -6,30 +6,25 @@ Owner: the scheduler, which follows up what has ended.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING
 
 from router_service.core import failures
-from router_service.core.calls import KeyedBatch
+from router_service.core.callers import Caller
+from router_service.core.calls import Batch, KeyedBatch
+from router_service.core.counters import RouterCounters
+from router_service.core.events import CallFailedAtEdge, CallsSubmitted, ResultsRequested
+from router_service.core.keyed.column_intake import ColumnIntake
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.routing.endpoints import RoutedEndpoint
+from router_service.core.routing.intake import RoutingIntake
+from router_service.core.routing.topology import Topology
 from router_service.core.runs import RouterRun
+from router_service.core.sessions.events import CallsResent
+from router_service.core.sessions.resumption import Resumptions
+from router_service.core.uploads.uploads import HeldUploads
 from slotmesh.wire.chunks import Announced
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from router_service.core.callers import Caller
-    from router_service.core.calls import Batch
-    from router_service.core.counters import RouterCounters
-    from router_service.core.events import CallFailedAtEdge, CallsSubmitted, ResultsRequested
-    from router_service.core.keyed.column_intake import ColumnIntake
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.routing.endpoints import RoutedEndpoint
-    from router_service.core.routing.intake import RoutingIntake
-    from router_service.core.routing.topology import Topology
-    from router_service.core.sessions.events import CallsResent
-    from router_service.core.sessions.resumption import Resumptions
-    from router_service.core.uploads.uploads import HeldUploads
 
 
 class Submissions:

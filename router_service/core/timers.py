@@ -5,22 +5,18 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from router_service.core import cancellation
-
-if TYPE_CHECKING:
-    from router_service.core.events import RouterTimePassed
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.queueing.expiry import Expiry
-    from router_service.core.replicas.sender import Sender
-    from router_service.core.runs import RouterRun
-    from router_service.core.sessions.acknowledgements import Acknowledgements
-    from router_service.core.sessions.resumption import Resumptions
-    from router_service.core.slots.operations import RoutedSlotOperations
-    from router_service.core.uploads.uploads import HeldUploads
-    from router_service.core.withdrawals import WithdrawalFollowUp
-    from slotmesh.wire.deadline_heap import DeadlineHeap
+from router_service.core.events import RouterTimePassed
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.queueing.expiry import Expiry
+from router_service.core.replicas.sender import Sender
+from router_service.core.runs import RunAlarm
+from router_service.core.sessions.acknowledgements import Acknowledgements
+from router_service.core.sessions.resumption import Resumptions
+from router_service.core.slots.operations import RoutedSlotOperations
+from router_service.core.uploads.uploads import HeldUploads
+from router_service.core.withdrawals import WithdrawalFollowUp
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 
 class Timers:
@@ -28,7 +24,7 @@ class Timers:
 
     def __init__(
         self,
-        deadlines: DeadlineHeap[RouterRun],
+        deadlines: DeadlineHeap[RunAlarm],
         outcomes: CallerOutcomes,
         sender: Sender,
         withdrawals: WithdrawalFollowUp,

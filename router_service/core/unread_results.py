@@ -13,10 +13,8 @@ Owner: the router's streams, one for all. Pure; `now` is monotonic seconds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Final, Protocol
 
 MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
 BRAKE_SHARE: Final = 4

@@ -7,16 +7,12 @@ Owner: the scheduler; whatever ends calls early calls it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from router_service.core import cancellation
-
-if TYPE_CHECKING:
-    from router_service.core.cancellation import Withdrawn
-    from router_service.core.replicas.answers import Answers
-    from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.intake import RoutingIntake
-    from router_service.core.routing.topology import Topology
+from router_service.core.cancellation import Withdrawn
+from router_service.core.replicas.answers import Answers
+from router_service.core.replicas.sender import Sender
+from router_service.core.routing.intake import RoutingIntake
+from router_service.core.routing.topology import Topology
 
 
 class WithdrawalFollowUp:

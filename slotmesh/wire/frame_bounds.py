@@ -12,12 +12,10 @@ shapes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Generator, Mapping
+from typing import Final, NamedTuple
 
 from slotmesh.wire.limits import MAX_ELEMENTS, MAX_FRAME_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
 
 SMALL_BYTES: Final = MAX_ELEMENTS
 """No frame of this size can hold too many elements: nothing in it need be counted."""

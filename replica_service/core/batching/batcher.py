@@ -9,17 +9,14 @@ Owner: the scheduler, which gives each unkeyed call and each lane in here a perm
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from replica_service.core.batching.gathering import BatchGathering, Weigh, weighed
-from replica_service.core.calls import ReplicaLane
+from replica_service.core.calls import ReplicaLane, ReplicaRun
 from replica_service.core.commands import Part, StartBatch
 from replica_service.core.lanes.lane_history import is_passed, is_stopped, note_failure
 from slotmesh.errors import Failure
-
-if TYPE_CHECKING:
-    from replica_service.core.calls import ReplicaRun
-    from slotmesh.handlers.batching import BatchControl
+from slotmesh.handlers.batching import BatchControl
 
 
 class Cut(NamedTuple):

@@ -12,15 +12,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import TYPE_CHECKING
 
 from replica_service.core.batching.batch_weight import Weighed
 from replica_service.core.calls import ReplicaLane, ReplicaRun
 from replica_service.core.failures import too_heavy
 from slotmesh.errors import Failure
-
-if TYPE_CHECKING:
-    from slotmesh.handlers.batching import BatchControl
+from slotmesh.handlers.batching import BatchControl
 
 Weigh = Callable[[ReplicaRun, int], Weighed]
 """Weighs the call of the run at an index. Raises nothing."""

@@ -13,15 +13,12 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from replica_service.core.batching.batcher import Batcher
 from slotmesh.wire.frame_costs import QUICK_S
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from replica_service.core.batching.batcher import Batcher
 
 LEAST_S = 1e-6
 """Shorter times are reported as this: the rest of a frame costs as much."""

@@ -9,24 +9,21 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from router_service.core.callers import Caller
+from router_service.core.calls import KeyedBatch
 from router_service.core.keyed.partition_column import PartitionColumn
+from router_service.core.keyed.partitions import Partition
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.replicas.sender import Sender
+from router_service.core.routing.endpoints import RoutedEndpoint
+from router_service.core.routing.intake import RoutingIntake
+from router_service.core.routing.topology import Topology
 from router_service.core.runs import RouterRun
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from router_service.core.callers import Caller
-    from router_service.core.calls import KeyedBatch
-    from router_service.core.keyed.partitions import Partition
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.endpoints import RoutedEndpoint
-    from router_service.core.routing.intake import RoutingIntake
-    from router_service.core.routing.topology import Topology
-    from slotmesh.wire.trace_context import Traces
+from slotmesh.wire.trace_context import Traces
 
 
 class ColumnIntake:

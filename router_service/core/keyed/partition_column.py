@@ -9,14 +9,11 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from router_service.core.calls import RouterCallOptions
-    from router_service.core.keyed.key_order import CountedPartition, KeyOrder
+from router_service.core.calls import RouterCallOptions
+from router_service.core.keyed.key_order import CountedPartition, KeyOrder
 
 
 class PartitionColumn:

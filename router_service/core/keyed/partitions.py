@@ -8,14 +8,10 @@ Owner: the scheduler; made when the first key of the partition is called.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from router_service.core.queueing.run_queues import RunQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.replicas.replica import RoutedReplica
 
 
 class Partition:

@@ -9,17 +9,14 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
+from router_service.core.calls import CallPayload
+from router_service.core.flows import Flow
 from router_service.core.queueing.drain_rate import DrainRate
 from router_service.core.queueing.service_time import ServiceTime
 from slotmesh.errors import Failure, Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from router_service.core.calls import CallPayload
-    from router_service.core.flows import Flow
 
 FLOOR_CALLS = 16
 """Calls that a flow may have waiting even where others have filled the queue."""

@@ -7,13 +7,9 @@ Owner: the backend.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from router_service.core.queueing.fair_queue import FEW_CALLS
 from router_service.core.queueing.run_queues import SloQueue
-
-if TYPE_CHECKING:
-    from router_service.core.runs import RouterRun
+from router_service.core.runs import RouterRun
 
 
 class DueQueue:

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING
 
 from router_service.core import cancellation, failures
 from router_service.core.cancellation import Withdrawn
-from router_service.core.routing.intake import HOLD_S
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.routing.intake import HOLD_S, RoutingIntake
+from router_service.core.routing.topology import Topology
 from router_service.core.routing.waiting_causes import why, why_not_load
-
-if TYPE_CHECKING:
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.routing.intake import RoutingIntake
-    from router_service.core.routing.topology import Topology
-    from router_service.core.runs import RouterRun
-    from router_service.core.sessions.suspension import SuspendedRuns
-    from router_service.core.slots.operations import RoutedSlotOperations
-    from slotmesh.wire.deadline_heap import DeadlineHeap
+from router_service.core.runs import RouterRun, RunAlarm
+from router_service.core.sessions.suspension import SuspendedRuns
+from router_service.core.slots.operations import RoutedSlotOperations
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 
 class Expiry:
@@ -31,7 +27,7 @@ class Expiry:
 
     def __init__(
         self,
-        deadlines: DeadlineHeap[RouterRun],
+        deadlines: DeadlineHeap[RunAlarm],
         outcomes: CallerOutcomes,
         intake: RoutingIntake,
         operations: RoutedSlotOperations,
@@ -48,7 +44,8 @@ class Expiry:
     def end_overdue(self, now: float) -> Withdrawn:
         """Fails what has no time left; returns what left the outboxes of replicas by that."""
         withdrawn = Withdrawn()
-        for run in self._deadlines.pop_due(now):
+        for alarm in self._deadlines.pop_due(now):
+            run = alarm.run
             if not run.unanswered:
                 continue
             if run.reserves:

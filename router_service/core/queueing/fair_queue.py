@@ -13,13 +13,10 @@ Owner: the backend.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
+from router_service.core.flows import Flow
 from router_service.core.queueing.run_queues import SloQueue
-
-if TYPE_CHECKING:
-    from router_service.core.flows import Flow
-    from router_service.core.runs import RouterRun
+from router_service.core.runs import RouterRun
 
 TURN_CALLS = 64
 """Calls a turn: enough for full frames, few enough that a caller with one call soon has its turn."""

@@ -10,14 +10,11 @@ Owner: the backend; the sender serves it.
 from __future__ import annotations
 
 from bisect import insort
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Collection, Iterator
+from typing import Protocol, TypeVar
 
+from router_service.core.runs import RouterRun
 from router_service.core.slots.slot import Reserve
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from router_service.core.runs import RouterRun
 
 MAX_WAITING = 256
 """Of one backend. What replicas hand back is let in beyond it."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from router_service.core.runs import RouterRun
+from router_service.core.runs import RouterRun
 
 _SWEEP_FROM = 1024
 

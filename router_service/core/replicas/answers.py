@@ -8,31 +8,25 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING
 
 from router_service.core import cancellation, failures
-from router_service.core.calls import FirstAttempt
+from router_service.core.calls import Failures, FirstAttempt
+from router_service.core.commands import RouterCommand
+from router_service.core.counters import RouterCounters
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.replicas.capacity import ReportedCapacity
+from router_service.core.replicas.events import LanesStopped, RunsCompleted
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.replicas.sender import Sender
 from router_service.core.routing import routing_hooks
+from router_service.core.routing.backends import RoutedBackend
+from router_service.core.routing.intake import RoutingIntake
+from router_service.core.runs import RouterRun, Sent
 from router_service.core.streaming.values import pass_on
-from slotmesh.errors import Executed, Reason
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from router_service.core.calls import Failures
-    from router_service.core.commands import RouterCommand
-    from router_service.core.counters import RouterCounters
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.replicas.capacity import ReportedCapacity
-    from router_service.core.replicas.events import LanesStopped, RunsCompleted
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.backends import RoutedBackend
-    from router_service.core.routing.intake import RoutingIntake
-    from router_service.core.runs import RouterRun, Sent
-    from slotmesh.errors import Failure
+from slotmesh.errors import Executed, Failure, Reason
 
 
 class Answers:

@@ -9,10 +9,7 @@ Owner: the backend.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from router_service.core.routing.rosters import ReplicaKey
+from router_service.core.routing.rosters import ReplicaKey
 
 FIRST_S = 0.1
 LONGEST_S = 3.0

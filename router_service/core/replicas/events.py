@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from router_service.core.calls import Failures, Results
 from router_service.core.events import RouterEvent
-
-if TYPE_CHECKING:
-    from router_service.core.calls import Failures, Results
-    from router_service.core.replicas.capacity import ReportedCapacity
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.replicas.slicing import MethodTime
-    from slotmesh.errors import Failure
+from router_service.core.replicas.capacity import ReportedCapacity
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.replicas.slicing import MethodTime
+from slotmesh.errors import Failure
 
 
 @dataclass(slots=True, eq=False)

@@ -13,20 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
-from router_service.core.calls import NO_CALLS, FirstAttempt
+from router_service.core.calls import NO_CALLS, FirstAttempt, RouterCallOptions
+from router_service.core.keyed.key_order import KeyOrder
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.runs import RouterRun, Sent
+from router_service.core.sessions.session import SessionConnection
+from slotmesh.wire.chunks import Payload
 from slotmesh.wire.limits import MAX_PAYLOAD_BYTES
 from slotmesh.wire.pacing import COUNTED_FRAMES
-
-if TYPE_CHECKING:
-    from router_service.core.calls import RouterCallOptions
-    from router_service.core.keyed.key_order import KeyOrder
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.runs import RouterRun, Sent
-    from router_service.core.sessions.session import SessionConnection
-    from slotmesh.wire.chunks import Payload
-    from slotmesh.wire.trace_context import TraceContext
+from slotmesh.wire.trace_context import TraceContext
 
 MAX_FRAME_SLICES = 256
 """Slices of a frame at most. What costs is the slice, not the call: while the replica works on one frame, the router

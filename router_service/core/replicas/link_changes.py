@@ -5,26 +5,21 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from router_service.core.commands import RetryLink
+from router_service.core.commands import RetryLink, RouterCommand
+from router_service.core.replicas.answers import Answers
 from router_service.core.replicas.ejection import LONGEST_S
-
-if TYPE_CHECKING:
-    from router_service.core.commands import RouterCommand
-    from router_service.core.replicas.answers import Answers
-    from router_service.core.replicas.events import (
-        CapacityReported,
-        DrainAnnounced,
-        LinkFailed,
-        LinkLost,
-        LinkOpened,
-        ServiceTimesReported,
-    )
-    from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.sampling import Chance
-    from router_service.core.routing.topology import Topology
-    from router_service.core.sessions.resumption import Resumptions
+from router_service.core.replicas.events import (
+    CapacityReported,
+    DrainAnnounced,
+    LinkFailed,
+    LinkLost,
+    LinkOpened,
+    ServiceTimesReported,
+)
+from router_service.core.replicas.sender import Sender
+from router_service.core.routing.sampling import Chance
+from router_service.core.routing.topology import Topology
+from router_service.core.sessions.resumption import Resumptions
 
 
 class LinkChanges:

@@ -7,22 +7,18 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from router_service.core import failures
+from router_service.core.counters import RouterCounters
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.queueing.expiry import Expiry
+from router_service.core.replicas.answers import Answers
+from router_service.core.replicas.events import RunsRefused
+from router_service.core.replicas.sender import Sender
 from router_service.core.routing import routing_hooks
+from router_service.core.routing.intake import RoutingIntake
+from router_service.core.runs import RouterRun, Sent
+from router_service.core.withdrawals import WithdrawalFollowUp
 from slotmesh.errors import Reason
-
-if TYPE_CHECKING:
-    from router_service.core.counters import RouterCounters
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.queueing.expiry import Expiry
-    from router_service.core.replicas.answers import Answers
-    from router_service.core.replicas.events import RunsRefused
-    from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.intake import RoutingIntake
-    from router_service.core.runs import RouterRun, Sent
-    from router_service.core.withdrawals import WithdrawalFollowUp
 
 
 class Refusals:

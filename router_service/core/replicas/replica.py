@@ -11,21 +11,17 @@ Owner: the scheduler.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
+from router_service.core.queueing.run_queues import RunQueue
 from router_service.core.replicas.capacity import ReportedCapacity
-from router_service.core.replicas.slicing import QUICK_NS
+from router_service.core.replicas.slicing import QUICK_NS, MethodTime
 from router_service.core.routing import routing_hooks
+from router_service.core.routing.backends import RoutedBackend
+from router_service.core.routing.table import ReplicaRoute
 from router_service.core.runs import Bound, RouterRun, Sent
 from slotmesh.wire.ledger import Ledger
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from router_service.core.queueing.run_queues import RunQueue
-    from router_service.core.replicas.slicing import MethodTime
-    from router_service.core.routing.backends import RoutedBackend
-    from router_service.core.routing.table import ReplicaRoute
 
 
 class ReadyPartition(Protocol):

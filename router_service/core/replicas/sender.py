@@ -8,21 +8,17 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from router_service.core.commands import Flush, RouterCommand
+from router_service.core.keyed.partitions import Partition
+from router_service.core.queueing.events import BrakeChanged
+from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.replicas.slicing import slice_calls
 from router_service.core.routing import routing_hooks
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from router_service.core.keyed.partitions import Partition
-    from router_service.core.queueing.events import BrakeChanged
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.routing.backends import RoutedBackend
-    from router_service.core.routing.topology import Topology
-    from router_service.core.runs import RouterRun, Sent
+from router_service.core.routing.backends import RoutedBackend
+from router_service.core.routing.topology import Topology
+from router_service.core.runs import RouterRun, Sent
 
 KEYED_TURN_CALLS = 256
 """Calls of one partition before its owner serves the next one: what a lane runs in one turn."""

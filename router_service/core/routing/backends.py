@@ -5,27 +5,22 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Generic, Protocol, TypeVar
 
+from router_service.core.counters import BackendCounts
 from router_service.core.queueing.admission import Account
 from router_service.core.queueing.due_queue import DueQueue
 from router_service.core.queueing.fair_queue import FairQueue
 from router_service.core.queueing.reservations import ConstrainedReservations
 from router_service.core.replicas.ejection import Ejections
 from router_service.core.replicas.retries import RetryBudget
-from router_service.core.replicas.slicing import joins
-from router_service.core.routing.balancers import Candidate, RoutingHooks, new_balancer
+from router_service.core.replicas.slicing import MethodTime, joins
+from router_service.core.routing.balancers import Balancer, Candidate, RoutingHooks, new_balancer
+from router_service.core.routing.rosters import ReplicaKey
+from router_service.core.routing.sampling import Chance
+from router_service.core.routing.table import BackendRoute
 from slotmesh.spec.model import SloScope
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from router_service.core.counters import BackendCounts
-    from router_service.core.replicas.slicing import MethodTime
-    from router_service.core.routing.balancers import Balancer
-    from router_service.core.routing.rosters import ReplicaKey
-    from router_service.core.routing.sampling import Chance
-    from router_service.core.routing.table import BackendRoute
 
 
 class BackendMember(Candidate, Protocol):

@@ -7,21 +7,17 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from router_service.core.keyed.partitions import Partition
 from router_service.core.queueing.admission import Account
 from router_service.core.queueing.run_queues import RunQueue
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing.backends import RoutedBackend
+from router_service.core.routing.rosters import ReplicaKey
+from router_service.core.routing.table import EndpointRoute
 from router_service.core.routing.traffic import TrafficShares
 from slotmesh.spec import model
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.routing.backends import RoutedBackend
-    from router_service.core.routing.rosters import ReplicaKey
-    from router_service.core.routing.table import EndpointRoute
 
 
 class RoutedEndpoint:

@@ -6,12 +6,9 @@ Owner: the table watch makes them, the scheduler reads them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from router_service.core.events import RouterEvent
-
-if TYPE_CHECKING:
-    from router_service.core.routing.table import RoutingTable
+from router_service.core.routing.table import RoutingTable
 
 
 @dataclass(slots=True, eq=False)

@@ -9,30 +9,26 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from router_service.core import failures
 from router_service.core.callers import Caller, Window
+from router_service.core.keyed.partitions import Partition
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.queueing.admission import Account
 from router_service.core.queueing.reservations import best_for, can_serve, constraint_of
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.replicas.sender import Sender
+from router_service.core.routing.backends import RoutedBackend
+from router_service.core.routing.endpoints import RoutedEndpoint
+from router_service.core.routing.sampling import Chance
+from router_service.core.routing.topology import Topology
 from router_service.core.routing.waiting_causes import why_not_load
-from router_service.core.runs import RouterRun
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from router_service.core.keyed.partitions import Partition
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.queueing.admission import Account
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.backends import RoutedBackend
-    from router_service.core.routing.endpoints import RoutedEndpoint
-    from router_service.core.routing.sampling import Chance
-    from router_service.core.routing.topology import Topology
-    from router_service.core.sessions.suspension import SuspendedRuns
-    from slotmesh.wire.deadline_heap import DeadlineHeap
-
+from router_service.core.runs import RouterRun, RunAlarm
+from router_service.core.sessions.suspension import SuspendedRuns
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 NOT_OWNED = -1
 """The owner epoch of calls that are recovered from a replica which is no longer their owner."""
@@ -49,7 +45,7 @@ class RoutingIntake:
         self,
         topology: Topology,
         outcomes: CallerOutcomes,
-        deadlines: DeadlineHeap[RouterRun],
+        deadlines: DeadlineHeap[RunAlarm],
         sender: Sender,
         suspended: SuspendedRuns,
         chance: Chance,
@@ -97,7 +93,7 @@ class RoutingIntake:
         if run.session is None:
             raise ValueError("calls without a session need no acknowledgement")
         self._suspended.hold(run.session, run, now, is_admitted=admitted)
-        self._deadlines.watch(min(run.deadline, now + HOLD_S), run)
+        self._deadlines.watch(min(run.deadline, now + HOLD_S), run.to_watch())
 
     def recover(self, run: RouterRun, replica: RoutedReplica, now: float) -> None:
         """Asks the replica for the outcomes of calls that it has. Nothing of their keys is sent elsewhere meanwhile."""
@@ -131,7 +127,7 @@ class RoutingIntake:
             self._sender.spread_shadow(copy, backend, now)
         self._outcomes.fail_waiting(copy, failures.NO_FREE_SLOT)
         if copy.unanswered and copy.deadline != inf:
-            self._deadlines.watch(copy.deadline, copy)
+            self._deadlines.watch(copy.deadline, copy.to_watch())
 
     def put_back(self, runs: Sequence[RouterRun], backend: RoutedBackend[RoutedReplica], now: float) -> None:
         """Queues runs that came back, by their age."""
@@ -170,7 +166,7 @@ class RoutingIntake:
         if run.account is not None and run.waiting:
             when = min(run.account.too_late(run), run.arrived + run.account.max_queue_time_s, run.asked_until)
         if when != inf:
-            self._deadlines.watch(when, run)
+            self._deadlines.watch(when, run.to_watch())
 
     def _slices(self, run: RouterRun, endpoint: RoutedEndpoint) -> Sequence[tuple[str, tuple[int, int]]]:
         waiting = run.waiting
@@ -202,7 +198,7 @@ class RoutingIntake:
             partition.queue.append(run)
             self._sender.list(partition)
         elif run.deadline != inf:
-            self._deadlines.watch(run.deadline, run)
+            self._deadlines.watch(run.deadline, run.to_watch())
 
     def _to_backend(self, run: RouterRun, name: str, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:
         backend = self._topology.backends.get(name)
@@ -219,7 +215,7 @@ class RoutingIntake:
             if queue.is_braked:
                 self._sender.pump_queue(backend, now)
         elif run.deadline != inf:
-            self._deadlines.watch(run.deadline, run)
+            self._deadlines.watch(run.deadline, run.to_watch())
 
     def _reserve(self, run: RouterRun, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:
         """Finds the backend of a reservation: that of the replica that it names, if it names one."""

@@ -8,13 +8,9 @@ Owner: pure functions; `hooks` is the balancer where it has hooks, else None.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from router_service.core.routing.balancers import Candidate, RoutingHooks
+from router_service.core.runs import Sent
 from router_service.core.slots.slot import Dispatch
-
-if TYPE_CHECKING:
-    from router_service.core.routing.balancers import Candidate, RoutingHooks
-    from router_service.core.runs import Sent
 
 
 def placed(hooks: RoutingHooks | None, replica: Candidate, count: int) -> None:

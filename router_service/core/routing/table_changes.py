@@ -5,18 +5,14 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from router_service.core import cancellation
-
-if TYPE_CHECKING:
-    from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.events import TableReceived
-    from router_service.core.routing.intake import RoutingIntake
-    from router_service.core.routing.topology import Topology
-    from router_service.core.sessions.acknowledgements import Acknowledgements
-    from router_service.core.sessions.resumption import Resumptions
-    from router_service.core.slots.operations import RoutedSlotOperations
+from router_service.core.replicas.sender import Sender
+from router_service.core.routing.events import TableReceived
+from router_service.core.routing.intake import RoutingIntake
+from router_service.core.routing.topology import Topology
+from router_service.core.sessions.acknowledgements import Acknowledgements
+from router_service.core.sessions.resumption import Resumptions
+from router_service.core.slots.operations import RoutedSlotOperations
 
 
 class TableChanges:

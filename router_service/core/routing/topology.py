@@ -9,23 +9,18 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from router_service.core.commands import CloseLink, OpenLink, RouterCommand
+from router_service.core.counters import RouterCounters
+from router_service.core.keyed.partitions import Partition
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.routing.backends import RoutedBackend
 from router_service.core.routing.endpoints import RoutedEndpoint
-from router_service.core.routing.table import RoutingTable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from router_service.core.counters import RouterCounters
-    from router_service.core.keyed.partitions import Partition
-    from router_service.core.routing.rosters import ReplicaKey
-    from router_service.core.routing.sampling import Chance
-    from router_service.core.routing.table import BackendRoute
-    from router_service.core.runs import RouterRun, SliceHolder
+from router_service.core.routing.rosters import ReplicaKey
+from router_service.core.routing.sampling import Chance
+from router_service.core.routing.table import BackendRoute, RoutingTable
+from router_service.core.runs import RouterRun, SliceHolder
 
 
 class Topology:

@@ -8,16 +8,11 @@ Owner: the endpoint.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from router_service.core.routing import rendezvous
-from router_service.core.routing.sampling import binomial, contiguous
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from router_service.core.routing.sampling import Chance, Span
+from router_service.core.routing.sampling import Chance, Span, binomial, contiguous
 
 
 class TrafficShares:

@@ -7,21 +7,17 @@ Owner: pure functions; `failures` makes sentences of what they say.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from router_service.core.keyed.partitions import Partition
+from router_service.core.queueing.admission import Account
 from router_service.core.queueing.reservations import constraint_of
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from router_service.core.keyed.partitions import Partition
-    from router_service.core.queueing.admission import Account
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.routing.backends import RoutedBackend
-    from router_service.core.routing.endpoints import RoutedEndpoint
-    from router_service.core.routing.topology import Topology
-    from router_service.core.runs import RouterRun
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing.backends import RoutedBackend
+from router_service.core.routing.endpoints import RoutedEndpoint
+from router_service.core.routing.topology import Topology
+from router_service.core.runs import RouterRun
 
 _NAMED = 4
 """Replicas and backends that a message names; it counts the others."""

@@ -10,21 +10,18 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from router_service.core import cancellation
-from router_service.core.commands import NameRoster
-
-if TYPE_CHECKING:
-    from router_service.core.callers import Caller
-    from router_service.core.commands import RouterCommand
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.routing.intake import RoutingIntake
-    from router_service.core.routing.rosters import RosterVersion
-    from router_service.core.routing.topology import Topology
-    from router_service.core.sessions.session import SessionConnection
-    from router_service.core.sessions.suspension import SuspendedRuns
+from router_service.core.callers import Caller
+from router_service.core.commands import NameRoster, RouterCommand
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing.intake import RoutingIntake
+from router_service.core.routing.rosters import RosterVersion
+from router_service.core.routing.topology import Topology
+from router_service.core.sessions.session import SessionConnection
+from router_service.core.sessions.suspension import SuspendedRuns
 
 PATIENCE_S: Final = 0.25
 """How long replicas that join wait for clients: many times what an acknowledgement takes on its way."""

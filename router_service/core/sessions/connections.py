@@ -5,18 +5,14 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from router_service.core import cancellation
-
-if TYPE_CHECKING:
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.replicas.sender import Sender
-    from router_service.core.sessions.acknowledgements import Acknowledgements
-    from router_service.core.sessions.events import RosterAcknowledged, SessionConnected, SessionDisconnected
-    from router_service.core.sessions.resumption import Resumptions
-    from router_service.core.uploads.uploads import HeldUploads
-    from router_service.core.withdrawals import WithdrawalFollowUp
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.replicas.sender import Sender
+from router_service.core.sessions.acknowledgements import Acknowledgements
+from router_service.core.sessions.events import RosterAcknowledged, SessionConnected, SessionDisconnected
+from router_service.core.sessions.resumption import Resumptions
+from router_service.core.uploads.uploads import HeldUploads
+from router_service.core.withdrawals import WithdrawalFollowUp
 
 
 class SessionConnections:

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from router_service.core.callers import Caller
+from router_service.core.calls import Batch
 from router_service.core.events import RouterEvent
-
-if TYPE_CHECKING:
-    from router_service.core.callers import Caller
-    from router_service.core.calls import Batch
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.routing.rosters import RosterVersion
-    from router_service.core.runs import CallerBook
-    from router_service.core.sessions.found_calls import FoundCalls
-    from slotmesh.wire.trace_context import Traces
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing.rosters import RosterVersion
+from router_service.core.runs import CallerBook
+from router_service.core.sessions.found_calls import FoundCalls
+from slotmesh.wire.trace_context import Traces
 
 
 @dataclass(slots=True, eq=False)

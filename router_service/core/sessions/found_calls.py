@@ -6,18 +6,14 @@ Owner: `Resumptions`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from slotmesh.wire.ranges import holds, merged
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.routing.rosters import RosterVersion
-    from router_service.core.runs import RouterRun
-    from slotmesh.wire.ranges import Range
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing.rosters import RosterVersion
+from router_service.core.runs import RouterRun
+from slotmesh.wire.ranges import Range, holds, merged
 
 MAX_RESENT = 65_536
 """Runs with ordering keys of which it is remembered that they were sent again: several times what a window holds. Where

@@ -13,25 +13,20 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from router_service.core import failures
-from router_service.core.commands import AskReconcile
+from router_service.core.commands import AskReconcile, RouterCommand
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing.intake import RoutingIntake
+from router_service.core.routing.topology import Topology
+from router_service.core.runs import RouterRun
+from router_service.core.sessions.events import AllCallsResent, SessionReconciled
 from router_service.core.sessions.found_calls import Resumption
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from router_service.core.commands import RouterCommand
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.routing.intake import RoutingIntake
-    from router_service.core.routing.topology import Topology
-    from router_service.core.runs import RouterRun
-    from router_service.core.sessions.events import AllCallsResent, SessionReconciled
-    from router_service.core.sessions.session import SessionConnection
-    from slotmesh.errors import Failure
+from router_service.core.sessions.session import SessionConnection
+from slotmesh.errors import Failure
 
 PATIENCE_S = 5.0
 """How long replicas have to answer: longer than it takes to find a silent link, or for a table to arrive."""

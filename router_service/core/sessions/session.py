@@ -5,13 +5,10 @@ Owner: made at the edge; `acknowledgements` keeps what the client knows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from router_service.core.routing.rosters import RosterVersion
-    from slotmesh.wire.ranges import Range
+from router_service.core.routing.rosters import RosterVersion
+from slotmesh.wire.ranges import Range
 
 
 class SessionConnection:

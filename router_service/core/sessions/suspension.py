@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from router_service.core.runs import RouterRun
-    from router_service.core.sessions.session import SessionConnection
+from router_service.core.runs import RouterRun
+from router_service.core.sessions.session import SessionConnection
 
 _SWEEP_FROM = 1024
 

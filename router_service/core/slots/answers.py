@@ -7,25 +7,21 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from router_service.core import failures
+from router_service.core.counters import RouterCounters
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.queueing.expiry import Expiry
+from router_service.core.replicas.answers import Answers
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.replicas.sender import Sender
 from router_service.core.routing import routing_hooks
+from router_service.core.routing.intake import RoutingIntake
+from router_service.core.runs import RouterRun, Sent
+from router_service.core.slots.events import SlotOperationsAnswered
+from router_service.core.slots.operations import RoutedSlotOperations
 from router_service.core.slots.slot import Dispatch, LeasedSlot, Release, ReleasedSlot, Renew, Reserve
+from router_service.core.withdrawals import WithdrawalFollowUp
 from slotmesh.errors import Failure, Reason
-
-if TYPE_CHECKING:
-    from router_service.core.counters import RouterCounters
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.queueing.expiry import Expiry
-    from router_service.core.replicas.answers import Answers
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.intake import RoutingIntake
-    from router_service.core.runs import RouterRun, Sent
-    from router_service.core.slots.events import SlotOperationsAnswered
-    from router_service.core.slots.operations import RoutedSlotOperations
-    from router_service.core.withdrawals import WithdrawalFollowUp
 
 _ELSEWHERE = frozenset({Reason.QUEUE_FULL, Reason.DRAINING, Reason.BACKEND_UNAVAILABLE})
 """A replica that answers a reservation with one of these may not be the only one."""

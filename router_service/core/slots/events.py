@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from router_service.core.callers import Caller
+from router_service.core.calls import RouterCallOptions
 from router_service.core.events import RouterEvent
-
-if TYPE_CHECKING:
-    from router_service.core.callers import Caller
-    from router_service.core.calls import RouterCallOptions
-    from router_service.core.replicas.capacity import ReportedCapacity
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.routing.rosters import ReplicaKey
-    from router_service.core.slots.slot import Dispatch, OperationAnswer, Release, Renew, Reserve
-    from slotmesh.wire.chunks import Payload
+from router_service.core.replicas.capacity import ReportedCapacity
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.routing.rosters import ReplicaKey
+from router_service.core.slots.slot import Dispatch, OperationAnswer, Release, Renew, Reserve
+from slotmesh.wire.chunks import Payload
 
 
 @dataclass(slots=True, eq=False)

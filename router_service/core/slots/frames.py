@@ -10,15 +10,13 @@ Owner: pure function on the replica's state.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, assert_never, cast
+from typing import assert_never, cast
 
+from router_service.core.calls import RouterCallOptions
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.runs import Sent
 from router_service.core.slots.slot import Dispatch, Release, Renew, Reserve
-
-if TYPE_CHECKING:
-    from router_service.core.calls import RouterCallOptions
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.runs import Sent
-    from slotmesh.wire.chunks import Payload
+from slotmesh.wire.chunks import Payload
 
 MAX_FRAME_OPS = 128
 

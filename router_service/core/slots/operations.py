@@ -13,30 +13,26 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING
 
 from router_service.core import failures
 from router_service.core.callers import Caller, Window
 from router_service.core.calls import NO_OPTIONS
-from router_service.core.commands import DeliverFailure, DeliverSlot
+from router_service.core.cancellation import Withdrawn
+from router_service.core.commands import DeliverFailure, DeliverSlot, RouterCommand
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.replicas.sender import Sender
 from router_service.core.routing import routing_hooks
+from router_service.core.routing.rosters import ReplicaKey
+from router_service.core.routing.topology import Topology
 from router_service.core.routing.waiting_causes import why_not_load
-from router_service.core.runs import RouterRun
+from router_service.core.runs import RouterRun, RunAlarm
+from router_service.core.slots.events import SlotAbandoned
 from router_service.core.slots.requests import Lease, RequestedSlot, Requests
 from router_service.core.slots.routed_slots import RoutedSlots
 from router_service.core.slots.slot import Dispatch, LeasedSlot, Release
-
-if TYPE_CHECKING:
-    from router_service.core.cancellation import Withdrawn
-    from router_service.core.commands import RouterCommand
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.replicas.sender import Sender
-    from router_service.core.routing.rosters import ReplicaKey
-    from router_service.core.routing.topology import Topology
-    from router_service.core.slots.events import SlotAbandoned
-    from slotmesh.errors import Failure
-    from slotmesh.wire.deadline_heap import DeadlineHeap
+from slotmesh.errors import Failure
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 LINK_WAIT_S = 2.0
 """What is bound to a replica that cannot be reached waits so long for the link."""
@@ -55,7 +51,7 @@ class RoutedSlotOperations:
         out: list[RouterCommand],
         topology: Topology,
         outcomes: CallerOutcomes,
-        deadlines: DeadlineHeap[RouterRun],
+        deadlines: DeadlineHeap[RunAlarm],
         sender: Sender,
     ) -> None:
         self._out = out
@@ -117,7 +113,7 @@ class RoutedSlotOperations:
         else:
             self._unknown.append((now + TABLE_WAIT_S, run, key))
             if run.deadline != inf:
-                self._deadlines.watch(run.deadline, run)
+                self._deadlines.watch(run.deadline, run.to_watch())
 
     def table_changed(self, now: float) -> None:
         """There is a newer table: it may know the replicas that the older one did not name."""
@@ -143,7 +139,7 @@ class RoutedSlotOperations:
         self._sender.bind(run, replica, now)
         when = run.deadline if replica.linked else min(run.deadline, now + LINK_WAIT_S)
         if when != inf:
-            self._deadlines.watch(when, run)
+            self._deadlines.watch(when, run.to_watch())
 
     def abandoned(self, event: SlotAbandoned, now: float) -> None:
         """Releases a slot that no caller will use; nothing is delivered."""

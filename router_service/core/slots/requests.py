@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from router_service.core.callers import Caller, Window
-from slotmesh.wire.deadline_heap import DeadlineHeap
-
-if TYPE_CHECKING:
-    from router_service.core.calls import RouterCallOptions
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.runs import CallerBook
-    from router_service.core.slots.slot import LeasedSlot, SlotWork
+from router_service.core.calls import RouterCallOptions
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.runs import CallerBook
+from router_service.core.slots.slot import LeasedSlot, SlotWork
+from slotmesh.wire.deadline_heap import DeadlineHeap, weakly_referable
 
 MAX_GRANTED = 65_536
 """Granted slots that are found again by their ids. Repeating an older id takes another slot."""
@@ -53,6 +51,7 @@ class Lease:
         return replace(self.slot, ttl_s=self.until - now)
 
 
+@weakly_referable
 class SlotRequest:
     """One id. Compared by identity."""
 

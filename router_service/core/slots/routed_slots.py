@@ -9,14 +9,12 @@ Owner: the slot operations.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
 
-from slotmesh.wire.deadline_heap import DeadlineHeap
-
-if TYPE_CHECKING:
-    from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.replicas.replica import RoutedReplica
+from slotmesh.wire.deadline_heap import DeadlineHeap, weakly_referable
 
 
+@weakly_referable
 class Routed:
     """A slot that was granted here, by a replica whose balancer has hooks. Compared by identity."""
 

@@ -8,12 +8,9 @@ Owner: made at the edge, read by the core.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from slotmesh.errors import Failure
 from slotmesh.slots.limits import DEFAULT_LEASE_S
-
-if TYPE_CHECKING:
-    from slotmesh.errors import Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,26 +5,20 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from router_service.core import failures
-from router_service.core.calls import NO_OPTIONS
+from router_service.core.callers import Caller
+from router_service.core.calls import NO_OPTIONS, RouterCallOptions
+from router_service.core.counters import RouterCounters
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.routing.intake import RoutingIntake
 from router_service.core.runs import RouterRun
-from router_service.core.slots.operations import ONE_CALL
+from router_service.core.slots.events import CallDispatched, SlotOperationRequested, SlotRequested
+from router_service.core.slots.operations import ONE_CALL, RoutedSlotOperations
 from router_service.core.slots.requests import RequestedSlot
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from router_service.core.callers import Caller
-    from router_service.core.calls import RouterCallOptions
-    from router_service.core.counters import RouterCounters
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.routing.intake import RoutingIntake
-    from router_service.core.slots.events import CallDispatched, SlotOperationRequested, SlotRequested
-    from router_service.core.slots.operations import RoutedSlotOperations
-    from router_service.core.slots.slot import SlotWork
-    from slotmesh.wire.chunks import Payload
+from router_service.core.slots.slot import SlotWork
+from slotmesh.wire.chunks import Payload
 
 
 class SlotSubmissions:

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from router_service.core.callers import Caller
 from router_service.core.events import RouterEvent
-
-if TYPE_CHECKING:
-    from router_service.core.callers import Caller
 
 
 @dataclass(slots=True, eq=False)

@@ -9,20 +9,14 @@ Owner: pure function on the replica's state; the scheduler calls it before it lo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from router_service.core import failures
-from router_service.core.commands import DeliverValues, TakeValues
-from router_service.core.runs import OPEN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from router_service.core.calls import Results
-    from router_service.core.commands import RouterCommand
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.replicas.replica import RoutedReplica
-    from router_service.core.runs import CallerBook
+from router_service.core.calls import Results
+from router_service.core.commands import DeliverValues, RouterCommand, TakeValues
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.replicas.replica import RoutedReplica
+from router_service.core.runs import OPEN, CallerBook
 
 
 def pass_on(

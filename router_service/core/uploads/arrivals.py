@@ -5,13 +5,10 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from router_service.core.outcomes import CallerOutcomes
-    from router_service.core.submissions import Submissions
-    from router_service.core.uploads.events import ChunkArrived, UploadCompleted, UploadFailed
-    from router_service.core.uploads.uploads import HeldUploads
+from router_service.core.outcomes import CallerOutcomes
+from router_service.core.submissions import Submissions
+from router_service.core.uploads.events import ChunkArrived, UploadCompleted, UploadFailed
+from router_service.core.uploads.uploads import HeldUploads
 
 
 class UploadArrivals:

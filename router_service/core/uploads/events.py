@@ -6,14 +6,11 @@ Owner: the caller's stream makes them, the scheduler reads them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from router_service.core.callers import Caller
 from router_service.core.events import RouterEvent
-
-if TYPE_CHECKING:
-    from router_service.core.callers import Caller
-    from slotmesh.errors import Failure
-    from slotmesh.wire.chunks import Payload
+from slotmesh.errors import Failure
+from slotmesh.wire.chunks import Payload
 
 
 @dataclass(slots=True, eq=False)

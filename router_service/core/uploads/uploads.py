@@ -11,19 +11,14 @@ Owner: the scheduler.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
-from typing import TYPE_CHECKING
 
 from router_service.core import failures
+from router_service.core.runs import CallerBook, RouterRun
 from router_service.core.uploads.held_calls import Held
-from slotmesh.wire.chunks import Announced
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from router_service.core.runs import CallerBook, RouterRun
-    from slotmesh.errors import Failure
-    from slotmesh.wire.chunks import Payload
+from slotmesh.errors import Failure
+from slotmesh.wire.chunks import Announced, Payload
 
 MAX_UPLOAD_BYTES = 56 * 1024 * 1024
 """With the rest of what there is, less than the largest payload. That one is taken where it is alone."""

@@ -123,10 +123,13 @@ async def test_a_call_that_a_thread_has_just_taken_runs(monkeypatch: pytest.Monk
     """The session moves right then: whoever asks is told that the call runs."""
     async with hosting(Handler) as host:
         loop, threads, outboxes = asyncio.get_running_loop(), host.engine._executors.threads, list[RememberingOutbox]()
+        claims = TurnClaims(threading.Lock())
 
-        class Moving(TurnClaims):
+        class Moving:
+            go_on, hold = claims.go_on, claims.hold
+
             def claim(self, turn: StartTurn, index: int, now: float, most: int = 1) -> Claim:
-                claimed = super().claim(turn, index, now, most)
+                claimed = claims.claim(turn, index, now, most)
                 moved = threading.Event()
 
                 def move() -> None:
@@ -138,7 +141,7 @@ async def test_a_call_that_a_thread_has_just_taken_runs(monkeypatch: pytest.Monk
                     assert moved.wait(10)
                 return claimed
 
-        monkeypatch.setattr(threads, "_turns", Moving(threading.Lock()))
+        monkeypatch.setattr(threads, "_turns", Moving())
         submit(host, "threaded", "k")
         await wait_until(lambda: outboxes and outboxes[0].order)
         assert outboxes[0].results_of == {1: b'"1"'}

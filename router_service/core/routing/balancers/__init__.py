@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from router_service.core.replicas.capacity import ReportedCapacity
+from router_service.core.routing.sampling import Chance
 from slotmesh.spec.model import BalancerName
-
-if TYPE_CHECKING:
-    from router_service.core.replicas.capacity import ReportedCapacity
-    from router_service.core.routing.sampling import Chance
 
 
 class Candidate(Protocol):
@@ -74,7 +72,7 @@ class RoutingHooks(Protocol):
         """Refused, cancelled or lost: they may never have run. Or a slot that was released, or whose lease is over."""
 
 
-MakeBalancer = Callable[["Chance"], Balancer[Any]]
+MakeBalancer = Callable[[Chance], Balancer[Any]]
 MakeT = TypeVar("MakeT", bound=MakeBalancer)
 _MAKERS: dict[BalancerName, MakeBalancer] = {}
 

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Generic
+from typing import Generic
 
 from router_service.core.routing.balancers import CandidateT, register
+from router_service.core.routing.sampling import Chance
 from slotmesh.spec.model import BalancerName
-
-if TYPE_CHECKING:
-    from router_service.core.routing.sampling import Chance
 
 Level = OrderedDict[CandidateT, None]
 SHARED_PICKS = 1024

@@ -7,13 +7,11 @@ Invariants: `_open` has exactly the replicas with room, `_place` has the positio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic
+from typing import Generic
 
 from router_service.core.routing.balancers import CandidateT, register
+from router_service.core.routing.sampling import Chance
 from slotmesh.spec.model import BalancerName
-
-if TYPE_CHECKING:
-    from router_service.core.routing.sampling import Chance
 
 
 @register(BalancerName.POWER_OF_TWO)

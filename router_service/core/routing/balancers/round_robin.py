@@ -7,13 +7,11 @@ that routers which start together do not send in the same order. O(1).
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Generic
+from typing import Generic
 
 from router_service.core.routing.balancers import CandidateT, register
+from router_service.core.routing.sampling import Chance
 from slotmesh.spec.model import BalancerName
-
-if TYPE_CHECKING:
-    from router_service.core.routing.sampling import Chance
 
 
 @register(BalancerName.ROUND_ROBIN)
