@@ -15,7 +15,7 @@ from router_service.core.runs import RouterRun
 from slotmesh.wire.chunks import Announced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from router_service.core.counters import RouterCounters
     from router_service.core.events import CallFailedAtEdge, CallsSubmitted, ResultsRequested
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from router_service.core.sessions.events import CallsResent
     from router_service.core.sessions.resumption import Resumptions
     from router_service.core.uploads.uploads import HeldUploads
+    from slotmesh.wire.trace_context import Traces
 
 
 class Submissions:
@@ -57,7 +58,7 @@ class Submissions:
         for options, ids, payloads in event.batches:
             run = RouterRun(next(numbers), caller, endpoint, options, ids, payloads, now)
             if traces is not None:
-                run.traces = traces
+                run.traces = _of_calls(traces, ids)
             calls[label] += len(payloads)
             runs[run] = None
             if run.deadline <= now:
@@ -72,7 +73,9 @@ class Submissions:
         for options, ids, payloads in event.batches:
             run = RouterRun(next(self._numbers), caller, endpoint, options, ids, payloads, now - event.age_s)
             run.may_have_run = True
-            run.first_roster, run.traces = event.first_roster, event.traces
+            run.first_roster = event.first_roster
+            if event.traces is not None:
+                run.traces = _of_calls(event.traces, ids)
             self._counters.calls[label] += len(payloads)
             caller.runs[run] = None
             if options.streaming:
@@ -124,3 +127,8 @@ class Submissions:
         else:
             return False
         return True
+
+
+def _of_calls(traces: Traces, ids: Sequence[int]) -> Traces | None:
+    """Those of these calls alone: a run whose calls take long must not keep those of a whole frame in memory."""
+    return {each: traces[each] for each in ids if each in traces} or None
