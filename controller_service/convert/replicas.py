@@ -82,8 +82,13 @@ def report_from_wire(frame: membership_service_pb2.AttachReplicaRequest) -> Obse
     )
 
 
-def configuration_to_wire(backend: Backend, *, generation: str) -> membership_service_pb2.AttachReplicaResponse:
-    configuration = membership_service_pb2.ReplicaConfiguration(generation=generation, backend=backend_to_wire(backend))
+def configuration_to_wire(
+    backend: Backend, *, generation: str, is_known: bool
+) -> membership_service_pb2.AttachReplicaResponse:
+    """`is_known`: there is a backend of that name."""
+    configuration = membership_service_pb2.ReplicaConfiguration(
+        generation=generation, backend=backend_to_wire(backend), is_backend_unknown=not is_known
+    )
     repeat_for_older_peers(configuration)
     return membership_service_pb2.AttachReplicaResponse(configuration=configuration)
 

@@ -51,18 +51,19 @@ class AttachedReplica:
         self.hello = hello
         self.stream = MemberStream[wire.AttachReplicaRequest, wire.AttachReplicaResponse](context, self._next_frame)
         self._pending: deque[wire.AttachReplicaResponse] = deque()
-        self._told: Backend | None = None
+        self._told: tuple[Backend, bool] | None = None
+        """Its backend, and whether there is one of that name."""
         self._is_told_to_drain = False
         self._revoked: dict[str, dict[int, int]] = {}
         """What it was ordered to give up on this stream: endpoint -> partition -> epoch."""
         self._fenced_through = 0
         """Up to which epoch it was ordered to give up everything on this stream."""
 
-    def configure(self, backend: Backend, *, generation: str) -> None:
-        """Sends the replica its configuration, if it is new to it."""
-        if self._told != backend:
-            self._told = backend
-            self._send(configuration_to_wire(backend, generation=generation))
+    def configure(self, backend: Backend, *, generation: str, is_known: bool) -> None:
+        """Sends the replica its configuration, if it is new to it. `is_known`: there is a backend of that name."""
+        if self._told != (backend, is_known):
+            self._told = backend, is_known
+            self._send(configuration_to_wire(backend, generation=generation, is_known=is_known))
 
     def drain(self, message: str) -> None:
         """Orders the replica to drain and end, once."""
@@ -132,8 +133,9 @@ class ReplicaLinks:
             older.stream.end(Failure(reason=Reason.REPLICA_GONE, message="the replica attached again, elsewhere"))
         self._links[hello.replica_id] = link = AttachedReplica(hello, context)
         self._leases.heard(hello.replica_id)
-        backend = self._store.read().backends.get(hello.backend) or Backend(name=hello.backend)
-        self._configure(link, backend)
+        # A backend that nobody has applied yet may be: whoever starts replicas elsewhere need not wait for that.
+        backend = self._store.read().backends.get(hello.backend)
+        self._configure(link, backend or Backend(name=hello.backend), is_known=backend is not None)
         try:
             await link.stream.run(lambda frame: self._heard(link, frame))
         finally:
@@ -194,8 +196,8 @@ class ReplicaLinks:
             failure = Failure(reason=Reason.BAD_REQUEST, message=str(refusal), metadata={"field": "hello.replica_id"})
             raise to_exception(failure) from refusal
 
-    def _configure(self, link: AttachedReplica, backend: Backend) -> None:
-        link.configure(backend, generation=self._store.generation)
+    def _configure(self, link: AttachedReplica, backend: Backend, *, is_known: bool = True) -> None:
+        link.configure(backend, generation=self._store.generation, is_known=is_known)
 
     def _heard(self, link: AttachedReplica, frame: wire.AttachReplicaRequest) -> None:
         if self._links.get(link.hello.replica_id) is not link:

@@ -161,7 +161,7 @@ class RouterRun:
         self.recovers = False
         """A replica has these calls already: it is only asked for their outcomes."""
         self.traces: Traces | None = None
-        """Trace contexts by call id, of other runs, too; None where no call has one."""
+        """Trace contexts by call id; None where no call has one. They stay as long as the payloads do."""
 
     @property
     def reserves(self) -> bool:

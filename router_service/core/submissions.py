@@ -25,6 +25,7 @@ from router_service.core.sessions.events import CallsResent
 from router_service.core.sessions.resumption import Resumptions
 from router_service.core.uploads.uploads import HeldUploads
 from slotmesh.wire.chunks import Announced
+from slotmesh.wire.trace_context import traces_of_calls
 
 
 class Submissions:
@@ -60,7 +61,7 @@ class Submissions:
         for options, ids, payloads in self._sent_straight(event, now):
             run = RouterRun(next(numbers), caller, endpoint, options, ids, payloads, now)
             if traces is not None:
-                run.traces = traces
+                run.traces = traces_of_calls(traces, ids)
             calls[label] += len(payloads)
             runs[run] = None
             if run.deadline <= now:
@@ -99,7 +100,9 @@ class Submissions:
         for options, ids, payloads in event.batches:
             run = RouterRun(next(self._numbers), caller, endpoint, options, ids, payloads, now - event.age_s)
             run.may_have_run = True
-            run.first_roster, run.traces = event.first_roster, event.traces
+            run.first_roster = event.first_roster
+            if event.traces is not None:
+                run.traces = traces_of_calls(event.traces, ids)
             self._counters.calls[label] += len(payloads)
             caller.runs[run] = None
             if options.streaming:

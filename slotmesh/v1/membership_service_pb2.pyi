@@ -226,6 +226,7 @@ class ReplicaConfiguration(_message.Message):
     OWN_LOOP_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     BACKEND_FIELD_NUMBER: _builtins.int
+    IS_BACKEND_UNKNOWN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def max_ongoing(self) -> _builtins.int:
@@ -258,6 +259,10 @@ class ReplicaConfiguration(_message.Message):
 
     generation: _builtins.str
     """The generation of the controller's store: what the replica says in later hellos."""
+    is_backend_unknown: _builtins.bool
+    """No backend of the replica's name has been applied. `backend` has the defaults, and nobody calls the replica; it goes on
+    waiting for a configuration, which follows when the backend is applied.
+    """
     @_builtins.property
     @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def user_config(self) -> _struct_pb2.Struct:
@@ -297,10 +302,11 @@ class ReplicaConfiguration(_message.Message):
         own_loop: _builtins.bool | None = ...,
         generation: _builtins.str = ...,
         backend: _mesh_pb2.Backend | None = ...,
+        is_backend_unknown: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "generation", b"generation", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing", "_own_loop", b"_own_loop", "_prefetch", b"_prefetch", "backend", b"backend", "generation", b"generation", "graceful_timeout", b"graceful_timeout", "health_check_period", b"health_check_period", "health_check_timeout", b"health_check_timeout", "is_backend_unknown", b"is_backend_unknown", "max_ongoing", b"max_ongoing", "own_loop", b"own_loop", "prefetch", b"prefetch", "user_config", b"user_config"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_ongoing: _TypeAlias = _typing.Literal["max_ongoing"]  # noqa: Y015
     _WhichOneofArgType__max_ongoing: _TypeAlias = _typing.Literal["_max_ongoing", b"_max_ongoing"]  # noqa: Y015

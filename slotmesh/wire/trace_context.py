@@ -93,3 +93,8 @@ def is_traceparent(text: str) -> bool:
 def is_tracestate(text: str) -> bool:
     """Whether this may be a `tracestate`."""
     return len(text) <= MAX_TRACESTATE_CHARS and _TRACESTATE.fullmatch(text) is not None
+
+
+def traces_of_calls(traces: Traces, ids: Sequence[int]) -> Traces | None:
+    """Those of these calls alone: a run whose calls take long must not keep those of a whole frame in memory."""
+    return {each: traces[each] for each in ids if each in traces} or None

@@ -44,6 +44,7 @@ async def test_a_replica_is_told_its_configuration_first_and_when_it_changes() -
                 assert dict(said.user_config) == {"model": "centroid", "k": 3.0}
                 assert said.graceful_timeout.seconds == 2
             assert first.backend.name == "v1"
+            assert not first.is_backend_unknown
 
             await mesh.apply((DIGITS % 1).replace("max_ongoing: 7", "max_ongoing: 9"))
             await wait_until(lambda: len(a.configurations) == 2, what="the new configuration")
@@ -54,8 +55,11 @@ async def test_a_replica_is_told_its_configuration_first_and_when_it_changes() -
 async def test_a_replica_may_attach_before_its_backend_is_known() -> None:
     async with running_controller() as mesh, FakeReplica(mesh.channel, "v1", "a") as a:
         await wait_until(lambda: a.configurations, what="the default configuration")
+        assert a.configurations[0].is_backend_unknown
         await a.report("READY")
         await mesh.apply(DIGITS % 1)
+        await wait_until(lambda: len(a.configurations) == 2, what="its own configuration")
+        assert not a.configurations[1].is_backend_unknown
         async with FakeRouter(mesh.channel, "r") as router:
             await router.wait_for(lambda table: owners(table, "digits") == evenly("a"), "a's partitions")
         assert a.configurations[-1].max_ongoing == 7

@@ -48,9 +48,9 @@ class Attachment:
         return [state for index, state in enumerate(states) if index == 0 or states[index - 1] != state]
 
     async def configure(self, **fields: Any) -> None:
-        """Fields of its backend, and `generation`."""
-        generation = fields.pop("generation", "")
-        configuration = wire.ReplicaConfiguration(generation=generation, backend=mesh_pb2.Backend(**fields))
+        """Fields of its backend, `generation` and `is_backend_unknown`."""
+        of_it = {name: fields.pop(name) for name in ("generation", "is_backend_unknown") if name in fields}
+        configuration = wire.ReplicaConfiguration(backend=mesh_pb2.Backend(**fields), **of_it)
         await self.context.write(wire.AttachReplicaResponse(configuration=configuration))
 
 
@@ -265,6 +265,19 @@ async def test_one_that_is_refused_for_another_reason_says_why_and_tries_again(
     refused = [record for record in caplog.records if "refuses this replica" in record.getMessage()]
     assert len(refused) == 1
     assert "another process with the id 'b-1' lives" in str(refused[0].__dict__)
+
+
+async def test_one_whose_backend_nobody_has_applied_says_so_once_and_serves(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with controller({"is_backend_unknown": True}) as (fake, server), at(server) as replica:
+        attachment = await fake.attached()
+        await attachment.configure(is_backend_unknown=True, max_ongoing=3)
+        await attachment.configure(max_ongoing=4)
+        await wait_until(lambda: replica.engine.scheduler.max_ongoing == 4, what="the newest configuration")
+    told = [str(record.__dict__) for record in caplog.records if "no backend of this name" in record.getMessage()]
+    assert len(told) == 1
+    assert "--backend" in told[0]
+    assert [record for record in caplog.records if "the backend was applied" in record.getMessage()]
 
 
 def epochs_of(each: wire.EndpointPartitions) -> dict[int, int]:

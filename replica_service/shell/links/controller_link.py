@@ -107,6 +107,8 @@ class ControllerLink:
         self._is_goodbye = False
         self._refusal = ""
         """The failure with which the controller refused the last hello."""
+        self._is_unknown = False
+        """The controller has no backend of this name."""
         self._written = asyncio.Event()
         """Nothing is left to be written after the goodbye."""
         self._ended = asyncio.Event()
@@ -190,6 +192,7 @@ class ControllerLink:
                 self._refusal = ""
                 self._hello.generation = frame.configuration.generation
                 _log.info("attached", controller=self._address)
+                self._tell_whether_known(frame.configuration)
                 backend, _ = backend_from_wire(backend_within(frame.configuration))
                 self._member.configure(backend)
             case "drain":
@@ -201,6 +204,19 @@ class ControllerLink:
                     self._fence(frame.revoke.through_epoch, pump)
             case unknown:
                 _log.warning("frame of a newer controller left out", frame=unknown)
+
+    def _tell_whether_known(self, configuration: wire.ReplicaConfiguration) -> None:
+        """Logs that nobody calls this replica as no backend has its name, and that it is over."""
+        was_unknown, self._is_unknown = self._is_unknown, configuration.is_backend_unknown
+        name = self._hello.backend
+        if self._is_unknown and not was_unknown:
+            _log.warning(
+                "the controller has no backend of this name: nobody calls this replica until it is applied "
+                "(`slotmesh apply`); correct --backend if another one is meant",
+                backend=name,
+            )
+        elif was_unknown and not self._is_unknown:
+            _log.info("the backend was applied", backend=name)
 
     async def _revoke(self, order: wire.EndpointPartitions, pump: StreamPump[Request]) -> None:
         epochs = dict(zip(order.partitions, order.owner_epochs, strict=True))

@@ -23,7 +23,7 @@ from router_service.core.routing.endpoints import RoutedEndpoint
 from router_service.core.routing.intake import RoutingIntake
 from router_service.core.routing.topology import Topology
 from router_service.core.runs import RouterRun
-from slotmesh.wire.trace_context import Traces
+from slotmesh.wire.trace_context import Traces, traces_of_calls
 
 
 class ColumnIntake:
@@ -48,7 +48,7 @@ class ColumnIntake:
             ids = batch.ids if is_all else _pick(batch.ids, indices)
             payloads = batch.payloads if is_all else _pick(batch.payloads, indices)
             run = RouterRun(next(self._numbers), caller, endpoint.name, batch.options, ids, payloads, now)
-            run.traces = traces
+            run.traces = traces_of_calls(traces, ids) if traces is not None else None
             run.partition = run.column = PartitionColumn(keys, own, [each.epoch for each in own], batch.options_of)
             caller.runs[run] = None
             self._sender.send(run, len(keys), owner, 0, now)

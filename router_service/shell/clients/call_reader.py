@@ -106,7 +106,7 @@ class CallReader:
         if traces and self.traces is None:
             self.traces = traces
         elif traces and self.traces is not None:
-            self.traces.update(traces)  # runs look up what is theirs, and have hold of it already
+            self.traces.update(traces)
         return ids, payloads, max(sizes)
 
     def _mistake(self, batch: router_service_pb2.CallBatch) -> Failure | None:
