@@ -66,6 +66,8 @@ class LoopWatch:
         is_open = self._ask()
         while is_open and not self._closed.wait(self._blocking.interval_s):
             if self._answered_at is None:
+                if self._loop.is_closed():
+                    return  # it ended between being asked and answering
                 self._look_closely()
                 continue
             kept_s = self._blocking.answered(self._look(self._answered_at))

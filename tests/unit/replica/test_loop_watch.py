@@ -136,7 +136,9 @@ async def test_a_loop_that_waits_or_has_nothing_to_do_is_not_blocked() -> None:
 async def test_a_loop_that_has_nothing_to_do_is_not_blocked_however_long_it_is_not_run() -> None:
     """Its thread waits for work, and what it is asked for does not reach it."""
     loop, counters = OwnLoop(), ReplicaCounters()
-    deaf: Any = SimpleNamespace(loop=SimpleNamespace(call_soon_threadsafe=lambda _: None), thread=loop.thread)
+    deaf: Any = SimpleNamespace(
+        loop=SimpleNamespace(call_soon_threadsafe=lambda _: None, is_closed=lambda: False), thread=loop.thread
+    )
     watch = LoopWatch(deaf, [], BlockReports(counters, time.monotonic, own_loop=True), AFTER_S)
     until = time.monotonic() + 5 * AFTER_S
     await wait_until(lambda: counters.blocks or time.monotonic() > until)

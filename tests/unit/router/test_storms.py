@@ -37,7 +37,7 @@ def test_one_frame_cancels_as_many_ranges_as_there_are_runs() -> None:
     for call in range(RUNS):
         world.submit([10 * call + 1])
     useless = [(10 * call + 2 * part, 10 * call + 2 * part) for call in range(RUNS) for part in range(1, 5)]
-    with within(1.0):
+    with within(4.0):
         world.cancel(*useless, *((10 * call + 1, 10 * call + 1) for call in range(0, RUNS, 2)))
     assert world.reasons(world.outcomes) == {Reason.CANCELLED}
     assert len(world.outcomes) == RUNS // 2
@@ -47,7 +47,7 @@ def test_one_frame_cancels_as_many_ranges_as_there_are_runs() -> None:
 def test_every_other_call_of_a_long_run_is_cancelled_at_its_replica() -> None:
     world = World({"b": ["r"]}, slots=RUNS)
     world.submit(range(1, RUNS + 1))
-    with within(1.0):
+    with within(4.0):
         world.cancel(*((call, call) for call in range(2, RUNS + 1, 2)))
     assert list(world.outcomes) == list(range(2, RUNS + 1, 2))
     assert len(world.cancelled["r"]) == RUNS // 2
