@@ -58,7 +58,7 @@ class Held:
     """What the model knows of a place."""
 
     place: DirectPlace
-    is_seated: bool = False
+    is_attached: bool = False
     is_gone: bool = False
     """Given back, lost, or never had."""
     at: Made | None = None
@@ -96,7 +96,7 @@ class DirectPlanMachine(RuleBasedStateMachine):
                     made, held = self.made(call), self.held(place)
                     assert not made.is_over
                     assert not made.may_have_run or call.is_idempotent, "it was sent twice"
-                    assert held.is_seated
+                    assert held.is_attached
                     assert not held.is_gone
                     assert held.at is None, "two calls in one slot"
                     if self.slots == 1:
@@ -140,19 +140,19 @@ class DirectPlanMachine(RuleBasedStateMachine):
 
     # -- replicas --------------------------------------------------------------------------------------------------
 
-    def pick(self, data: st.DataObject, *, seated: bool) -> Held | None:
-        found = [each for each in self.places if not each.is_gone and each.is_seated is seated]
+    def pick(self, data: st.DataObject, *, attached: bool) -> Held | None:
+        found = [each for each in self.places if not each.is_gone and each.is_attached is attached]
         return data.draw(st.sampled_from(found)) if found else None
 
     @rule(data=st.data())
-    def seated(self, data: st.DataObject) -> None:
-        if (held := self.pick(data, seated=False)) is not None:
-            held.is_seated = True
+    def attached(self, data: st.DataObject) -> None:
+        if (held := self.pick(data, attached=False)) is not None:
+            held.is_attached = True
             self.carry_out(self.plan.place_ready(held.place, self.now))
 
     @rule(data=st.data(), is_final=st.booleans())
     def refused(self, data: st.DataObject, is_final: bool) -> None:
-        if (held := self.pick(data, seated=False)) is not None:
+        if (held := self.pick(data, attached=False)) is not None:
             held.is_gone = True
             self.carry_out(self.plan.place_refused(held.place, NO_SLOT, self.now, is_final=is_final))
 
@@ -175,7 +175,7 @@ class DirectPlanMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def lost(self, data: st.DataObject) -> None:
-        if (held := self.pick(data, seated=True)) is not None:
+        if (held := self.pick(data, attached=True)) is not None:
             made, held.at = held.at, None
             held.is_gone = True
             if made is not None:
@@ -184,9 +184,9 @@ class DirectPlanMachine(RuleBasedStateMachine):
             if made is not None and not made.call.is_idempotent:
                 assert made.is_over, "its caller hears that nobody knows"
 
-    @rule(data=st.data(), seated=st.booleans())
-    def leaves(self, data: st.DataObject, seated: bool) -> None:
-        if (held := self.pick(data, seated=seated)) is not None:
+    @rule(data=st.data(), attached=st.booleans())
+    def leaves(self, data: st.DataObject, attached: bool) -> None:
+        if (held := self.pick(data, attached=attached)) is not None:
             self.carry_out(self.plan.place_leaves(held.place, self.now))
 
     # -- time ------------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class DirectPlanMachine(RuleBasedStateMachine):
         for each in self.places:
             if each.is_gone:
                 assert each.place.state is PlaceState.GONE
-            elif not each.is_seated:
+            elif not each.is_attached:
                 assert each.place.state is PlaceState.WANTED
             else:
                 assert each.place.state is (PlaceState.BUSY if each.at is not None else PlaceState.IDLE)

@@ -65,7 +65,7 @@ def check_key(name: str, value: Any) -> None:
 def check_ordering_key(value: Any) -> None:
     """The key of a lane: there is one."""
     if value == "":
-        raise BadOption("ordering_key", "must not be empty: calls without one need no lane")
+        raise BadOption("ordering_key", "must not be empty: calls without an ordering key need no lane")
     check_key("ordering_key", value)
 
 

@@ -35,8 +35,8 @@ from slotmesh.errors import Failure, Reason
 from slotmesh.status import to_exception
 
 
-class Seat(NamedTuple):
-    """Which slot a place is."""
+class AttachedSlot(NamedTuple):
+    """The slot of a place, which was handed over to the stream to its replica."""
 
     link: DirectReplicaLink
     number: int
@@ -136,7 +136,7 @@ class SlotHolder:
             self._settle(self.plan.place_ready(place, self._now()))
             return
         del self._places[link, number]
-        place.seat.lease.call_ended(failure)
+        place.slot.lease.call_ended(failure)
         self._settle(self.plan.place_refused(place, failure, self._now(), is_final=False))
         self._close_if_unused(link)
 
@@ -167,7 +167,7 @@ class SlotHolder:
         lost = {key: place for key, place in self._places.items() if key[0] is link}
         for key, place in lost.items():
             del self._places[key]
-            place.seat.lease.call_ended(cut_off=True)
+            place.slot.lease.call_ended(cut_off=True)
             if failure.reason is Reason.NOT_IMPLEMENTED:
                 self._settle(self.plan.place_refused(place, failure, self._now(), is_final=True))
         if failure.reason is not Reason.NOT_IMPLEMENTED:
@@ -188,7 +188,7 @@ class SlotHolder:
             self._quiet.set()
 
     def _send(self, command: SendCall) -> None:
-        call, seat = command.call, command.place.seat
+        call, slot = command.call, command.place.slot
         body: CallBody = call.body
         options = body.spec.wire
         if command.waited and call.deadline != inf:
@@ -196,18 +196,18 @@ class SlotHolder:
             options = type(options)()
             options.CopyFrom(body.spec.wire)
             options.timeout.FromNanoseconds(round(left_s * 1e9))
-        seat.link.call(seat.number, options, body.payload)
+        slot.link.call(slot.number, options, body.payload)
 
     def _take_back(self, command: TakeCallBack) -> None:
-        seat = command.place.seat
-        seat.link.take_back(seat.number)
+        slot = command.place.slot
+        slot.link.take_back(slot.number)
 
     def _give_back(self, command: GiveBack) -> None:
         place = command.place
         if (reserving := self._reserving.pop(place, None)) is not None:
             reserving.abandon()
-        elif place.seat is not None:
-            link, number, _ = place.seat
+        elif place.slot is not None:
+            link, number, _ = place.slot
             self._places.pop((link, number), None)
             if not link.is_over:
                 link.detach(number)
@@ -221,9 +221,9 @@ class SlotHolder:
             closed = Failure(reason=Reason.CANCELLED, message=f"{error}")
             self._settle(self.plan.place_refused(place, closed, self._now(), is_final=True))
             return
-        self._client.start(self._seat(place, reserving), name=f"slotmesh-client-hold-{self._terms.endpoint}")
+        self._client.start(self._attach(place, reserving), name=f"slotmesh-client-hold-{self._terms.endpoint}")
 
-    async def _seat(self, place: DirectPlace, reserving: Reserving) -> None:
+    async def _attach(self, place: DirectPlace, reserving: Reserving) -> None:
         """Waits for the slot of a place, and hands it to the stream to its replica."""
         outcome = await reserving.outcome()
         if self._reserving.pop(place, None) is None:
@@ -240,7 +240,7 @@ class SlotHolder:
             self._settle(self.plan.place_refused(place, failure, self._now(), is_final=True))
             return
         number = link.attach(outcome.wire.token, self._terms.endpoint)
-        place.seat = Seat(link, number, outcome)
+        place.slot = AttachedSlot(link, number, outcome)
         self._places[link, number] = place
 
     # -- within ----------------------------------------------------------------------------------------------------

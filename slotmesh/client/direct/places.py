@@ -62,7 +62,7 @@ class PlaceState(Enum):
 class DirectPlace:
     """A slot that the client holds, or is about to. Compared by identity."""
 
-    __slots__ = ("call", "idle_since", "is_leaving", "seat", "state")
+    __slots__ = ("call", "idle_since", "is_leaving", "slot", "state")
 
     def __init__(self) -> None:
         self.state = PlaceState.WANTED
@@ -72,8 +72,8 @@ class DirectPlace:
         """Monotonic seconds; infinite where it is not idle."""
         self.is_leaving = False
         """Its replica drains: it takes no further call."""
-        self.seat: Any = None
-        """Which slot of which stream it is. Its owner's, opaque to the plan."""
+        self.slot: Any = None
+        """The slot, as a stream has it; None until one was reserved. Its owner's, opaque to the plan."""
 
 
 class Want(NamedTuple):

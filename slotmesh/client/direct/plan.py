@@ -158,15 +158,14 @@ class DirectPlan:
             self._forget(place)
         self._strike(now)
         commands: list[DirectCommand] = []
+        is_refused = _was_refused(failure)
         for place in reversed(lost):
             call, place.call = place.call, None
             if call is None:
                 continue
             call.place = None
-            if _was_refused(failure):
-                self._send_again(call, failure, commands)
-            elif call.is_idempotent:
-                call.may_have_run = True
+            if is_refused or call.is_idempotent:
+                call.may_have_run = call.may_have_run or not is_refused
                 self._send_again(call, failure, commands)
             elif not call.is_over:
                 commands.append(_finish(call, failure))

@@ -90,7 +90,7 @@ def is_ours(name: str, error: str) -> bool:
         ("connect(close_grace=…)", None, "close_grace must be a number of seconds or a timedelta, got None"),
         ("endpoint(…)", ["e"], r"the name of an endpoint must be a str, got \['e'\]"),
         ("method(…)", 5, "the name of a method must be a str, got 5"),
-        ("ordered(…)", "", "ordering_key must not be empty: calls without one need no lane"),
+        ("ordered(…)", "", "ordering_key must not be empty: calls without an ordering key need no lane"),
         ("ordered(…)", None, "ordering_key must be a str, got None"),
         ("ordered(…)", "é" * 513, "ordering_key must have at most 1024 bytes, got 1026"),
         ("ordered(…)", "\ud800", r"ordering_key must be text that UTF-8 can carry, got '\\ud800': surrogates"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from slotmesh.client.direct.places import DirectPlace, Finish, PlacedCall, SendCall, Want
 from slotmesh.client.direct.plan import DirectPlan
 from slotmesh.errors import Executed, Failure, Reason
@@ -47,3 +49,23 @@ def test_a_call_that_met_the_end_of_its_lease_goes_on() -> None:
     commands = plan.places_lost(running(plan, made), LAPSED, 1.0)
     (want,) = [it for it in commands if isinstance(it, Want)]
     assert [it.call for it in plan.place_ready(want.place, 1.0) if isinstance(it, SendCall)] == [made]
+
+
+@pytest.mark.parametrize("is_idempotent", [True, False])
+def test_a_call_that_was_only_refused_has_not_run(is_idempotent: bool) -> None:
+    plan, made = DirectPlan(1, 5.0), call(is_idempotent=is_idempotent)
+    plan.places_lost(running(plan, made), LAPSED, 1.0)
+    (ended,) = [it for it in plan.close() if isinstance(it, Finish)]
+    assert isinstance(ended.outcome, Failure)
+    assert (ended.call, ended.outcome.executed) == (made, Executed.NO)
+
+
+def test_a_call_that_is_refused_after_it_was_lost_may_have_run() -> None:
+    plan, made = DirectPlan(1, 5.0), call()
+    commands = plan.places_lost(running(plan, made), LOST, 1.0)
+    (want,) = [it for it in commands if isinstance(it, Want)]
+    plan.place_ready(want.place, 1.0)
+    plan.places_lost([want.place], LAPSED, 2.0)
+    (ended,) = [it for it in plan.close() if isinstance(it, Finish)]
+    assert isinstance(ended.outcome, Failure)
+    assert ended.outcome.executed is Executed.UNKNOWN
