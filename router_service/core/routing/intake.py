@@ -197,7 +197,7 @@ class RoutingIntake:
         if waiting and self._admit(run, endpoint.account_of(partition), now, admitted=admitted):
             partition.queue.append(run)
             self._sender.list(partition)
-        elif run.deadline != inf:
+        elif run.deadline != inf and run.unanswered:
             self._deadlines.watch(run.deadline, run.to_watch())
 
     def _to_backend(self, run: RouterRun, name: str, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:
@@ -214,7 +214,7 @@ class RoutingIntake:
             queue.append(run)
             if queue.is_braked:
                 self._sender.pump_queue(backend, now)
-        elif run.deadline != inf:
+        elif run.deadline != inf and run.unanswered:
             self._deadlines.watch(run.deadline, run.to_watch())
 
     def _reserve(self, run: RouterRun, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -176,3 +177,17 @@ def test_calls_of_one_key_stay_in_order_whatever_their_slo() -> None:
         world.submit([call_id], slo_s=slo_s, ordering_key="k")
     world.report("r")
     assert world.got("r") == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("fields", KEYED)
+def test_calls_that_no_queue_has_room_for_are_watched_no_more(fields: Fields) -> None:
+    world = blocked(settings={"max_queued_calls": 1})
+    gc.disable()  # a process collects seldom: what only that would free stays for long
+    try:
+        world.submit([1], timeout_s=5.0, **fields)
+        world.submit([2], timeout_s=5.0, **fields)
+        assert world.outcomes == {2: Reason.QUEUE_FULL}
+        world.cancel((1, 1))
+        assert world.scheduler.next_deadline() is None
+    finally:
+        gc.enable()
