@@ -45,6 +45,8 @@ class TableChanges:
             cancellation.uncharge(run)
             self._intake.route(run, now, admitted=True)
         for run in recharged:
+            if run.account is not None:
+                run.account.waits(now)
             self._intake.watch(run)
         for partition in topology.partitions():
             sender.list(partition)

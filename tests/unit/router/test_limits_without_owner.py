@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from router_service.core.queueing.admission import RETRY_JITTER
 from slotmesh.errors import Reason
 from tests.unit.router.world import OK, World
 from tests.unit.router.world_callers import Fields
@@ -85,3 +86,17 @@ def test_what_waited_for_the_only_backend_runs_when_its_key_has_an_owner() -> No
     assert world.outcomes == {1: OK, 2: OK}
     world.at(4.0)
     assert len(world.outcomes) == 2
+
+
+def test_a_queue_that_calls_came_to_from_elsewhere_has_had_them_since_then() -> None:
+    world = World({"b": ["r"], "c": []}, weights={"b": 1.0, "c": 1.0}, settings={"max_queued_calls": 1})
+    world.report("r", keyed_window=0)
+    world.submit([1], **KEYED)
+    world.at(4.0)
+    world.owner = ("r", 1)
+    world.push()
+    assert world.queued == {"b": 1}
+    world.at(9.0)
+    world.submit([2], **KEYED)
+    assert world.failures[2].reason is Reason.QUEUE_FULL
+    assert world.failures[2].retry_delay_s == pytest.approx(5.0, rel=RETRY_JITTER)
