@@ -83,10 +83,9 @@ class Sender:
 
     def brake(self, event: BrakeChanged, now: float) -> None:
         """From now on only few unkeyed calls of each caller are sent; or all are again."""
-        for backend in self._topology.backends.values():
-            backend.queue.brake(is_on=event.is_braked)
-            if not event.is_braked:
-                self.pump_queue(backend, now)
+        self._topology.brake(is_on=event.is_braked)
+        for backend in self._topology.backends.values() if not event.is_braked else ():
+            self.pump_queue(backend, now)
 
     def _pump_in_turn(self, backend: RoutedBackend[RoutedReplica], now: float) -> None:
         """The same, while reservations wait that not every replica will do for: those and the queue take turns."""

@@ -39,6 +39,8 @@ class Topology:
         """All that may have slices: also those that no table names any more, until they are retired."""
         self._departed: dict[str, dict[int, Partition]] = {}
         """Partitions of removed endpoints with calls at replicas: should one return, nothing overtakes those calls."""
+        self._is_braked = False
+        """Of the queues of all backends, those that come included."""
 
     def apply(self, table: RoutingTable) -> tuple[list[RouterRun], list[RouterRun]]:
         """Takes the table.
@@ -57,7 +59,7 @@ class Topology:
         for backend in self.backends.values():
             # They are few, and any change of the replicas may be one for them.
             homeless += backend.constrained.drain()
-            if not backend.candidates and backend.queue:
+            if not backend.candidates and backend.account.calls:
                 strangers = {each.name for each in self.endpoints.values() if backend.name not in each.traffic.weights}
                 homeless += _take_out(backend, strangers)
         return sorted((run for run in homeless if run.waiting), key=lambda run: run.age), recharged
@@ -69,6 +71,12 @@ class Topology:
     def partitions(self) -> Iterator[Partition]:
         """Every partition that is in use."""
         return (partition for endpoint in self.endpoints.values() for partition in endpoint.partitions.values())
+
+    def brake(self, *, is_on: bool) -> None:
+        """Puts the brake on the queues of all backends, or takes it off."""
+        self._is_braked = is_on
+        for backend in self.backends.values():
+            backend.queue.brake(is_on=is_on)
 
     def retire(self, replica: RoutedReplica) -> None:
         """Disconnects from a replica that the table no longer names once it owes no answer."""
@@ -95,6 +103,7 @@ class Topology:
 
     def _add_backend(self, route: BackendRoute) -> RoutedBackend[RoutedReplica]:
         backend = self.backends[route.name] = RoutedBackend(route, self._counters.backend(route.name), self._chance)
+        backend.queue.brake(is_on=self._is_braked)
         return backend
 
     def _apply_replicas(self, backend: RoutedBackend[RoutedReplica], route: BackendRoute) -> None:

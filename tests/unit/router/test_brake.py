@@ -9,6 +9,7 @@ from router_service.core.queueing.fair_queue import FEW_CALLS
 from router_service.shell.clients import brake
 from router_service.shell.clients.brake import Brake
 from router_service.shell.dispatcher import Dispatcher
+from slotmesh.spec.model import SloScope
 from tests.support.fakes.clock import FakeClock
 from tests.support.wait import wait_until
 from tests.unit.router.world import World
@@ -49,3 +50,28 @@ async def test_the_brake_tells_when_it_was_on_for_long(monkeypatch: pytest.Monke
     each(True)
     await wait_until(lambda: bool(told), what="it was on for long")
     assert told == ["long"], "one timer, and none of a brake that is off"
+
+
+def test_it_is_on_for_backends_that_come_meanwhile() -> None:
+    world = World({"b": ["r"]}, slots=1000)
+    world.step(BrakeChanged(is_braked=True))
+    world.backends["c"] = ["s"]
+    world.weights = {"c": 1.0}
+    world.push()
+    world.submit(range(1, MANY + 1))
+    assert not world.held["s"]
+    world.step(BrakeChanged(is_braked=False))
+    assert len(world.held["s"]) == MANY
+
+
+@pytest.mark.parametrize("scope", [SloScope.CLIENT, SloScope.BACKEND])
+def test_calls_that_it_holds_up_leave_a_backend_that_has_no_replica_for_them(scope: SloScope) -> None:
+    world = World({"b": [], "c": ["s"]}, slots=1000, settings={"slo_scope": scope})
+    world.step(BrakeChanged(is_braked=True))
+    world.submit(range(1, MANY + 1))
+    assert world.queued == {"b": MANY}
+    world.weights = {"c": 1.0}
+    world.push()
+    assert world.queued == {"c": MANY}
+    world.step(BrakeChanged(is_braked=False))
+    assert len(world.held["s"]) == MANY
