@@ -22,7 +22,9 @@ from slotmesh.wire.partitions import partition_of
 MAX_KNOWN_OPTIONS_BYTES = 512
 """Larger options are converted each time: what is remembered must stay small, whatever clients send."""
 MAX_KNOWN_KEYED_BYTES = 256
-"""The same with an ordering key of a column: of these there are many."""
+"""The same with an ordering key of a column, and of such a key alone, in characters: of these there are many."""
+MAX_KNOWN_PARTITIONS = 65_536
+"""Keys of columns whose partitions are remembered."""
 MAX_OPTIONS_BYTES = 64 * 1024
 """More than method, keys and metadata can have: calls with larger options fail."""
 
@@ -51,13 +53,23 @@ class OptionsByKey:
 
 def partitions_of(keys: Sequence[str]) -> list[int]:
     """The partition of each ordering key; empty where one of them is none, or not sound."""
-    numbers = list(map(_partition_of_sound, keys))
+    numbers = list(map(_KNOWN_PARTITIONS.__getitem__, keys))
     return numbers if min(numbers) >= 0 else []
 
 
-@lru_cache(maxsize=65_536)
-def _partition_of_sound(key: str) -> int:
-    return partition_of(key) if key and key_problem(key) is None else -1
+class _KnownPartitions(dict[str, int]):
+    """Partitions of small ordering keys; -1 of keys that are none, or not sound. Forgets all when it is full."""
+
+    def __missing__(self, key: str) -> int:
+        number = partition_of(key) if key and key_problem(key) is None else -1
+        if len(key) <= MAX_KNOWN_KEYED_BYTES:
+            if len(self) >= MAX_KNOWN_PARTITIONS:
+                self.clear()
+            self[key] = number
+        return number
+
+
+_KNOWN_PARTITIONS = _KnownPartitions()
 
 
 def _keyed(raw: bytes, key: str) -> RouterCallOptions | Failure:

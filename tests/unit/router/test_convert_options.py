@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from math import inf
 from typing import Any
@@ -11,6 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from router_service import convert
+from router_service.convert import options as convert_options
 from router_service.core.calls import RouterCallOptions
 from slotmesh.codec import OCTET_STREAM
 from slotmesh.errors import Executed, Failure, Reason
@@ -204,3 +206,27 @@ def test_a_key_of_a_column_that_is_too_long_fails_alone() -> None:
 def test_what_is_wrong_with_the_options_is_wrong_with_every_key() -> None:
     failure = convert.OptionsByKey(call_pb2.CallOptions(method="_private")).of("k")
     assert isinstance(failure, Failure)
+
+
+@pytest.mark.parametrize("size", [257, 1025, 100_000])
+def test_large_keys_of_a_column_are_not_remembered(size: int) -> None:
+    key = "k" * size
+    before = sys.getrefcount(key)
+    assert convert.partitions_of([key, "a"]) == ([partition_of(key), partition_of("a")] if size <= 1024 else [])
+    partition_of.cache_clear()
+    assert sys.getrefcount(key) == before
+
+
+def test_the_partitions_of_a_column_are_known_only_where_all_its_keys_are_sound() -> None:
+    assert convert.partitions_of(["a", "b"]) == [partition_of("a"), partition_of("b")]
+    assert convert.partitions_of(["a", ""]) == []
+    assert convert.partitions_of(["ß" * 513, "a"]) == []
+
+
+def test_only_so_many_partitions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convert_options, "MAX_KNOWN_PARTITIONS", 3)
+    keys = [f"key {number}" for number in range(20)]
+    for key in keys:
+        assert convert.partitions_of([key, key]) == [partition_of(key)] * 2
+        assert len(convert_options._KNOWN_PARTITIONS) <= 3
+    assert convert.partitions_of(keys) == list(map(partition_of, keys))
