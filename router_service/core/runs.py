@@ -275,7 +275,7 @@ class Sent:
         """Offsets of idempotent calls of which a value has been passed on: they are not executed again."""
         self.replica = replica
         self.owner_epoch = owner_epoch
-        """Epoch of the partition's owner at sending; 0 without an ordering key."""
+        """Epoch of the partition's owner at sending; 0 without an ordering key, and where each call has its own."""
         self.sent_at = now
         time = replica.times.get(run.options.method) if run.slot is None else None
         self.call_ns = UNKNOWN_NS if time is None else time.call_ns

@@ -72,7 +72,7 @@ def _of_backend(run: RouterRun, backend: RoutedBackend[RoutedReplica]) -> Waitin
         replicas = [each for each in replicas if wish.admits(each.replica_id)]
         whose += " that the reservation accepts"
     elif backend.candidates:
-        if backend.queue.is_braked:
+        if backend.queue.is_braked and any(each.free > 0 for each in replicas):
             return WaitingCause("clients of the router have too many results unread", "read results always")
         return WaitingCause(f"no replica of {whose} had room", _MORE, is_load=True)
     return _of_replicas(replicas, whose)

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from router_service.core.queueing.events import BrakeChanged
+from router_service.core.queueing.fair_queue import FEW_CALLS
 from router_service.core.routing.events import TableReceived
 from router_service.core.slots.events import SlotRequested
 from router_service.core.slots.slot import Reserve
@@ -170,11 +172,19 @@ def test_a_call_that_has_had_no_time_did_not_wait() -> None:
 
 
 def test_clients_that_do_not_read() -> None:
-    world = with_busy_replicas()
-    world.scheduler.topology.backends["b"].queue.brake(is_on=True)
-    world.submit([1], timeout_s=2.0)
+    world = World({"b": ["r1"]}, slots=1000)
+    world.step(BrakeChanged(is_braked=True))
+    world.submit(range(1, FEW_CALLS + 2), timeout_s=2.0)
     world.at(2.0)
     assert "have too many results unread; read results always" in said_of(world, 1)
+
+
+def test_calls_that_no_replica_has_room_for_wait_for_that_though_clients_do_not_read() -> None:
+    world = with_busy_replicas()
+    world.step(BrakeChanged(is_braked=True))
+    world.submit([1], timeout_s=2.0)
+    world.at(2.0)
+    assert "no replica of b had room" in said_of(world, 1)
 
 
 def test_only_some_replicas_are_named() -> None:
