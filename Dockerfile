@@ -11,14 +11,9 @@ COPY slotmesh slotmesh
 COPY router_service router_service
 COPY replica_service replica_service
 COPY controller_service controller_service
-COPY tools tools
-# 1: the cores are compiled (docs/performance.md), for which this stage gets a C compiler.
-ARG SLOTMESH_COMPILED=0
-RUN if [ "${SLOTMESH_COMPILED}" = 1 ]; then \
-    apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*; fi
 # The extra is the digits example's; EXTRAS= builds the mesh alone.
 ARG EXTRAS=digits
-RUN SLOTMESH_COMPILED="${SLOTMESH_COMPILED}" pip install -c constraints.txt ".[${EXTRAS}]"
+RUN pip install -c constraints.txt ".[${EXTRAS}]"
 
 FROM python:3.11-slim
 RUN useradd --system --uid 10001 --user-group --home-dir /app --shell /usr/sbin/nologin slotmesh

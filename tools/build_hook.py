@@ -42,7 +42,10 @@ class CompiledCores(BuildHookInterface):
         sys.stderr.write("compiling the cores: this takes a few minutes\n")
         done = subprocess.run([sys.executable, Path(self.root, "tools", "compile_cores.py"), folder], check=False)
         if done.returncode != 0:
-            raise RuntimeError(f"the cores could not be compiled, see above; unset {VARIABLE} to install pure Python")
+            raise RuntimeError(
+                f"the cores could not be compiled, see above: that needs a C compiler and the headers of Python "
+                f"(Debian, Ubuntu: gcc, python3-dev). Unset {VARIABLE} to install them as pure Python"
+            )
         build_data["pure_python"], build_data["infer_tag"] = False, True
         for path in folder.rglob("*"):
             if path.is_file():

@@ -1,7 +1,5 @@
 """Compiles the cores with mypyc: `python tools/compile_cores.py FOLDER` writes extension modules there.
 
-`--check` in place of FOLDER only says whether this machine has what that needs, by the exit status and in words.
-
 Purpose: what `tools/build_hook.py` puts into a wheel where SLOTMESH_COMPILED=1. Needs mypy and setuptools, in the
 versions of constraints.txt, and a C compiler.
 Invariants: each extension module lies where the source of its module does, below FOLDER, and is imported instead of
@@ -11,9 +9,7 @@ that where both are installed. All are in one shared library, so that calls from
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,17 +39,6 @@ def sources() -> Iterator[str]:
     yield from SHARED
 
 
-def missing() -> str:
-    """What this machine lacks, in words; empty where it can compile."""
-    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
-    if shutil.which(compiler) is None:
-        return f"there is no C compiler ({compiler}): install one (Debian, Ubuntu: gcc), or name it, as CC=clang"
-    headers = Path(sysconfig.get_path("include"))
-    if not Path(headers, "Python.h").exists():
-        return f"the headers of Python are not in {headers}: install them (Debian, Ubuntu: python3-dev)"
-    return ""
-
-
 def compile_into(folder: Path) -> None:
     """Writes the extension modules."""
     from mypyc.build import mypycify
@@ -75,9 +60,5 @@ def compile_into(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if lacking := missing():
-        sys.exit(f"The cores cannot be compiled: {lacking}")
-    if sys.argv[1] != "--check":
-        target = Path(sys.argv[1]).resolve()
-        os.chdir(ROOT)  # mypy names modules by where they are from here
-        compile_into(target)
+    os.chdir(ROOT)  # mypy names modules by where they are from here
+    compile_into(Path(sys.argv[1]).resolve())
