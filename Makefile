@@ -47,26 +47,6 @@ QUICK := tests/unit tests/properties tests/contract/router_slots tests/contract/
 test-quick: $(VENV)/.dev-ready ## Run the tests of the inner loop, in about a minute (PYTEST_ARGS=... to choose)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" --hypothesis-profile=quick $(QUICK) $(PYTEST_ARGS)
 
-# The tests that touch the cores, in a copy of the repository in which the modules of the cores are compiled.
-COMPILED := build/compiled
-COMPILED_TESTS ?= tests/unit tests/properties tests/contract
-CORES := $(shell find router_service/core replica_service/core slotmesh/wire slotmesh/histogram.py -name '*.py')
-
-.PHONY: test-compiled
-test-compiled: $(COMPILED)/.cores-ready ## Compile the cores as SLOTMESH_COMPILED=1 does, and run their tests on that (minutes; needs a C compiler)
-	@rm -rf $(COMPILED)/tree && mkdir $(COMPILED)/tree
-	@tar -c --exclude=./.git --exclude='./.venv*' --exclude=./build --exclude=node_modules --exclude=__pycache__ . | tar -x -C $(COMPILED)/tree
-	@cp -R $(COMPILED)/cores/. $(COMPILED)/tree
-	@cd $(COMPILED)/tree && SLOTMESH_COMPILED=1 $(abspath $(BIN))/python -m pytest -q -n $(WORKERS) --dist worksteal $(COMPILED_TESTS) $(PYTEST_ARGS)
-
-# What the wheel has beside the sources; built anew where one of the modules that are compiled has changed.
-$(COMPILED)/.cores-ready: $(VENV)/.dev-ready $(CORES) tools/build_hook.py tools/compile_cores.py
-	@rm -rf $(COMPILED) && mkdir -p $(COMPILED)/cores
-	@SLOTMESH_COMPILED=1 $(BIN)/python -m pip wheel --disable-pip-version-check --no-deps -w $(COMPILED) .
-	@$(BIN)/python -m zipfile -e $(COMPILED)/slotmesh-*.whl $(COMPILED)/wheel
-	@cd $(COMPILED)/wheel && find . -name '*.so' | tar -c -T - | tar -x -C ../cores
-	@touch $@
-
 .PHONY: mutants
 mutants: $(VENV)/.dev-ready ## Break the product in some sixty ways, one after another, and see that the tests notice (a few minutes)
 	@$(BIN)/python -m tests.mutants $(MUTANTS)

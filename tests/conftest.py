@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Generator
-from importlib.machinery import EXTENSION_SUFFIXES
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -25,29 +21,6 @@ settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.register_profile("mutants", deadline=None, phases=[Phase.explicit, Phase.generate], database=None)
 """Whether something fails, not the smallest example of it."""
 settings.load_profile("usual")
-
-
-def are_cores_compiled() -> bool:
-    """Looks at files. An import of slotmesh sets the environment of applications, which is for each test to do."""
-    package = find_spec("slotmesh")
-    folders = (package and package.submodule_search_locations) or ()
-    return any(Path(folder, "wire", f"ranges{end}").exists() for folder in folders for end in EXTENSION_SUFFIXES)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """With SLOTMESH_COMPILED=1, as `make test-compiled` has it, nothing runs on sources by mistake."""
-    if os.environ.get("SLOTMESH_COMPILED") == "1" and not are_cores_compiled():
-        raise pytest.UsageError(
-            "SLOTMESH_COMPILED=1, but the cores are imported from their sources: `make test-compiled`"
-        )
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves out what changes functions of the cores where they are compiled."""
-    if are_cores_compiled():
-        for item in items:
-            if item.get_closest_marker("changes_cores"):
-                item.add_marker(pytest.mark.skip(reason="it changes functions of the cores, and these are compiled"))
 
 
 @pytest.hookimpl(wrapper=True)

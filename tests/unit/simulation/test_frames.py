@@ -87,7 +87,6 @@ def test_two_routers_and_eight_clients_keep_their_frames_whole() -> None:
     assert eight.calls_per_s >= 0.7 * one.calls_per_s
 
 
-@pytest.mark.changes_cores
 def test_an_even_share_for_each_replica_breaks_frames_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would happen without the rule, so that the tests above mean something."""
 

@@ -20,8 +20,6 @@ from simulation.mesh.patching import Misfit, SourceChange, changed
 _REFUSED = "router_service.core.keyed.partitions:Partition.refused"
 _GUARANTEES = Path(__file__).parents[4] / "docs" / "guarantees.md"
 
-pytestmark = pytest.mark.changes_cores
-
 
 @pytest.fixture(autouse=True)
 def _no_collection() -> Iterator[None]:
@@ -90,7 +88,6 @@ def test_calls_of_changed_code_are_counted() -> None:
         ("router_service.core.keyed.partitions:Partition.rejected", "x", "is not there"),
         ("router_service.core.rejections:reject", "x", "is not there"),
         ("router_service.core.keyed.partitions:Partition", "x", "is no function"),
-        ("msgspec._core:convert", "x", "is compiled: only the sources can be changed"),
     ],
 )
 def test_what_does_not_fit_is_refused(where: str, old: str, words: str) -> None:
