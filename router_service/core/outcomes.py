@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import inf
 
 from router_service.core import failures
 from router_service.core.commands import (
@@ -241,7 +242,7 @@ class CallerOutcomes:
     def _settle(self, run: RouterRun, count: int) -> None:
         run.unanswered -= count
         if not run.unanswered:
-            run.alarm = None
+            run.alarm = inf
             del run.caller.runs[run]
             if run.awaits:
                 self.unbrought.append(run)

@@ -23,7 +23,7 @@ from router_service.core.routing.intake import RoutingIntake
 from router_service.core.routing.sampling import Chance
 from router_service.core.routing.table_changes import TableChanges
 from router_service.core.routing.topology import Topology
-from router_service.core.runs import RunAlarm
+from router_service.core.runs import RouterRun
 from router_service.core.sessions.acknowledgements import Acknowledgements
 from router_service.core.sessions.connections import SessionConnections
 from router_service.core.sessions.resumption import Resumptions
@@ -52,7 +52,7 @@ class Parts:
         self.topology = topology = Topology(out, counters, chance)
         self.suspended = suspended = SuspendedRuns()
         self.uploads = uploads = HeldUploads(max_upload_bytes)
-        deadlines: DeadlineHeap[RunAlarm] = DeadlineHeap(sweep_from=1024)
+        deadlines: DeadlineHeap[RouterRun] = DeadlineHeap(sweep_from=1024)
         # The way of a call.
         self.outcomes = outcomes = CallerOutcomes(out, counters)
         self.sender = sender = Sender(out, topology)

@@ -23,7 +23,6 @@ from router_service.core.routing.rosters import ReplicaKey, RosterVersion
 from router_service.core.sessions.session import SessionConnection
 from router_service.core.slots.slot import Reserve, SlotWork
 from slotmesh.errors import Failure
-from slotmesh.wire.deadline_heap import weakly_referable
 from slotmesh.wire.trace_context import Traces
 
 SLO_UNLESS_STATED_S = 1.0
@@ -80,26 +79,14 @@ class SliceHolder(Protocol):
         """A slice that no frame has carried has become smaller: what remains of it is all of `run`."""
 
 
-@weakly_referable
-class RunAlarm:
-    """When a run is looked at. A `DeadlineHeap` watches this and not the run, which may be of a native class."""
-
-    __slots__ = ("__weakref__", "alarm", "run")
-
-    def __init__(self, run: RouterRun) -> None:
-        self.run = run
-        self.alarm = inf
-        """When its deadline, or its time in a queue, is looked at; infinite while it is not watched."""
-
-
 class RouterRun:
     """Consecutive calls of one caller that share their options."""
 
     __slots__ = (
-        *("account", "alarm", "arrived", "asked_until", "attempt", "awaits", "caller", "column", "cursor"),
+        *("__weakref__", "account", "alarm", "arrived", "asked_until", "attempt", "awaits", "caller", "column"),
         *("deadline", "endpoint", "first_roster", "has_left", "ids", "is_overdue", "may_have_run", "options", "origin"),
         *("partition", "payloads", "recovers", "sents", "seq", "session", "shadow_of", "slot", "traces"),
-        *("unanswered", "was_answered"),
+        *("cursor", "unanswered", "was_answered"),
     )
 
     def __init__(
@@ -140,8 +127,8 @@ class RouterRun:
         """The `partition`, where the calls have keys of their own: they were sent as a whole, then."""
         self.account: Account | None = None
         """Whom the waiting calls are charged to; None while none wait."""
-        self.alarm: RunAlarm | None = None
-        """None while nothing has watched it, and once all its calls have their outcomes."""
+        self.alarm = inf
+        """When its deadline, or its time in a queue, is looked at; infinite while it is not watched."""
         self.is_overdue = False
         """Its deadline has passed, and its replicas are asked how far they are."""
         self.asked_until = inf
@@ -183,13 +170,6 @@ class RouterRun:
         """When its calls should be answered, monotonic seconds."""
         slo_s = self.options.slo_s
         return self.arrived + (SLO_UNLESS_STATED_S if slo_s is None else slo_s)
-
-    def to_watch(self) -> RunAlarm:
-        """What a heap of deadlines watches for this run."""
-        alarm = self.alarm
-        if alarm is None:
-            alarm = self.alarm = RunAlarm(self)
-        return alarm
 
     def handed_back(self, lo: int, hi: int, *, attempt: int) -> list[RouterRun]:
         """Some of the calls, which a replica had, as runs that can wait: of one ordering key each."""

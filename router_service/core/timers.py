@@ -10,7 +10,7 @@ from router_service.core.events import RouterTimePassed
 from router_service.core.outcomes import CallerOutcomes
 from router_service.core.queueing.expiry import Expiry
 from router_service.core.replicas.sender import Sender
-from router_service.core.runs import RunAlarm
+from router_service.core.runs import RouterRun
 from router_service.core.sessions.acknowledgements import Acknowledgements
 from router_service.core.sessions.resumption import Resumptions
 from router_service.core.slots.operations import RoutedSlotOperations
@@ -24,7 +24,7 @@ class Timers:
 
     def __init__(
         self,
-        deadlines: DeadlineHeap[RunAlarm],
+        deadlines: DeadlineHeap[RouterRun],
         outcomes: CallerOutcomes,
         sender: Sender,
         withdrawals: WithdrawalFollowUp,

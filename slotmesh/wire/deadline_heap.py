@@ -14,20 +14,9 @@ from math import inf
 from typing import Generic, Protocol, TypeVar
 from weakref import ref
 
-ClassT = TypeVar("ClassT", bound=type)
-
-
-def weakly_referable(cls: ClassT) -> ClassT:
-    """Decorates classes whose instances are watched, and have a slot `__weakref__` for it.
-
-    The native classes that mypyc makes have none. It leaves a class with a decorator of its own as it is, which costs
-    nothing where nothing is compiled.
-    """
-    return cls
-
 
 class Watched(Protocol):
-    """What is looked at in time. Its class is `weakly_referable`."""
+    """What is looked at in time. It has to be weakly referable."""
 
     alarm: float
     """When; infinite while it is not watched. Written by the heap, and by the code that ends the watch."""

@@ -23,7 +23,7 @@ from replica_service.core import failures
 from slotmesh.errors import Failure
 from slotmesh.histogram import Histogram
 from slotmesh.slots.limits import MAX_LEASE_S
-from slotmesh.wire.deadline_heap import DeadlineHeap, weakly_referable
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 REMEMBERED_S = 300.0
 """How long the end of a slot is remembered at most."""
@@ -50,7 +50,6 @@ class SlotState(Enum):
     EXPIRED = "expired"
 
 
-@weakly_referable
 class ReservedSlot:
     """One permit that was reserved. Compared by identity."""
 

@@ -96,10 +96,12 @@ class Runners:
 
     def stepped(self) -> None:
         """All runners of this generation have had their first step: they have ended, or their calls wait."""
-        if self.gathering is not None:
-            self.hand_over()
-        self.generation += 1
-        self._woken.write()
+        try:
+            if self.gathering is not None:
+                self.hand_over()
+            self.generation += 1
+        finally:
+            self._woken.write()  # or no stream would write any more
         is_late, self.is_late = self.is_late, False
         if not self.queue or self.is_closing:
             self.is_idle = True

@@ -16,7 +16,7 @@ from router_service.core.outcomes import CallerOutcomes
 from router_service.core.routing.intake import HOLD_S, RoutingIntake
 from router_service.core.routing.topology import Topology
 from router_service.core.routing.waiting_causes import why, why_not_load
-from router_service.core.runs import RouterRun, RunAlarm
+from router_service.core.runs import RouterRun
 from router_service.core.sessions.suspension import SuspendedRuns
 from router_service.core.slots.operations import RoutedSlotOperations
 from slotmesh.wire.deadline_heap import DeadlineHeap
@@ -27,7 +27,7 @@ class Expiry:
 
     def __init__(
         self,
-        deadlines: DeadlineHeap[RunAlarm],
+        deadlines: DeadlineHeap[RouterRun],
         outcomes: CallerOutcomes,
         intake: RoutingIntake,
         operations: RoutedSlotOperations,
@@ -44,8 +44,7 @@ class Expiry:
     def end_overdue(self, now: float) -> Withdrawn:
         """Fails what has no time left; returns what left the outboxes of replicas by that."""
         withdrawn = Withdrawn()
-        for alarm in self._deadlines.pop_due(now):
-            run = alarm.run
+        for run in self._deadlines.pop_due(now):
             if not run.unanswered:
                 continue
             if run.reserves:

@@ -26,7 +26,7 @@ from router_service.core.routing.endpoints import RoutedEndpoint
 from router_service.core.routing.sampling import Chance
 from router_service.core.routing.topology import Topology
 from router_service.core.routing.waiting_causes import why_not_load
-from router_service.core.runs import RouterRun, RunAlarm
+from router_service.core.runs import RouterRun
 from router_service.core.sessions.suspension import SuspendedRuns
 from slotmesh.wire.deadline_heap import DeadlineHeap
 
@@ -45,7 +45,7 @@ class RoutingIntake:
         self,
         topology: Topology,
         outcomes: CallerOutcomes,
-        deadlines: DeadlineHeap[RunAlarm],
+        deadlines: DeadlineHeap[RouterRun],
         sender: Sender,
         suspended: SuspendedRuns,
         chance: Chance,
@@ -93,7 +93,7 @@ class RoutingIntake:
         if run.session is None:
             raise ValueError("calls without a session need no acknowledgement")
         self._suspended.hold(run.session, run, now, is_admitted=admitted)
-        self._deadlines.watch(min(run.deadline, now + HOLD_S), run.to_watch())
+        self._deadlines.watch(min(run.deadline, now + HOLD_S), run)
 
     def recover(self, run: RouterRun, replica: RoutedReplica, now: float) -> None:
         """Asks the replica for the outcomes of calls that it has. Nothing of their keys is sent elsewhere meanwhile."""
@@ -127,7 +127,7 @@ class RoutingIntake:
             self._sender.spread_shadow(copy, backend, now)
         self._outcomes.fail_waiting(copy, failures.NO_FREE_SLOT)
         if copy.unanswered and copy.deadline != inf:
-            self._deadlines.watch(copy.deadline, copy.to_watch())
+            self._deadlines.watch(copy.deadline, copy)
 
     def put_back(self, runs: Sequence[RouterRun], backend: RoutedBackend[RoutedReplica], now: float) -> None:
         """Queues runs that came back, by their age."""
@@ -166,7 +166,7 @@ class RoutingIntake:
         if run.account is not None and run.waiting:
             when = min(run.account.too_late(run), run.arrived + run.account.max_queue_time_s, run.asked_until)
         if when != inf:
-            self._deadlines.watch(when, run.to_watch())
+            self._deadlines.watch(when, run)
 
     def _slices(self, run: RouterRun, endpoint: RoutedEndpoint) -> Sequence[tuple[str, tuple[int, int]]]:
         waiting = run.waiting
@@ -198,7 +198,7 @@ class RoutingIntake:
             partition.queue.append(run)
             self._sender.list(partition)
         elif run.deadline != inf and run.unanswered:
-            self._deadlines.watch(run.deadline, run.to_watch())
+            self._deadlines.watch(run.deadline, run)
 
     def _to_backend(self, run: RouterRun, name: str, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:
         backend = self._topology.backends.get(name)
@@ -215,7 +215,7 @@ class RoutingIntake:
             if queue.is_braked:
                 self._sender.pump_queue(backend, now)
         elif run.deadline != inf and run.unanswered:
-            self._deadlines.watch(run.deadline, run.to_watch())
+            self._deadlines.watch(run.deadline, run)
 
     def _reserve(self, run: RouterRun, endpoint: RoutedEndpoint, now: float, *, admitted: bool) -> None:
         """Finds the backend of a reservation: that of the replica that it names, if it names one."""

@@ -26,7 +26,7 @@ from router_service.core.routing import routing_hooks
 from router_service.core.routing.rosters import ReplicaKey
 from router_service.core.routing.topology import Topology
 from router_service.core.routing.waiting_causes import why_not_load
-from router_service.core.runs import RouterRun, RunAlarm
+from router_service.core.runs import RouterRun
 from router_service.core.slots.events import SlotAbandoned
 from router_service.core.slots.requests import Lease, RequestedSlot, Requests
 from router_service.core.slots.routed_slots import RoutedSlots
@@ -51,7 +51,7 @@ class RoutedSlotOperations:
         out: list[RouterCommand],
         topology: Topology,
         outcomes: CallerOutcomes,
-        deadlines: DeadlineHeap[RunAlarm],
+        deadlines: DeadlineHeap[RouterRun],
         sender: Sender,
     ) -> None:
         self._out = out
@@ -113,7 +113,7 @@ class RoutedSlotOperations:
         else:
             self._unknown.append((now + TABLE_WAIT_S, run, key))
             if run.deadline != inf:
-                self._deadlines.watch(run.deadline, run.to_watch())
+                self._deadlines.watch(run.deadline, run)
 
     def table_changed(self, now: float) -> None:
         """There is a newer table: it may know the replicas that the older one did not name."""
@@ -139,7 +139,7 @@ class RoutedSlotOperations:
         self._sender.bind(run, replica, now)
         when = run.deadline if replica.linked else min(run.deadline, now + LINK_WAIT_S)
         if when != inf:
-            self._deadlines.watch(when, run.to_watch())
+            self._deadlines.watch(when, run)
 
     def abandoned(self, event: SlotAbandoned, now: float) -> None:
         """Releases a slot that no caller will use; nothing is delivered."""

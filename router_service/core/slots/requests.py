@@ -19,7 +19,7 @@ from router_service.core.calls import RouterCallOptions
 from router_service.core.replicas.replica import RoutedReplica
 from router_service.core.runs import CallerBook
 from router_service.core.slots.slot import LeasedSlot, SlotWork
-from slotmesh.wire.deadline_heap import DeadlineHeap, weakly_referable
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 MAX_GRANTED = 65_536
 """Granted slots that are found again by their ids. Repeating an older id takes another slot."""
@@ -51,7 +51,6 @@ class Lease:
         return replace(self.slot, ttl_s=self.until - now)
 
 
-@weakly_referable
 class SlotRequest:
     """One id. Compared by identity."""
 

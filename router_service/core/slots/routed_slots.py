@@ -11,10 +11,9 @@ from __future__ import annotations
 from math import inf
 
 from router_service.core.replicas.replica import RoutedReplica
-from slotmesh.wire.deadline_heap import DeadlineHeap, weakly_referable
+from slotmesh.wire.deadline_heap import DeadlineHeap
 
 
-@weakly_referable
 class Routed:
     """A slot that was granted here, by a replica whose balancer has hooks. Compared by identity."""
 

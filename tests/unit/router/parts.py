@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -60,14 +59,3 @@ def replica(
     each.capacity = ReportedCapacity(max_ongoing=max_ongoing, **capacity)
     each.refresh()
     return each
-
-
-class _Ids(list[int]):
-    """To be referred to weakly, which runs of compiled cores cannot be."""
-
-
-def lifetime(each: RouterRun) -> weakref.ref[object]:
-    """Refers to what lives exactly as long as the run."""
-    ids = _Ids(each.ids)
-    each.ids = ids
-    return weakref.ref(ids)

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 import pytest
 
 from slotmesh.errors import Reason
-from tests.unit.router.parts import lifetime
 from tests.unit.router.world import World
 from tests.unit.router.world_callers import caller
 
@@ -101,7 +100,7 @@ def test_flows_that_gave_up_behind_one_that_stays_are_forgotten() -> None:
             world.submit([call * 2 + 1], by=stubborn)
         single = caller()
         world.submit([call * 2 + 2], by=single, timeout_s=0.5)
-        gone += map(lifetime, single.runs)
+        gone += map(weakref.ref, single.runs)
         del single
         world.at(world.now + 0.1)
     assert world.queued["b"] < 400, "the others have timed out"
