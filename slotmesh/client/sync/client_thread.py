@@ -239,8 +239,10 @@ class ClientThread:
         await self._close_asked.wait()
         while self._closings:
             await self._closings.pop()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=LAST_TURNS_S)
+        until = self._loop.time() + LAST_TURNS_S
+        while self._tasks and (left_s := until - self._loop.time()) > 0:
+            await asyncio.wait(self._tasks, timeout=left_s)
+        self._work.end()  # the turns that the loop has yet cancel its tasks: one that began now would have no outcome
 
     def _begin_to_close(self, grace_s: float) -> None:
         self._work.take_all()

@@ -52,7 +52,7 @@ class ThreadWorkQueue:
             self._wake()
 
     def end(self) -> None:
-        """The loop has ended: work is not taken over any more."""
+        """The loop ends: work is not taken over any more."""
         self._ended = True
         self._end_rest()
 

@@ -107,3 +107,27 @@ async def test_the_loop_takes_turns_and_all_of_it_when_it_has_to(monkeypatch: py
     put()
     work.take_all()
     assert begun == list(range(10))
+
+
+def test_what_comes_while_the_loop_ends_has_an_outcome() -> None:
+    thread = ClientThread(Mesh(["localhost:7071"], 1, 1))
+    thread.start()
+    late: CallFuture[int] = CallFuture(thread)
+
+    async def answer() -> int:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return 1
+
+    async def hand_over_at_the_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:  # the loop cancels what is left, and has a few turns for that
+            thread.go_on(late, answer)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    left = thread.call(lambda: asyncio.get_running_loop().create_task(hand_over_at_the_end()))
+    thread.close(1.0)
+    assert left.done()
+    assert isinstance(late.exception(10), slotmesh.SlotmeshError)
