@@ -18,7 +18,7 @@ from router_service.core.uploads.uploads import MAX_UPLOAD_BYTES
 ASKED = {"shadows_under_way", "next_deadline", "table"}
 TAKEN_BY_LINKS = {"cut_frame", "cut_ops"}
 READ = {"counters", "topology"}
-"""Attributes of instances, which a compiled class has, too."""
+"""What others only read."""
 
 
 def classes_of_events() -> Iterator[type[RouterEvent]]:
