@@ -64,7 +64,7 @@ def entries(bare: RouterServiceStub, router: RouterServiceStub, mesh: slotmesh.M
             name="keys",
             title=f"ordered stream: {len(lanes)} keys, one call each in flight",
             run=partial(futures, lanes, STREAM_IN_FLIGHT),
-            target=15,
+            target=20,
         ),
         CatalogueEntry(
             name="map",
